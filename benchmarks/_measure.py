@@ -1,0 +1,221 @@
+"""Measures commands side by side: interleaved, all that they start, medians of paired ratios.
+
+The measuring process is a child subreaper: whatever a command leaves behind becomes its child and is waited for, so that the
+CPU time of detached processes counts. While it measures it must have no children of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TIMED_OUT = 124
+"""Exit code of a command that was ended at its limit."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ADOPTED_S = 15.0
+"""So long what a command has left behind may go on."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one command."""
+
+    wall_s: float
+    """To the end of the command itself."""
+
+    cpu_s: float
+    """User and system time of the command and of everything that it started, detached or not."""
+
+    rss_bytes: int
+    """Highest resident set of the largest single process, of those that the command itself waited for."""
+
+    exit_code: int
+    output: str = ""
+    """Stdout and stderr, in the order of writing."""
+
+    own_cpu_s: float = 0.0
+    """Of `cpu_s`, the command and the children that it waited for."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A command to measure, with what may have to be done before each of its runs."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    before: Callable[[], None] | None = None
+    check: Callable[[str], str | None] | None = None
+    """What is wrong with a run's output; None if nothing is."""
+
+    limit_s: float = 600.0
+
+
+def environment(scratch: str | Path) -> dict[str, str]:
+    """Variables for every contender: this checkout and its interpreter first, byte-code kept, and all files below `scratch`."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DISTLAUNCH_")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    path = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    settings = {"DISTLAUNCH_RUNS_DIR": "runs", "DISTLAUNCH_SYSTEM_CONFIG": "none.toml"}
+    folders = dict.fromkeys(("HOME", "TMPDIR", "XDG_CONFIG_HOME"), str(scratch))
+    return env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | folders
+
+
+def measure(contender: Contender, *, stdout: IO[bytes] | None = None, watch: Callable[[int], None] | None = None) -> Sample:
+    """Run the command once. `stdout` takes its output instead of the sample; `watch` is called with its pid once it runs."""
+    if contender.before:
+        contender.before()
+    _become_subreaper()
+    with tempfile.TemporaryFile() as both:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            contender.argv,
+            env=contender.env,
+            cwd=contender.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout or both,
+            stderr=both,
+            start_new_session=True,
+        )
+        if watch:
+            watch(process.pid)
+        in_time = _await_end(process.pid, contender.limit_s)
+        wall_s = time.monotonic() - began
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        own_cpu_s = usage.ru_utime + usage.ru_stime
+        cpu_s = own_cpu_s + _wait_for_adopted(contender.name, _ADOPTED_S if in_time else 0.0)
+        both.seek(0)
+        output = both.read().decode(errors="replace")
+    code = process.returncode if in_time else TIMED_OUT
+    return Sample(wall_s, cpu_s, usage.ru_maxrss * 1024, code, output, own_cpu_s)
+
+
+def side_by_side(contenders: Sequence[Contender], *, rounds: int, warm: bool = True) -> dict[str, list[Sample]]:
+    """Run all contenders in turn, `rounds` times, after one round that warms caches and does not count.
+
+    Interleaving makes a busy moment of the machine hit all of them alike; compare sample by sample, see `paired_ratio`.
+    """
+    samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
+    for round_number in range(0 if warm else 1, rounds + 1):
+        for contender in contenders:
+            sample = measure(contender)
+            wrong = f"exit code {sample.exit_code}" if sample.exit_code else None
+            wrong = wrong or (contender.check(sample.output) if contender.check else None)
+            if wrong:
+                raise RuntimeError(f"{contender.name}: {wrong}: {' '.join(contender.argv)}\n{sample.output[-4000:]}")
+            if round_number:
+                samples[contender.name].append(sample)
+    return samples
+
+
+def median(samples: Sequence[Sample], what: str) -> float:
+    """The median of one of the sample's numbers."""
+    return float(statistics.median(getattr(sample, what) for sample in samples))
+
+
+def paired_ratio(samples: Sequence[Sample], base: Sequence[Sample], what: str) -> float:
+    """The median over rounds of sample / base of the same round."""
+    return float(statistics.median(getattr(a, what) / getattr(b, what) for a, b in zip(samples, base, strict=True)))
+
+
+def show(samples: Mapping[str, Sequence[Sample]], *, base: str) -> str:
+    """A table of medians, with each contender's CPU time as a ratio to the base's."""
+    width = max(map(len, samples))
+    lines = [f"{'command':<{width}}  {'cpu s':>8}  {'wall s':>8}  {'rss MB':>8}  {'cpu ratio':>9}"]
+    for name, taken in samples.items():
+        numbers = f"{median(taken, 'cpu_s'):8.3f}  {median(taken, 'wall_s'):8.3f}  {median(taken, 'rss_bytes') / 1e6:8.1f}"
+        lines.append(f"{name:<{width}}  {numbers}  {paired_ratio(taken, samples[base], 'cpu_s'):9.2f}")
+    return "\n".join(lines)
+
+
+def verdict(ratio: float, target: float | None) -> str:
+    """A ratio with its target and whether it is met."""
+    if target is None:
+        return f"{ratio:.3f}"
+    return f"{ratio:.3f} (target <= {target:g}: {'met' if ratio <= target else 'MISSED'})"
+
+
+def floor_verdict(ratio: float, floor: float | None) -> str:
+    """The same for a ratio of speeds, which is to be reached from below."""
+    if floor is None:
+        return f"{ratio:.3f}"
+    return f"{ratio:.3f} (target >= {floor:g}: {'met' if ratio >= floor else 'MISSED'})"
+
+
+def children() -> list[int]:
+    """Processes whose parent is this one."""
+    return [pid for pid, parent in _parents().items() if parent == os.getpid()]
+
+
+def descendants() -> list[int]:
+    """Everything below this process."""
+    parents, found = _parents(), [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    return parents
+
+
+def _become_subreaper() -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _await_end(pid: int, limit_s: float) -> bool:
+    """Wait until the process has ended, without reaping it; at the limit it is killed."""
+    fd = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    in_time = bool(poll.poll(limit_s * 1000))
+    if not in_time:
+        os.kill(pid, signal.SIGKILL)
+    os.close(fd)
+    return in_time
+
+
+def _wait_for_adopted(name: str, limit_s: float) -> float:
+    """CPU time of all that the command has left behind, once that has ended; at the limit it is killed, which is said."""
+    cpu_s, limit = 0.0, time.monotonic() + limit_s
+    while True:
+        try:
+            pid, _, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return cpu_s
+        if pid:
+            cpu_s += usage.ru_utime + usage.ru_stime
+            continue
+        if time.monotonic() >= limit:
+            left = children()
+            if limit_s:
+                print(f"{name}: still there {limit_s:.0f} s after its end, killed: {left}", file=sys.stderr)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            limit = time.monotonic() + 1.0
+        time.sleep(0.002)

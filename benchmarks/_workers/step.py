@@ -1,0 +1,50 @@
+"""A bare training loop of ResNet-18 on one batch in memory, for benchmarks/train_step.py.
+
+`recipe` is torchvision's references/classification/train.py: SGD with momentum, float32, DDP as it comes, its metrics after each
+step. `bare` is what our trainer does without all that is around it: bf16, channels_last, DDP with bucket views.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchvision.models import get_model
+
+
+def main(kind: str, model: str, batch: int, side: int, steps: int) -> None:
+    """Train; rank 0 prints images per second, the median of the steps, and the losses."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    fast, memory_format = kind == "bare", torch.channels_last if kind == "bare" else torch.contiguous_format
+    net = DistributedDataParallel(
+        get_model(model, num_classes=10).to(memory_format=memory_format), gradient_as_bucket_view=fast, static_graph=fast
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=fast or None)
+    images = torch.randn(batch, 3, side, side).to(memory_format=memory_format)
+    labels, criterion = torch.arange(batch) % 10, nn.CrossEntropyLoss()
+    times, losses = [], []
+    for _ in range(steps):
+        begin_s = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+            loss = criterion(net(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not fast:  # its MetricLogger: loss, top-1 and top-5 after each step
+            losses.append(loss.item())
+        else:
+            losses.append(loss.detach())
+        times.append(time.perf_counter() - begin_s)
+    if dist.get_rank() == 0:
+        speed = batch * dist.get_world_size() / sorted(times[1:])[(steps - 1) // 2]
+        print(f"images/s {speed:.3f} loss {float(losses[0]):.4f} {float(losses[-1]):.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

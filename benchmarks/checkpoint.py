@@ -1,0 +1,218 @@
+"""What a checkpoint costs the training, and what going on in mid-epoch costs.
+
+    python benchmarks/checkpoint.py [--saves 7] [--model resnet50] [--samples 1281167]
+
+Stall: how long `save` keeps a training of ResNet-50 with momentum waiting, against torch's dcp.async_save and against copying the
+same tensors in memory. Resume: from a new loader in the middle of an epoch to its first batch, against the epoch's beginning and
+against torchdata's StatefulDataLoader over the same images. Every file is read back before a ratio counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import nn
+from trainer.checkpoint import Checkpoints, Progress
+from trainer.data import load_data
+from trainer.decode import DRAWS, decode, place
+from trainer.flags import parse
+from trainer.loader import Batches
+from trainer.shards import ShardSet, open_shards
+from trainer.world import World, process_group
+
+from benchmarks._measure import ROOT, environment, verdict
+
+BATCH, SIDE = 32, 64
+TARGETS = {"dcp.async_save": 0.3, "memcpy": 1.5, "StatefulDataLoader": 0.2, "an epoch's beginning": 1.2}
+
+
+def trained(model: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model after one step of SGD with momentum."""
+    from torchvision import models
+
+    net: nn.Module = models.get_model(model)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for parameter in net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return net, optimizer
+
+
+def stalls(model: str, saves: int, folder: Path, world: World) -> dict[str, list[float]]:
+    """Seconds that each way keeps the training waiting, per save; the first of each, which fetches memory, does not count."""
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
+    net, optimizer = trained(model)
+    parts: dict[str, Any] = {"model": net, "optimizer": optimizer}
+    checkpoints = Checkpoints(parse(["--out", str(folder / "ours")], 1), world, parts)
+    checkpoints.restore()
+    tensors = [tensor for part in (net.state_dict(), *optimizer.state_dict()["state"].values()) for tensor in part.values()]
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    taken: dict[str, list[float]] = {"ours": [], "dcp.async_save": [], "memcpy": []}
+    for number in range(saves + 1):
+        path = checkpoints.save(Progress(step=number))
+        if checkpoints.finish() != path or path is None:
+            raise RuntimeError("our checkpoint was not written")
+        begin_s = time.perf_counter()
+        saving: Any = async_save(
+            {name: part.state_dict() for name, part in parts.items()}, checkpoint_id=str(folder / f"dcp{number}")
+        )
+        dcp_s = time.perf_counter() - begin_s
+        saving.result()
+        begin_s = time.perf_counter()
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor)
+        memcpy_s = time.perf_counter() - begin_s
+        if number:
+            for name, value in (("ours", checkpoints.stall_s), ("dcp.async_save", dcp_s), ("memcpy", memcpy_s)):
+                taken[name].append(value)
+    assert path is not None
+    again = torch.load(path, weights_only=True)["model"]
+    if not all(torch.equal(again[name], value) for name, value in net.state_dict().items()):
+        raise RuntimeError("our checkpoint is not what was saved")
+    return taken
+
+
+class Images(torch.utils.data.Dataset[Any]):
+    """The shards' images over and over, as a data set for a DataLoader."""
+
+    def __init__(self, shards: ShardSet, samples: int) -> None:
+        self.shards, self.samples = shards, samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        blob, label = self.shards.read(number % len(self.shards))
+        slot = torch.empty(3, SIDE, SIDE, dtype=torch.uint8)
+        place(decode(blob, 3), slot, torch.rand(DRAWS).tolist())
+        return slot, label
+
+
+class Repeated:
+    """The same for our reader: as many samples as asked for, in so many files."""
+
+    def __init__(self, shards: ShardSet, samples: int) -> None:
+        self.shards, self.samples = shards, samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def read(self, number: int) -> tuple[bytearray, int]:
+        """See `trainer.sources.Files`."""
+        return self.shards.read(number % len(self.shards))
+
+    def name(self, number: int) -> str:
+        """See `trainer.sources.Files`."""
+        return self.shards.name(number % len(self.shards))
+
+
+def resumes(folder: Path, rounds: int, samples: int, world: World) -> dict[str, list[float]]:
+    """Seconds from a new loader to its first batch."""
+    shards = open_shards(str(folder / "shards"))
+    flags = [
+        "--data",
+        str(folder / "shards"),
+        "--model",
+        "resnet18",
+        "--image-shape",
+        f"3x{SIDE}x{SIDE}",
+        "--batch-size",
+        str(BATCH),
+    ]
+    config = parse([*flags, "--workers", "2"], 1)
+    data = load_data(config, 1)
+    data.train.source.files = Repeated(shards, samples)  # type: ignore[attr-defined]
+    data.train.count = samples - data.train.first  # type: ignore[attr-defined]
+    middle = len(data.train) // 2 // BATCH * BATCH
+
+    def first(start: int) -> float:
+        begin_s = time.perf_counter()
+        batches = Batches(data, config, world)
+        next(batches.train(0, start))
+        took_s = time.perf_counter() - begin_s
+        batches.close()
+        return took_s
+
+    taken: dict[str, list[float]] = {"ours": [], "an epoch's beginning": []}
+    stateful = importlib.util.find_spec("torchdata") is not None
+    if stateful:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        taken["StatefulDataLoader"] = []
+        images = Images(shards, samples)
+        loader = iter(StatefulDataLoader(images, BATCH, shuffle=True, num_workers=2))
+        next(loader)
+        state = _moved(loader, middle // BATCH)
+    for number in range(rounds + 1):
+        starts = [("ours", middle), ("an epoch's beginning", 0)]
+        times = {name: first(start) for name, start in (starts if number % 2 else starts[::-1])}
+        if stateful:
+            begin_s = time.perf_counter()
+            resumed = StatefulDataLoader(images, BATCH, shuffle=True, num_workers=2)
+            resumed.load_state_dict(state)
+            next(iter(resumed))
+            times["StatefulDataLoader"] = time.perf_counter() - begin_s
+        for name, value in times.items() if number else ():
+            taken[name].append(value)
+    return taken
+
+
+def _moved(loader: Any, batches: int) -> Any:
+    """The loader's state as it would be after so many batches; loading them all would take an hour."""
+    state = loader.state_dict()
+
+    def move(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: _counted(key, one, batches) if isinstance(one, int) else move(one) for key, one in value.items()}
+        return value
+
+    return move(state)
+
+
+def _counted(key: str, value: int, batches: int) -> int:
+    if key in ("_num_yielded", "_sampler_iter_yielded", "_num_batches_fetched", "samples_yielded", "batches_yielded"):
+        return batches * (BATCH if key == "samples_yielded" else 1)
+    return value
+
+
+def show(title: str, taken: dict[str, list[float]]) -> None:
+    """Medians and ratios."""
+    print(title)
+    for name, times in taken.items():
+        print(f"  {name:<22}  {statistics.median(times) * 1000:9.2f} ms")
+    for name in list(taken)[1:]:
+        ratio = statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
+        print(f"  ours / {name}, median ratio: {verdict(ratio, TARGETS[name])}", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--saves", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5, help="resumes")
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--samples", type=int, default=1_281_167, help="of the epoch that is resumed")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, process_group() as world:
+        folder = Path(scratch)
+        make = [sys.executable, str(ROOT / "train/make_shards.py"), "synthetic", str(folder / "shards"), "--samples", "200"]
+        subprocess.run([*make, "--size", "120x160"], check=True, env=environment(scratch), stdout=subprocess.DEVNULL)
+        show(f"stall per save, {options.model} with momentum", stalls(options.model, options.saves, folder, world))
+        show(f"first batch in mid-epoch, of {options.samples:,} samples", resumes(folder, options.rounds, options.samples, world))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What `distlaunch k8s` costs at 1,000 nodes, against `kubectl apply` of the same Job. Needs root and Go, once.
+
+    python benchmarks/k8s.py [--nodes 1000] [--rounds 3]
+
+The control plane is real, the nodes are simulated by kwok. Both submit the same objects; the time is from the start of the
+command until all pods run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ROOT, Contender, Sample, environment, verdict
+from tests.k8s.proxy import Proxy
+from tests.testbed import Testbed, wait_until
+from tests.testbed.kube_conf import KubeOptions
+from tests.testbed.kube_image import PINNED
+
+if TYPE_CHECKING:
+    from tests.testbed import Kube
+
+LIMIT_S = 600
+
+
+def measure(contender: Contender) -> Sample:
+    """Run the command once. Not `_measure.measure`, as that waits for all children, which the testbed's daemons are here, too."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as both:
+        process = subprocess.Popen(contender.argv, env=contender.env, cwd=contender.cwd, stdout=both, stderr=both)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        both.seek(0)
+        output = both.read().decode(errors="replace")
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Sample(time.monotonic() - began, cpu_s, usage.ru_maxrss * 1024, process.returncode, output)
+
+
+def running(kube: Kube, namespace: str, nodes: int) -> bool:
+    """Whether all pods run, asked cheaply: the Job counts them."""
+    jobs = kube.api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
+    return any(job["status"].get("ready", 0) >= nodes for job in jobs)
+
+
+def clear(kube: Kube, namespace: str) -> None:
+    """Remove all, Jobs first: they hold pods until they have counted them, and a simulated pod never says that it failed."""
+    kube.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs", propagationPolicy="Background")
+    wait_until("the pods to be gone", lambda: not kube.pods(namespace), limit_s=LIMIT_S, every_s=1)
+    kube.delete_namespace(namespace)
+
+
+def start(kube: Kube, contender: Contender, namespace: str, nodes: int) -> tuple[float, float]:
+    """Wall seconds until all pods run, and CPU seconds of the command."""
+    began = time.monotonic()
+    sample = measure(contender)
+    if sample.exit_code:
+        raise RuntimeError(f"{contender.name}: {sample.output}")
+    wait_until("all pods to run", lambda: running(kube, namespace, nodes), limit_s=LIMIT_S, every_s=0.2)
+    return time.monotonic() - began, sample.cpu_s
+
+
+def launch(scratch: str, kubeconfig: Path, namespace: str, nodes: int, *more: str) -> Contender:
+    """`distlaunch k8s` with that many nodes."""
+    env = {**environment(scratch), "KUBECONFIG": str(kubeconfig), "DISTLAUNCH_NAMESPACE": namespace}
+    argv = [sys.executable, "-m", "launcher", "k8s", "--image", PINNED, "--nodes", str(nodes), *more, "x.py"]
+    return Contender("distlaunch k8s", argv, env, scratch)
+
+
+def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
+    """Time to all pods running, in pairs."""
+    times: dict[str, list[tuple[float, float]]] = {"distlaunch k8s": [], "kubectl apply": []}
+    for round_number in range(rounds + 1):
+        for name, taken in times.items():
+            namespace = kube.namespace("bench")
+            contender = launch(scratch, kube.kubeconfig, namespace, nodes, "--detach")
+            if name != contender.name:
+                rendered = measure(launch(scratch, kube.kubeconfig, namespace, nodes, "--render-to", f"{scratch}/rendered"))
+                assert not rendered.exit_code, rendered.output
+                kubectl = ["kubectl", "--kubeconfig", str(kube.kubeconfig), "apply", "-f", f"{scratch}/rendered/run.yaml"]
+                contender = Contender(name, kubectl, environment(scratch), scratch)
+            sample = start(kube, contender, namespace, nodes)
+            clear(kube, namespace)
+            if round_number:
+                taken.append(sample)
+    for name, taken_all in times.items():
+        wall, cpu = (statistics.median(column) for column in zip(*taken_all, strict=True))
+        print(f"{name:<16} {nodes} pods running after {wall:6.2f} s, CPU of the command {cpu:5.2f} s")
+    pairs = zip(times["distlaunch k8s"], times["kubectl apply"], strict=True)
+    ratio = statistics.median(ours[0] / theirs[0] for ours, theirs in pairs)
+    print(f"ratio            {verdict(ratio, 1.2)}")
+
+
+def count(kube: Kube, scratch: str, nodes: int) -> None:
+    """API calls of a submission and of a status, and the status' CPU time."""
+    proxy = Proxy(kube.kubeconfig)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    kubeconfig = Path(scratch, "proxy.kubeconfig")
+    kubeconfig.write_text(proxy.kubeconfig())
+    for many in (1, nodes):
+        namespace = kube.namespace("count")
+        proxy.requests.clear()
+        contender = launch(scratch, kubeconfig, namespace, many, "--detach", "--output", "json")
+        sample = measure(contender)
+        assert not sample.exit_code, sample.output
+        run = json.loads(sample.output)["result"]["run"]
+        print(f"submission       {len(proxy.requests)} API calls for {many} nodes")
+        wait_until("all pods to run", lambda: running(kube, namespace, many), limit_s=LIMIT_S, every_s=0.5)  # noqa: B023
+        proxy.requests.clear()
+        argv = [sys.executable, "-m", "launcher", "status", run]
+        status = [measure(Contender("status", argv, contender.env, scratch)) for _ in range(3)]
+        lists = sum(request.endswith("/pods") for request in proxy.requests) / len(status)
+        cpu_s = statistics.median(sample.cpu_s for sample in status)
+        print(f"status           {many} nodes: {verdict(cpu_s, 1.0)} s of CPU, {lists:g} list of pods,", end=" ")
+        print(f"{len(proxy.requests) / len(status):g} API calls in all")
+        clear(kube, namespace)
+    proxy.shutdown()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    settings = KubeOptions(nodes=False, simulated_nodes=options.nodes, lost_after_s=600)
+    with tempfile.TemporaryDirectory() as scratch, Testbed().up(1, kubernetes=settings) as testbed:
+        Path(scratch, "x.py").write_text("print(1)\n")
+        count(testbed.kube, scratch, options.nodes)
+        compare(testbed.kube, scratch, options.nodes, options.rounds)
+
+
+if __name__ == "__main__":
+    if not (ROOT / "tests").is_dir():
+        sys.exit("benchmarks/k8s.py needs a checkout, with tests/testbed")
+    main()

@@ -1,0 +1,238 @@
+"""Images per second from the same tars, decoded, cropped at random to 224, mirrored, in batches: our reader and its peers.
+
+    python benchmarks/loader.py [--rounds 5] [--seconds 6] [--images 1500] [--only ours,webdataset-pil,...]
+
+Every contender uses all cores that this process may use. Before a ratio counts, each contender's batches must have the same
+mean and deviation of pixels as ours. On a machine that others use, too, the ratio per CPU second is the steadier one. Peers:
+WebDataset with PIL and floats (its documentation's example), WebDataset with torchvision's decoder and uint8, NVIDIA DALI's CPU
+pipeline, and decoding and cropping alone, from memory, in a process per core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ROOT, descendants, environment, floor_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH, SIDE, STATISTICS = 64, 224, 512
+CORES = len(os.sched_getaffinity(0))
+FLOORS = {"webdataset-pil": 1.9, "webdataset-uint8": 1.12, "dali-cpu": 1.2, "decode-and-crop": 0.9}
+"""How many times the peer's speed ours is to reach."""
+
+
+def ours(shards: list[str]) -> Iterator[Any]:
+    """The trainer's reader."""
+    import torch
+    from trainer.data import load_data
+    from trainer.flags import parse
+    from trainer.loader import Batches
+    from trainer.world import World
+
+    flags = ["--data", "::".join(shards), "--model", "resnet18", "--image-shape", f"3x{SIDE}x{SIDE}", "--workers", str(CORES)]
+    config = parse([*flags, "--batch-size", str(BATCH)], 1)
+    batches = Batches(load_data(config, 1), config, World(0, 0, 1, torch.device("cpu")))
+    for epoch in range(1000):
+        for batch in batches.train(epoch):
+            yield batch.images
+
+
+def webdataset_peer(shards: list[str], *, uint8: bool) -> Iterator[Any]:
+    """WebDataset in a DataLoader with a process per core."""
+    import torch
+    import webdataset
+    from torchvision import transforms
+    from torchvision.io import decode_jpeg
+    from torchvision.transforms import v2
+
+    if uint8:
+        augment: Any = v2.Compose([v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()])
+        decode = (
+            lambda sample: (augment(decode_jpeg(torch.frombuffer(bytearray(sample[0]), dtype=torch.uint8))), int(sample[1])),
+        )
+        steps = [webdataset.to_tuple("jpg", "cls"), webdataset.map(*decode)]
+    else:
+        floats = transforms.Compose(
+            [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+        )
+        steps = [webdataset.decode("pil"), webdataset.to_tuple("jpg", "cls"), webdataset.map_tuple(floats, int)]
+    data = webdataset.DataPipeline(
+        webdataset.ResampledShards(shards),
+        webdataset.tarfile_to_samples(),
+        webdataset.shuffle(100),
+        *steps,
+        webdataset.batched(BATCH, partial=False),
+    )
+    for images, _ in webdataset.WebLoader(data, batch_size=None, num_workers=CORES):
+        yield images if uint8 else images * 255
+
+
+def dali(shards: list[str]) -> Iterator[Any]:
+    """DALI's own fused decoding and cropping, on the CPU."""
+    import torch
+
+    library: Any = importlib.import_module("nvidia.dali")
+    fn: Any = importlib.import_module("nvidia.dali.fn")
+    indices = [f"{shard}.dali" for shard in shards]
+    for shard, index in zip(shards, indices, strict=True):
+        subprocess.run([Path(sys.executable).parent / "wds2idx", shard, index], check=True, capture_output=True)
+
+    @library.pipeline_def(batch_size=BATCH, num_threads=CORES, device_id=None, prefetch_queue_depth=3)  # type: ignore[untyped-decorator]
+    def pipeline() -> Any:
+        jpeg, _ = fn.readers.webdataset(
+            paths=shards, index_paths=indices, ext=["jpg", "cls"], random_shuffle=True, initial_fill=100
+        )
+        images = fn.decoders.image_random_crop(
+            jpeg, output_type=library.types.RGB, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+        )
+        images = fn.resize(images, resize_x=SIDE, resize_y=SIDE, antialias=True)
+        return fn.flip(images, horizontal=fn.random.coin_flip())
+
+    built = pipeline()
+    built.build()
+    while True:
+        (images,) = built.run()
+        yield torch.from_numpy(images.as_array())
+
+
+def decode_and_crop(shards: list[str], seconds: float) -> dict[str, float]:
+    """Images per second of the bare work in one thread per process, a process per core."""
+    with multiprocessing.get_context("spawn").Pool(CORES) as pool:
+        every = pool.starmap(_bare, [(shards, seconds)] * CORES)
+    return {"images_per_s": sum(one[0] for one in every), "images_per_cpu_s": statistics.mean(one[1] for one in every)}
+
+
+def _bare(shards: list[str], seconds: float) -> tuple[float, float]:
+    import torch
+    from torchvision.io import decode_jpeg
+    from torchvision.transforms import RandomResizedCrop
+    from torchvision.transforms.v2.functional import resized_crop
+    from trainer.shards import open_shards
+
+    torch.set_num_threads(1)
+    found = open_shards(shards[0])
+    blobs = [torch.frombuffer(found.read(number)[0], dtype=torch.uint8) for number in range(len(found))]
+    done, begin_s = 0, 0.0
+    while begin_s == 0.0 or time.perf_counter() - begin_s < seconds:
+        image = decode_jpeg(blobs[done % len(blobs)])
+        box = RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
+        resized_crop(image, *box, [SIDE, SIDE], antialias=True)
+        done += 1
+        if begin_s == 0.0 and done == 20:
+            done, begin_s, begin_cpu_s = 0, time.perf_counter(), time.process_time()
+    return done / (time.perf_counter() - begin_s), done / (time.process_time() - begin_cpu_s)
+
+
+MAKERS = {"ours": ours, "dali-cpu": dali}
+
+
+def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
+    """One contender in this process: images per second, and the pixels' mean and deviation."""
+    if name == "decode-and-crop":
+        return decode_and_crop(shards, seconds)
+    batches = webdataset_peer(shards, uint8=name == "webdataset-uint8") if name.startswith("web") else MAKERS[name](shards)
+    first = [next(batches) for _ in range(STATISTICS // BATCH)]
+    means = [float(batch.float().mean()) for batch in first]
+    deviations = [float(batch.float().std()) for batch in first]
+    images, begin_s, begin_cpu_s = 0, time.perf_counter(), _cpu_s()
+    while time.perf_counter() - begin_s < seconds:
+        images += len(next(batches))
+    speed, per_cpu_s = images / (time.perf_counter() - begin_s), images / (_cpu_s() - begin_cpu_s)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    speeds = {"images_per_s": speed, "images_per_cpu_s": per_cpu_s}
+    return {**speeds, "mean": statistics.mean(means), "std": statistics.mean(deviations), "rss_mb": memory}
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and all below it so far."""
+    ticks = 0
+    for pid in [os.getpid(), *descendants()]:
+        ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def contenders() -> list[str]:
+    """Those that are installed."""
+    names = ["ours", "webdataset-pil", "webdataset-uint8", "decode-and-crop"]
+    return names + (["dali-cpu"] if importlib.util.find_spec("nvidia.dali") else [])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, per contender and round")
+    parser.add_argument("--images", type=int, default=1500)
+    parser.add_argument("--only", default="", help="which, with commas; ours must be among them")
+    parser.add_argument("--worker", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        name, folder = options.worker
+        print(json.dumps(measure(name, sorted(map(str, Path(folder).glob("*.tar"))), options.seconds)))
+        sys.stdout.flush()
+        os._exit(0)  # endless pipelines do not end by themselves
+    names = options.only.split(",") if options.only else contenders()
+    if "dali-cpu" not in names and not options.only:
+        print("DALI is not here to compare with: uv pip install --python .venv nvidia-dali-cuda130", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        make = [
+            sys.executable,
+            str(ROOT / "train/make_shards.py"),
+            "synthetic",
+            f"{folder}/shards",
+            "--samples",
+            str(options.images),
+        ]
+        subprocess.run([*make, "--samples-per-shard", str(max(1, options.images // 6))], check=True, env=environment(folder))
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        for _ in range(options.rounds):
+            for name in names:
+                argv = [sys.executable, __file__, "--seconds", str(options.seconds), "--worker", name, f"{folder}/shards"]
+                run = subprocess.run(argv, env=environment(folder), capture_output=True, text=True, timeout=300, check=False)
+                if run.returncode:
+                    raise RuntimeError(f"{name}: exit code {run.returncode}\n{run.stderr[-3000:]}")
+                taken[name].append(json.loads(run.stdout.splitlines()[-1]))
+    show(taken)
+
+
+def show(taken: dict[str, list[dict[str, float]]]) -> None:
+    """Medians, the gate, and the ratios."""
+    print(f"{CORES} cores, batches of {BATCH} at {SIDE}x{SIDE}, {len(taken['ours'])} rounds")
+    for name, runs in taken.items():
+        speed = statistics.median(run["images_per_s"] for run in runs)
+        pixels = "".join(
+            f"  {what} {statistics.median(run[what] for run in runs):.1f}"
+            for what in ("images_per_cpu_s", "mean", "std", "rss_mb")
+            if what in runs[0]
+        )
+        print(f"  {name:<16}  {speed:7.0f} images/s{pixels}")
+        far = [what for what in ("mean", "std") if what in runs[0] and abs(runs[0][what] - taken["ours"][0][what]) > 4]
+        if far:
+            raise RuntimeError(f"{name} does not do the same work: {far} of its pixels differ from ours by more than 4")
+    for name in list(taken)[1:]:
+        pairs = [ours["images_per_s"] / peer["images_per_s"] for ours, peer in zip(taken["ours"], taken[name], strict=True)]
+        cpu = [ours["images_per_cpu_s"] / peer["images_per_cpu_s"] for ours, peer in zip(taken["ours"], taken[name], strict=True)]
+        verdict = floor_verdict(statistics.median(pairs), FLOORS[name])
+        print(f"  ours / {name}, median ratio: {verdict}; per CPU second: {statistics.median(cpu):.3f}")
+
+
+if __name__ == "__main__":
+    main()

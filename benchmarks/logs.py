@@ -1,0 +1,177 @@
+"""Workers' output through agent and launcher, against the same processes piped through `cat`.
+
+    python benchmarks/logs.py [--rounds 3] [--ranks 8] [--lines 125000]
+
+Every rank writes `--lines` lines of 80 bytes, all ranks at once. Lines per second are counted from the first byte written to the
+last one that has arrived in the file on stdout; CPU time is that of agent and launcher (of the cats), less what the same run
+takes when its ranks write nothing, without the ranks' own. Every line is looked for, in order, on stdout and in the run's stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ROOT, Contender, environment, measure
+from benchmarks._memory import Peak
+from benchmarks._workers.lines import text
+
+PRODUCER = ROOT / "benchmarks/_workers/lines.py"
+LAUNCHER_MAX_BYTES = 100_000_000
+
+_MARKED = re.compile(rb"^(?:\[0:(\d+)\]|0\.(\d+)\|)([ +])(.*)$", re.MULTILINE)
+"""A line on the terminal, `[0:3] text`, or a record of the agent stream, `0.3| text` or `0.3|+text`."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One run: how the lines got through."""
+
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    agent_cpu_s: float = 0.0
+    launcher_bytes: int = 0
+    agent_bytes: int = 0
+    lost: str = "0"
+
+    @property
+    def all_cpu_s(self) -> float:
+        """Of everything between the ranks and the file."""
+        return self.cpu_s + self.agent_cpu_s
+
+
+def times(folder: Path, ranks: int, arrived: list[Path]) -> float:
+    """Seconds from the first rank's begin to when the last byte was written, by a rank or to a file."""
+    said = [json.loads((folder / f"times-{rank}").read_text()) for rank in range(ranks)]
+    end = max([one["ended"] for one in said] + [path.stat().st_mtime for path in arrived])
+    return float(end - min(one["began"] for one in said))
+
+
+def missing(got: bytes, ranks: int, lines: int) -> str:
+    """How many of the ranks' lines are not in `got`, a stream or a terminal with all ranks; and whether order was kept."""
+    found = defaultdict(list)
+    for mark in _MARKED.finditer(got):
+        found[int(mark[1] or mark[2])].append(mark[4] if mark[3] == b"+" else mark[4] + b"\n")
+    lost, disorder = 0, 0
+    for rank in range(ranks):
+        expected, arrived = text(rank, lines), b"".join(found[rank])
+        if arrived != expected:
+            absent = len(set(expected.split(b"\n")) - set(arrived.split(b"\n")))
+            lost, disorder = lost + absent, disorder + (absent == 0)
+    return f"{lost}" + (f", {disorder} ranks not in order" if disorder else "")
+
+
+def plain(scratch: Path, ranks: int, lines: int) -> Passage:
+    """The same producers, each through a `cat` of its own into a file."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    env = {**environment(scratch), "BENCH_FOLDER": str(folder), "BENCH_LINES": str(lines), "WORLD_SIZE": str(ranks)}
+    producers, cats = [], []
+    for rank in range(ranks):
+        argv = [sys.executable, str(PRODUCER)]
+        producers.append(subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE))
+        with (folder / f"out-{rank}").open("wb") as out:
+            cats.append(subprocess.Popen(["cat"], stdin=producers[-1].stdout, stdout=out))
+        producers[-1].stdout.close()  # type: ignore[union-attr]  # it is a pipe; the cat alone reads it
+    cpu_s = 0.0
+    for cat in cats:
+        _, _, usage = os.wait4(cat.pid, 0)
+        cat.returncode = 0
+        cpu_s += usage.ru_utime + usage.ru_stime
+    if any(producer.wait(60) for producer in producers):
+        raise RuntimeError("a producer failed")
+    arrived = [folder / f"out-{rank}" for rank in range(ranks)]
+    lost = sum(path.read_bytes() != text(rank, lines) for rank, path in enumerate(arrived))
+    return Passage(times(folder, ranks, arrived), cpu_s, lost=f"{lost} files" if lost else "0")
+
+
+def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
+    """Through distlaunch; `shown` is what --log-ranks gets."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    env = {**environment(folder), "BENCH_FOLDER": str(folder), "BENCH_LINES": str(lines)}
+    argv = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", str(ranks), "--log-ranks", shown, str(PRODUCER)]
+    peaks: list[Peak] = []
+
+    def agent_pid() -> int | None:
+        for path in folder.glob("runs/*/nodes/0/agent.json"):
+            told = path.read_text()
+            return json.loads(told)["pid"] if told.endswith("}") else None
+        return None
+
+    out = folder / "out"
+    with out.open("wb") as file:
+        contender = Contender("distlaunch", argv, env, str(folder), limit_s=300)
+        sample = measure(contender, stdout=file, watch=lambda pid: peaks.extend([Peak(lambda: pid), Peak(agent_pid)]))
+    if sample.exit_code:
+        raise RuntimeError(f"exit code {sample.exit_code}\n{sample.output[-4000:]}")
+    launcher, agent = peaks
+    stream = next(folder.glob("runs/*/nodes/0/stream")).read_bytes()
+    lost = missing(stream, ranks, lines)
+    if shown == "all":
+        on_stdout = missing(out.read_bytes(), ranks, lines)
+    else:
+        on_stdout = "0" if out.read_bytes() == text(0, lines) else "some of rank 0"
+    lost = lost if lost == on_stdout else f"{lost} in the stream, {on_stdout} on stdout"
+    seconds = times(folder, ranks, [out])
+    return Passage(seconds, sample.own_cpu_s, agent.cpu_s, launcher.rss_bytes, agent.rss_bytes, lost)
+
+
+def less(passage: Passage, idle: Passage) -> Passage:
+    """Without the CPU time that a run takes in any case."""
+    cpu_s, agent_cpu_s = passage.cpu_s - idle.cpu_s, passage.agent_cpu_s - idle.agent_cpu_s
+    return replace(passage, cpu_s=max(0.0, cpu_s), agent_cpu_s=max(0.0, agent_cpu_s))
+
+
+def show(taken: dict[str, list[Passage]], total: int) -> str:
+    """Medians, and ratios to `cat` by pairs."""
+    base = taken["cat"]
+    lines = []
+    for name, passages in taken.items():
+        speed = statistics.median(total / one.seconds for one in passages)
+        cpu_s = statistics.median(one.all_cpu_s for one in passages)
+        lost = next((one.lost for one in passages if one.lost != "0"), "0")
+        lines.append(f"{name:<26} {speed:12,.0f} lines/s   cpu {cpu_s:6.2f} s   lost {lost}")
+        if passages is base:
+            continue
+        faster = statistics.median(two.seconds / one.seconds for one, two in zip(passages, base, strict=True))
+        costs = statistics.median(one.all_cpu_s / max(two.all_cpu_s, 0.001) for one, two in zip(passages, base, strict=True))
+        launcher, agent = (max(getattr(one, field) for one in passages) for field in ("launcher_bytes", "agent_bytes"))
+        met = "met" if launcher < LAUNCHER_MAX_BYTES else "MISSED"
+        parts = [statistics.median(getattr(one, field) for one in passages) for field in ("cpu_s", "agent_cpu_s")]
+        lines.append(f"    ratio to cat: speed {faster:.3f}, cpu {costs:.1f} (launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s)")
+        lines.append(f"    peak memory: launcher {launcher / 1e6:.1f} MB (target < 100: {met}), agent {agent / 1e6:.1f} MB")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--lines", type=int, default=125_000, help="of each rank")
+    options = parser.parse_args()
+    taken: dict[str, list[Passage]] = defaultdict(list)
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = Path(folder)
+            taken["cat"].append(plain(scratch, options.ranks, options.lines))
+            for shown, name in (("all", "distlaunch, all ranks"), ("0", "distlaunch, rank 0 shown")):
+                idle = launched(scratch, options.ranks, 0, shown)
+                taken[name].append(less(launched(scratch, options.ranks, options.lines, shown), idle))
+    total = options.ranks * options.lines
+    print(f"{total:,} lines of 80 bytes from {options.ranks} ranks, {options.rounds} rounds, medians")
+    print(show(taken, total))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What a submission costs, and from a submission to a finished all_reduce, on a real Slurm that it brings up itself.
+
+    python benchmarks/slurm.py [--rounds 5]          as root: it makes hosts in network namespaces, see docs/testbed.md
+
+Submission: `distlaunch slurm --detach` against plain `sbatch` of the very file that it sends, and against submitit's executor;
+CPU time of what runs on the login node. All_reduce: 2 nodes with 4 workers each, against sbatch of a hand-written file with
+srun and torchrun; what every rank prints is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ROOT, Contender, Sample, environment, median, paired_ratio, side_by_side, verdict
+from benchmarks.start import problem
+from tests.testbed import SlurmOptions, Testbed, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.testbed.slurm import Slurm
+
+NODES, WORKERS = 2, 4
+MORE_THAN_SBATCH_S = 0.3
+WALL_RATIO = 0.5
+
+BY_HAND = """#!/bin/bash
+#SBATCH --job-name=reduce
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --output={folder}/by-hand.out
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {workers} --rdzv-id "$SLURM_JOB_ID" \\
+    --rdzv-backend c10d --rdzv-endpoint "$head:29500" {script}
+"""
+
+BY_SUBMITIT = """
+import submitit, sys
+executor = submitit.SlurmExecutor(folder=sys.argv[1])
+executor.update_parameters(nodes=int(sys.argv[2]), ntasks_per_node=1)
+print(executor.submit(print, "hello").job_id)
+"""
+
+
+def measure(contender: Contender) -> Sample:
+    """Run the command once; all that it starts on this machine it waits for; our other children are Slurm's daemons."""
+    if contender.before:
+        contender.before()
+    with tempfile.TemporaryFile() as both:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            contender.argv, env=contender.env, cwd=contender.cwd, stdin=subprocess.DEVNULL, stdout=both, stderr=both
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        both.seek(0)
+        output = both.read().decode(errors="replace")
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Sample(wall_s, cpu_s, usage.ru_maxrss * 1024, process.returncode, output, cpu_s)
+
+
+def show(title: str, samples: dict[str, list[Sample]], what: str) -> None:
+    """Medians, and the first one's share of each other's."""
+    print(title)
+    first = next(iter(samples))
+    for name, taken in samples.items():
+        print(f"  {name:<22}  wall {median(taken, 'wall_s'):6.2f} s   cpu {median(taken, 'cpu_s'):6.3f} s")
+    for peer in list(samples)[1:]:
+        print(f"  {first} / {peer}, {what[:-2]} ratio: {paired_ratio(samples[first], samples[peer], what):.3f}", flush=True)
+
+
+def rounds_of(contenders: Sequence[Contender], rounds: int, slurm: Slurm) -> dict[str, list[Sample]]:
+    """All in turn, round after round; the first round warms caches. The cluster is idle before each."""
+
+    def idle() -> None:
+        slurm.cancel_all()
+        slurm.wait_idle()
+
+    return side_by_side([replace(contender, before=idle) for contender in contenders], rounds=rounds)
+
+
+def submissions(slurm: Slurm, folder: Path, env: dict[str, str]) -> list[Contender]:
+    """Three ways to hand the same kind of job to Slurm."""
+    python = sys.executable
+    ours = [python, "-m", "launcher", "slurm", "--nodes", str(NODES), "--nproc-per-node", str(WORKERS)]
+    script = str(ROOT / "train/reduce.py")
+    hold = ["--sbatch", "hold"]  # only the submission is measured
+    slurm.run((*ours, *hold, "--render-to", str(folder / "rendered"), script), env=env, cwd=str(folder))
+    by_submitit = folder / "by_submitit.py"
+    by_submitit.write_text(BY_SUBMITIT)
+    return [
+        Contender("distlaunch --detach", [*ours, *hold, "--detach", script], env, str(folder)),
+        Contender("sbatch", ["sbatch", str(folder / "rendered/job.sbatch")], env, str(folder)),
+        Contender("submitit", [python, str(by_submitit), str(folder / "submitit"), str(NODES)], env, str(folder)),
+    ]
+
+
+def reductions(folder: Path, env: dict[str, str]) -> list[Contender]:
+    """From the command to the end of the job, by us and by hand."""
+    script, python = str(ROOT / "train/reduce.py"), sys.executable
+    file, out = folder / "by_hand.sbatch", folder / "by-hand.out"
+    words = {"nodes": NODES, "workers": WORKERS, "folder": folder, "python": shlex.quote(python), "script": shlex.quote(script)}
+    file.write_text(BY_HAND.format(**words))
+    ours = [
+        python,
+        "-m",
+        "launcher",
+        "slurm",
+        "--nodes",
+        str(NODES),
+        "--nproc-per-node",
+        str(WORKERS),
+        "--log-ranks",
+        "all",
+        script,
+    ]
+    check = partial(problem, NODES * WORKERS)
+
+    def check_file(_: str) -> str | None:
+        wait_until("its output", lambda: check(out.read_text()) is None, limit_s=10)
+        return check(out.read_text())
+
+    return [
+        Contender("distlaunch", ours, env, str(folder), check=check, limit_s=180),
+        Contender(
+            "srun torchrun", ["sbatch", "--wait", str(file)], env, str(folder),
+            before=lambda: out.unlink(missing_ok=True), check=check_file, limit_s=180,
+        ),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, Testbed().up(NODES, slurm=SlurmOptions(cpus_per_host=WORKERS)) as testbed:
+        slurm, folder = testbed.slurm, Path(name)
+        env = {**environment(folder), **{key: value for key, value in slurm.env().items() if key.startswith("SLURM")}}
+        env["PATH"] += os.pathsep + slurm.env()["PATH"]
+        samples = rounds_of(submissions(slurm, folder, env), options.rounds, slurm)
+        show(f"submission, {options.rounds} rounds", samples, "cpu_s")
+        ours, theirs = samples["distlaunch --detach"], samples["sbatch"]
+        more_s = sorted(a.cpu_s - b.cpu_s for a, b in zip(ours, theirs, strict=True))[len(ours) // 2]
+        print(
+            f"  more CPU than sbatch: {more_s:.3f} s (target <= {MORE_THAN_SBATCH_S:g} s: {'met' if more_s <= 0.3 else 'MISSED'})"
+        )
+        samples = rounds_of(reductions(folder, env), options.rounds, slurm)
+        show(f"{NODES} nodes with {WORKERS} workers each, to the end of the job, {options.rounds} rounds", samples, "wall_s")
+        ratio = paired_ratio(samples["distlaunch"], samples["srun torchrun"], "wall_s")
+        print(f"  wall ratio: {verdict(ratio, WALL_RATIO)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""From the command to the last agent started, over real SSH to hosts of the testbed: distlaunch and others.
+
+    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook]
+
+    floor       one round of plain `ssh host true`, all at once: the handshakes, which nobody can do without
+    distlaunch  `distlaunch ansible --detach`: preflight, files, agents; on new connections
+    again       the same once more, with the files there and the connections open
+    playbook    an ordinary playbook that does as much with modules: facts, folders, copies, a detached command
+
+All hosts are on this machine and share its processors, so the hosts' Python has a torch whose import only waits: what is measured
+is the start of the agents, not 64 imports of torch on one machine. Bytes are what the hosts' links have received. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import environment, verdict
+from tests.testbed.testbed import Testbed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.testbed.hosts import Host
+    from tests.testbed.ssh import SshHosts
+
+NAMES = ("floor", "distlaunch", "again", "playbook")
+TARGET = 2.0
+"""What distlaunch may take of the floor's time at 64 hosts."""
+
+LIMIT_S = 300
+ORDINARY = """
+- hosts: nodes
+  tasks:
+    - ansible.builtin.file: {path: "{{ folder }}/{{ inventory_hostname }}", state: directory, mode: "0700"}
+    - ansible.builtin.copy: {src: "{{ agent }}", dest: "{{ folder }}/{{ inventory_hostname }}/agent.pyz", mode: "0600"}
+    - ansible.builtin.unarchive: {src: "{{ files }}", dest: "{{ folder }}/{{ inventory_hostname }}"}
+    - ansible.builtin.shell: nohup sleep 1 </dev/null >/dev/null 2>&1 &
+"""
+
+
+class Bench:
+    """One testbed, and how each contender is run on it."""
+
+    def __init__(self, ssh: SshHosts, scratch: Path) -> None:
+        self.ssh, self.scratch, self.round = ssh, scratch, 0
+        self.env: dict[str, str] = {}
+        torch = scratch / "empty"
+        (torch / "torch").mkdir(parents=True)
+        (torch / "torch/__init__.py").write_text("import time\ntime.sleep(1000)\n")
+        (torch / "torch/version.py").write_text('__version__ = "0"\n')
+        self.python = scratch / "python"
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH={torch} exec {sys.executable} -S "$@"\n')
+        self.python.chmod(0o755)
+        self.work = scratch / "work"
+        self.work.mkdir()
+        (self.work / "train.py").write_text("print('not reached')\n")
+        (self.work / "data").write_bytes(os.urandom(1_000_000))
+
+    def new_round(self) -> None:
+        """New connections, and hosts that have nothing yet."""
+        self.round += 1
+        sockets = self.scratch / f"s{self.round}"
+        sockets.mkdir(mode=0o700)
+        more = {"XDG_RUNTIME_DIR": str(sockets), "ANSIBLE_SSH_CONTROL_PATH_DIR": str(sockets), "ANSIBLE_NOCOLOR": "1"}
+        self.env = {**environment(self.scratch), **more}
+
+    def measure(self, name: str) -> tuple[float, int]:
+        """Seconds and bytes of one contender."""
+        before = received(self.ssh.hosts)
+        began = time.monotonic()
+        getattr(self, name)()
+        took = time.monotonic() - began
+        size = received(self.ssh.hosts) - before
+        for host in self.ssh.hosts:  # the agents would wait for torch for ever
+            for process in host.processes():
+                if ".pyz" in process.command():
+                    process.send(signal.SIGKILL)
+        return took, size
+
+    def floor(self) -> None:
+        """Plain ssh."""
+        options = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+        argvs = [("ssh", *options, *self.ssh.argv(host, "true")[1:]) for host in self.ssh.hosts]
+        started = [subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for argv in argvs]
+        failed = [process.wait(LIMIT_S) for process in started]
+        if any(failed):
+            raise RuntimeError(f"{sum(map(bool, failed))} of {len(failed)} connections failed")
+
+    def distlaunch(self) -> None:
+        """Everything is new."""
+        remote = self.scratch / f"remote{self.round}"
+        argv = (sys.executable, "-m", "launcher", "ansible", "--detach", "--inventory", str(self.ssh.inventory))
+        self._run((*argv, "--python", str(self.python), "--remote-dir", str(remote), "train.py"))
+
+    again = distlaunch
+
+    def playbook(self) -> None:
+        """As one would write it."""
+        path = self.scratch / "ordinary.yml"
+        path.write_text(ORDINARY)
+        from launcher import bundle, snapshot
+
+        agent, files = self.scratch / "agent.pyz", self.scratch / "files.tar.gz"
+        agent.write_bytes(bundle.agent_archive())
+        snapshot.collect(self.work, limit_bytes=10**9).write_tar(files, compress=True)
+        folder = self.scratch / f"ordinary{self.round}"
+        folder.mkdir()
+        variables = f"folder={folder} agent={agent} files={files} ansible_python_interpreter={sys.executable}"
+        env = {"ANSIBLE_FORKS": str(len(self.ssh.hosts)), "ANSIBLE_PIPELINING": "1"}
+        playbook = str(Path(sys.executable).parent / "ansible-playbook")
+        self._run((playbook, "--inventory", str(self.ssh.inventory), "--extra-vars", variables, str(path)), env)
+
+    def _run(self, argv: Sequence[str], more: Mapping[str, str] | None = None) -> None:
+        env = {**self.env, **(more or {})}
+        with subprocess.Popen(
+            argv, cwd=self.work, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                said, _ = process.communicate(timeout=LIMIT_S)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # Ansible's workers, too
+                raise
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(argv)}: exit code {process.returncode}\n{said[-4000:]}")
+
+
+def received(hosts: Sequence[Host]) -> int:
+    """Bytes that have come in over the hosts' links."""
+    total = 0
+    for host in hosts:
+        lines = Path(f"/proc/{host.anchor.pid}/net/dev").read_text(encoding="ascii").splitlines()
+        total += next(int(line.split()[1]) for line in lines if line.strip().startswith("eth0:"))
+    return total
+
+
+def show(hosts: int, samples: Mapping[str, Sequence[tuple[float, int]]]) -> str:
+    """Medians, and ratios of the same round."""
+    lines = [f"{hosts} hosts, {len(next(iter(samples.values())))} rounds"]
+    for name, taken in samples.items():
+        seconds, size = statistics.median(s for s, _ in taken), statistics.median(b for _, b in taken)
+        lines.append(f"  {name:<10}  {seconds:7.2f} s   {size / hosts / 1000:9.1f} KB per host")
+    for base in ("floor", "playbook"):
+        for name in ("distlaunch", "again"):
+            if base in samples and name in samples:
+                pairs = zip(samples[name], samples[base], strict=True)
+                ratio = statistics.median(mine[0] / other[0] for mine, other in pairs)
+                target = TARGET if (base, name, hosts) == ("floor", "distlaunch", 64) else None
+                lines.append(f"  {name} / {base}: {verdict(ratio, target)}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", default="4,32,64", help="numbers of hosts, with commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(NAMES), help="which, with commas")
+    options = parser.parse_args()
+    chosen = [name for name in NAMES if name in options.only.split(",")]
+    for count in map(int, options.hosts.split(",")):
+        samples: dict[str, list[tuple[float, int]]] = {name: [] for name in chosen}
+        # In /tmp: sockets have short paths.
+        with (
+            tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as scratch,
+            Testbed().up(count, ssh=True) as testbed,
+        ):
+            bench = Bench(testbed.ssh, Path(scratch))
+            for _ in range(options.rounds):
+                bench.new_round()
+                for name in chosen:
+                    samples[name].append(bench.measure(name))
+                    print(f"{count} hosts, {name}: {samples[name][-1][0]:.2f} s", file=sys.stderr, flush=True)
+            print(show(count, samples), flush=True)
+
+
+if __name__ == "__main__":
+    main()

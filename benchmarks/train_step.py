@@ -1,0 +1,90 @@
+"""Training steps of ResNet-18 at 224 on two ranks: our trainer, torchvision's reference recipe, and a bare loop.
+
+    python benchmarks/train_step.py [--rounds 3] [--steps 8] [--batch-size 16] [--side 224] [--model resnet18]
+
+All run under torchrun with gloo. The recipe is that of torchvision's references/classification (float32, SGD with momentum);
+the bare loop does the same steps as ours (bf16, channels_last) on one batch in memory, without reader, log and checkpoints.
+Images per second are from the median step. Before a ratio counts, every run's losses must be those of a training: chance at
+first, and no explosion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ROOT, Contender, environment, floor_verdict, measure
+
+RANKS, CLASSES = 2, 10
+FLOORS = {"recipe": 2.0, "bare": 0.98}
+
+
+def commands(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
+    """The same steps by each."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    size = [str(options.batch_size), str(options.side), str(options.steps)]
+    samples = options.batch_size * RANKS * options.steps
+    flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--batch-size", size[0]]
+    flags += ["--image-shape", f"3x{size[1]}x{size[1]}", "--optimizer", "sgd", "--lr", "0.01", "--schedule", "constant"]
+    flags += ["--warmup", "0", "--log-every", str(max(1, options.steps // 2)), "--precision", "bf16"]
+    flags += ["--out", str(folder / "out"), "--resume", "never"]
+    step = str(ROOT / "benchmarks/_workers/step.py")
+    return {
+        "ours": [*torchrun, str(ROOT / "train/train.py"), *flags, "--report", "none"],
+        **{kind: [*torchrun, step, kind, options.model, *size] for kind in FLOORS},
+    }
+
+
+def speed(name: str, output: str, folder: Path) -> float:
+    """Images per second, once the losses are found to be those of a training."""
+    if name == "ours":
+        records = [json.loads(line) for line in (folder / "out/metrics.jsonl").read_text().splitlines()]
+        rows = [record for record in records if record["event"] == "train"]
+        losses, found = [row["loss"] for row in rows], float(statistics.median(row["samples_per_s"] for row in rows[1:]))
+    else:
+        match = re.search(r"images/s (\S+) loss (\S+) (\S+)", output)
+        if match is None:
+            raise RuntimeError(f"{name} printed no speed:\n{output[-2000:]}")
+        found, losses = float(match[1]), [float(match[2]), float(match[3])]
+    if not abs(losses[0] - math.log(CLASSES)) < 1.0 or not losses[-1] < losses[0] + 1.0:
+        raise RuntimeError(f"{name}: losses {losses} are not those of a training that begins")
+    return float(found)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=16, help="per rank")
+    parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--model", default="resnet18")
+    options = parser.parse_args()
+    taken: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, env = Path(scratch), {**environment(scratch), "OMP_NUM_THREADS": "1"}
+        for _ in range(options.rounds):
+            for name, argv in commands(options, folder).items():
+                sample = measure(Contender(name, argv, env, scratch, limit_s=300))
+                if sample.exit_code:
+                    raise RuntimeError(f"{name}: exit code {sample.exit_code}\n{sample.output[-3000:]}")
+                taken.setdefault(name, []).append(speed(name, sample.output, folder))
+    size = f"{options.batch_size} images per rank and step"
+    print(f"{options.model} at {options.side}, {RANKS} ranks, {size}, {options.rounds} rounds")
+    for name, speeds in taken.items():
+        print(f"  {name:<8}  {statistics.median(speeds):8.1f} images/s")
+    for name, floor in FLOORS.items():
+        ratio = statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
+        print(f"  ours / {name}, median ratio: {floor_verdict(ratio, floor)}")
+
+
+if __name__ == "__main__":
+    main()

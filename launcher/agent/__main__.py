@@ -1,0 +1,89 @@
+"""Command line of the agent: `python agent.pyz --spec spec.json --node-rank K`, its stream on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Tuple
+
+if TYPE_CHECKING:
+    from .job import Job
+
+
+def main() -> None:
+    """Run as the agent, or as the fork server that it starts."""
+    if sys.argv[1:2] == ["--fork-server"]:
+        from . import forkserver
+
+        forkserver.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["host"]:
+        from . import host
+
+        host.main(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(prog="agent.pyz", description="Starts the workers of one node of a distlaunch run.")
+    parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--node-rank", type=int, metavar="K")
+    where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
+    where.add_argument("--slurm", action="store_true", help="started by srun: rank and nodes are the job's")
+    parser.add_argument("--unpack", metavar="FOLDER", help="archives that came with the run, for its own folder")
+    args = parser.parse_args()
+
+    from .job import Job
+    from .node import Node
+
+    try:
+        job = Job.read(args.spec)
+    except (OSError, ValueError, TypeError) as error:
+        parser.exit(2, f"agent.pyz: cannot read {args.spec}: {error}\n")
+    if args.slurm:
+        job, rank, stream = _on_slurm(job, parser)
+    else:
+        if told := os.environ.pop("DISTLAUNCH_ATTEMPT", ""):
+            attempt = _number(parser, "DISTLAUNCH_ATTEMPT", told)
+            job = replace(job, attempt=attempt, why_again="preempted" if attempt else "")
+        rank, stream = args.node_rank, os.dup(1)
+        if args.node_rank_from:
+            rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))
+    if not 0 <= rank < job.max_nodes:
+        parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
+    os.dup2(2, 1)  # a stray print must not end up in the stream
+    if args.unpack:
+        _unpack(args.unpack, job.folder, parser)
+    sys.exit(Node(job, rank, stream).run())
+
+
+def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
+    """The job on the nodes of the step, this node's rank, and the file that its stream goes to."""
+    from . import slurm
+
+    try:
+        job, rank = slurm.here(job, os.environ)
+        folder = os.path.join(job.folder, "nodes", str(rank))
+        os.makedirs(folder, exist_ok=True)
+        stream = os.open(os.path.join(folder, "stream"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(os.open(os.path.join(folder, "stderr"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
+    except (slurm.SlurmError, OSError) as error:
+        parser.exit(2, f"agent.pyz: {error}\n")
+    return job, rank, stream
+
+
+def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
+    if not value.isdigit():
+        parser.exit(2, f"agent.pyz: {variable} is {value!r}, and should be a number\n")
+    return int(value)
+
+
+def _unpack(source: str, folder: str, parser: argparse.ArgumentParser) -> None:
+    import tarfile
+
+    from . import unpack
+
+    try:
+        unpack.unpack(source, folder)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        parser.exit(2, f"agent.pyz: what came with the run cannot be unpacked to {folder}: {error}\n")

@@ -1,0 +1,115 @@
+"""Where the run's store is: node 0 decides it by binding the port, the others learn it through the backend's channel."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from typing import List, Optional, Sequence, Tuple
+
+from . import net, ports
+from .cause import Cause
+from .job import Job
+from .search import Beacon, Search
+
+
+class Endpoint:
+    """Address and port of the store, and on node 0 the socket that listens there until torchelastic takes it."""
+
+    def __init__(self, job: Job) -> None:
+        self.address: Optional[Tuple[str, int]] = None
+        self.file: Optional[str] = job.rendezvous.get("file")
+        if self.file and job.session:
+            self.file += f".{job.session}"  # never the address of a start before this one
+        self.told = ""
+        """The addresses that node 0 has told, for the message when none is reached."""
+
+        self._job = job
+        self._listener: Optional[socket.socket] = None
+        self._port = 0
+        self._beacon: Optional[Beacon] = None
+        self._search: Optional[Search] = None
+
+    def open(self) -> None:
+        """On node 0: bind and listen. Raises `ports.PortTakenError`."""
+        self._listener = ports.reserve(int(self._job.rendezvous.get("port", 0)))
+        self._listener.listen(socket.SOMAXCONN)
+        self._port = ports.port_of(self._listener)
+        if "ports" in self._job.rendezvous:
+            self._beacon = Beacon(self._job.rendezvous["ports"], self._job.run, self._port)
+        if self._by_name:  # it has to find itself by that name, too, as its workers will
+            self._look_for(self._port)
+
+    def tell(self, candidates: Sequence[str]) -> None:
+        """On node 0: let the others know where they may find it, best first."""
+        assert self._port
+        if self._by_name:
+            return
+        known = self._job.rendezvous.get("addr") or self._job.master_addr
+        addresses = [known] if known else list(candidates)
+        self.address = (addresses[0], self._port)
+        if self.file:
+            with open(self.file + ".new", "w", encoding="ascii") as file:
+                json.dump({"addresses": addresses, "port": self._port}, file)
+            os.replace(self.file + ".new", self.file)
+
+    def look(self) -> Optional[Tuple[str, int]]:
+        """The address, once it is known."""
+        if self.address is None and self.file:
+            with contextlib.suppress(OSError, ValueError), open(self.file, encoding="ascii") as file:
+                told = json.load(file)
+                reached = net.first_reachable(told["addresses"], told["port"])
+                self.told = ", ".join(told["addresses"])
+                self.address = (reached, told["port"]) if reached else None
+        elif self.address is None and self._by_name:
+            search = self._search or self._look_for(int(self._job.rendezvous.get("port", 0)))
+            self.address, self.told = search.found, search.told
+        elif self.address is None:
+            self.address = (self._job.rendezvous["addr"], self._job.rendezvous["port"])
+        return self.address
+
+    def _look_for(self, port: int) -> Search:
+        """Begin to look for node 0 by its name."""
+        about = self._job.rendezvous
+        self._search = Search(about["addr"], port=port, beacons=about.get("ports", ()), run=self._job.run)
+        return self._search
+
+    @property
+    def _by_name(self) -> bool:
+        """Whether node 0 is known by a DNS name, which may not be there yet."""
+        address = self._job.rendezvous.get("addr")
+        return address is not None and not net.is_address(address)
+
+    @property
+    def waits_for(self) -> str:
+        """What the address is still missing."""
+        if self._search is not None:
+            return self._search.waits_for
+        return f"node 0 to answer at any of {self.told}" if self.told else f"node 0 to say where it is, in {self.file}"
+
+    def fail(self, why: Cause) -> None:
+        """Tell the others, who may wait for this node, that it does not come; the first one to fail has the word."""
+        if self.file:
+            with contextlib.suppress(OSError):
+                own = f"{self.file}.{os.getpid()}"
+                with open(own, "w", encoding="ascii") as file:
+                    json.dump(why, file)
+                with contextlib.suppress(FileExistsError):
+                    os.link(own, self.file + ".failed")
+                os.remove(own)
+
+    def failed(self) -> Optional[Cause]:
+        """Why another node does not come, if one has said so."""
+        with contextlib.suppress(OSError, ValueError), open(f"{self.file}.failed", encoding="ascii") as file:
+            return dict(json.load(file))
+        return None
+
+    def fds(self) -> List[int]:
+        """The listening socket's descriptor, on node 0."""
+        return [self._listener.fileno()] if self._listener else []
+
+    def handed_over(self) -> None:
+        """The fork server has the socket now."""
+        if self._listener:
+            self._listener.close()

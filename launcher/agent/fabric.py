@@ -1,0 +1,71 @@
+"""The fabric of a node: GPUs, RDMA devices, network interfaces, limits, and what is near what.
+
+`read(Tree())` costs a few milliseconds and starts no program; `read(Tree(), full=True)` also asks nvidia-smi or rocm-smi.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List
+
+from . import fabric_gpus, fabric_limits, fabric_nics, fabric_pci, fabric_rdma
+from .fabric_gpus import Gpu
+from .fabric_limits import Limits
+from .fabric_nics import Nic
+from .fabric_rdma import Hca
+from .fabric_tree import Tree, natural
+
+FULL_GIDS = 256
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """One node's facts."""
+
+    gpus: List[Gpu]
+    nvswitches: int
+    gpudirect: str
+    """How NICs reach GPU memory: nvidia_peermem, dmabuf, amdgpu, or empty: they do not."""
+
+    hcas: List[Hca]
+    nics: List[Nic]
+    limits: Limits
+    gateways: List[str] = field(default_factory=list)
+    """Interfaces through which a route with a gateway leads."""
+
+    @property
+    def nearest(self) -> Dict[int, Dict[str, str]]:
+        """For each GPU its distance to each RDMA device, nearest first."""
+        found = {}
+        for gpu in self.gpus:
+            far = {hca.name: fabric_pci.distance(gpu.place, hca.place, gpu.numa, hca.numa) for hca in self.hcas}
+            order = sorted(far, key=lambda name: (fabric_pci.DISTANCES.index(far[name]), natural(name)))
+            found[gpu.index] = {name: far[name] for name in order}
+        return found
+
+    def to_json(self) -> Dict[str, Any]:
+        """Plain JSON, GPU to HCA distances included."""
+        return {**asdict(self), "nearest": self.nearest}
+
+
+def read(tree: Tree, *, full: bool = False) -> Fabric:
+    """The facts of the machine, or of the recording, that `tree` stands for."""
+    gpus = fabric_gpus.gpus(tree, full=full)
+    return Fabric(
+        gpus=gpus,
+        nvswitches=fabric_gpus.nvswitches(tree),
+        gpudirect=fabric_gpus.gpudirect(tree) if gpus else "",
+        hcas=fabric_rdma.hcas(tree, gids=FULL_GIDS if full else 16),
+        nics=fabric_nics.nics(tree),
+        limits=fabric_limits.limits(tree),
+        gateways=_gateways(tree),
+    )
+
+
+def _gateways(tree: Tree) -> List[str]:
+    """Interfaces of routes that lead through a router, from /proc/net."""
+    four = (line.split() for line in tree.text("/proc/net/route").splitlines()[1:])
+    six = (line.split() for line in tree.text("/proc/net/ipv6_route").splitlines())
+    found = [row[0] for row in four if len(row) > 3 and int(row[3], 16) & 2]
+    found += [row[-1] for row in six if len(row) > 9 and int(row[8], 16) & 2]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,96 @@
+"""Where facts come from: files below a root folder, and what a few programs print. Both can be stood in for by recordings."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import List, Optional, Tuple
+
+_RUN_S = 20.0
+"""So long a vendor's tool may take; on a node with a sick GPU nvidia-smi hangs."""
+
+
+def natural(name: str) -> List[Tuple[int, str]]:
+    """Sort key by which mlx5_10 follows mlx5_9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def recording(command: str) -> str:
+    """The file name under which a command line's output is recorded."""
+    return command.replace("/", "_")[:200]
+
+
+class Tree:
+    """The machine's files (`/sys`, `/proc`, ...), or a recording of another machine's; nothing here raises.
+
+    Args:
+        root: folder that stands for `/`.
+        commands: folder with recorded output, one file per command line, named by `recording`; None: the programs are run.
+    """
+
+    def __init__(self, root: str = "/", commands: Optional[str] = None) -> None:
+        self.root = root.rstrip("/")
+        self.commands = commands
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the machine itself, which can be asked by system calls as well."""
+        return not self.root
+
+    def path(self, path: str) -> str:
+        """Where a file of the tree really is."""
+        return self.root + path
+
+    def text(self, path: str) -> str:
+        """A file's content without the blanks around it; empty where it cannot be read (sysfs: often EINVAL)."""
+        try:
+            with open(self.path(path), encoding="utf-8", errors="replace") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    def number(self, path: str) -> Optional[int]:
+        """A file's content as a number (0x... too)."""
+        try:
+            return int(self.text(path), 0)
+        except ValueError:
+            return None
+
+    def names(self, path: str) -> List[str]:
+        """What a folder holds, in natural order; empty where there is none."""
+        try:
+            return sorted(os.listdir(self.path(path)), key=natural)
+        except OSError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return os.path.exists(self.path(path))
+
+    def real(self, path: str) -> str:
+        """The path with all links resolved, as seen from the root; empty where it leads nowhere."""
+        found = os.path.realpath(self.path(path))
+        root = os.path.realpath(self.root or "/").rstrip("/")
+        return found[len(root) :] if os.path.exists(found) else ""
+
+    def linked(self, path: str) -> str:
+        """The last part of what a link leads to: `.../device/driver` gives the driver's name."""
+        return os.path.basename(self.real(path))
+
+    def run(self, *argv: str) -> Optional[str]:
+        """What a program prints; None where there is no such program, or it fails or hangs."""
+        if self.commands is not None:
+            try:
+                with open(os.path.join(self.commands, recording(" ".join(argv))), encoding="utf-8") as file:
+                    return file.read()
+            except OSError:
+                return None
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=_RUN_S, check=False, encoding="utf-8", errors="replace",
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,90 @@
+"""What a node has: counted without torch, and without initialising CUDA."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from typing import Any, Dict, List, Mapping, Optional
+
+
+def cpus() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _nvml_gpus() -> int:
+    """GPUs that the NVIDIA driver shows; MIG instances are not counted, CUDA_VISIBLE_DEVICES names them."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_uint(0)
+    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def _amd_gpus() -> int:
+    """GPUs that the amdgpu driver shows (KFD nodes with SIMD units)."""
+    nodes = "/sys/class/kfd/kfd/topology/nodes"
+    try:
+        entries = os.listdir(nodes)
+    except OSError:
+        return 0
+    found = 0
+    for entry in entries:
+        try:
+            with open(f"{nodes}/{entry}/properties", encoding="ascii") as file:
+                found += any(line.split()[0] == "simd_count" and line.split()[1] != "0" for line in file if line.strip())
+        except OSError:
+            continue
+    return found
+
+
+def visible(variable: Optional[str], count: int) -> List[str]:
+    """The device ids that a *_VISIBLE_DEVICES variable leaves of `count`, by CUDA's rules: it ends at the first invalid id."""
+    if variable is None:
+        return [str(index) for index in range(count)]
+    chosen: List[str] = []
+    for raw in variable.split(","):
+        name = raw.strip()
+        if name.isdigit():
+            if int(name) >= count:
+                break
+        elif not name.startswith(("GPU-", "MIG-")):
+            break
+        chosen.append(name)
+    return chosen
+
+
+def gpus(env: Mapping[str, str]) -> List[str]:
+    """Ids of the GPUs that workers with this environment would see."""
+    found = _nvml_gpus()
+    if found:
+        return visible(env.get("CUDA_VISIBLE_DEVICES"), found)
+    found = _amd_gpus()
+    return visible(env.get("HIP_VISIBLE_DEVICES", env.get("ROCR_VISIBLE_DEVICES")), found) if found else []
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory, on the machine and in our cgroup."""
+    total = 0
+    for path, key in (("/proc/vmstat", "oom_kill"), ("/sys/fs/cgroup/memory.events", "oom_kill")):
+        try:
+            with open(path, encoding="ascii") as file:
+                total += sum(int(line.split()[1]) for line in file if line.split()[:1] == [key])
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def host(env: Mapping[str, str]) -> Dict[str, Any]:
+    """The host_facts event's fields that need no torch."""
+    return {
+        "cpus": cpus(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": len(gpus(env)),
+        "kernel": platform.release(),
+        "python_version": platform.python_version(),
+    }

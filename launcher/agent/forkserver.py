@@ -1,0 +1,308 @@
+"""The fork server: imports torch once per node and forks the workers from there; one thread, warm over restarts.
+
+    agent ──channel── fork server ──fork── torchelastic's agent (elastic.py), which asks for workers
+                          └────────fork── one process per worker
+
+It is the parent of the workers: it alone reaps and signals them, so a pid it names is always theirs. When the agent is gone it
+ends everything below itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from typing import Callable, Dict, List, Optional, Set
+
+from . import ending, processes, worker
+from .channel import Channel, Message
+from .program import Program
+
+Task = Callable[[], None]
+"""What a forked child is to do once it has left the server's frames."""
+
+_IMPORT_TIME = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Set while torch is imported: numpy's OpenBLAS would start threads, and a CUDA count would initialise CUDA."""
+
+
+def _nothing(_signum: int, _frame: object) -> None:
+    """Signals are the agent's business; a scheduler that signals every process of a step means the workers."""
+
+
+class ForkServer:
+    """State of the server process; `serve` returns in the server never, and in each child with what it is to become."""
+
+    def __init__(self, agent: Channel, elastic_end: Channel, listen_fd: Optional[int]) -> None:
+        self.agent = agent
+        self.elastic_end = elastic_end
+        self.listen_fd = listen_fd
+        self.elastic: Optional[Channel] = None
+        self.elastic_pid = 0
+        self.workers: Dict[int, Message] = {}
+        self.stopped: Set[int] = set()
+        self.start = "fork"
+        self.env: Dict[str, str] = {}
+
+    def serve(self) -> Task:
+        """Import, then answer requests until the agent is gone."""
+        setup = self._setup()
+        self._compile()
+        extra = [*(setup["job"]["preload"] or []), *self.program.preloads()]
+        self.preloads_more = bool(extra)
+        self._import([*setup["preload"], *extra])
+        self._choose_start()
+        gc.freeze()  # the collector would otherwise write to every page that the workers share
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        self.wakeup = (reader, writer)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        task = self._fork_elastic(setup)
+        return task or self._loop()
+
+    # -- before the first fork ----------------------------------------------------------------------------------------
+
+    def _setup(self) -> Message:
+        setup, _ = self.agent.receive()
+        if setup is None:
+            os._exit(0)
+        processes.become_subreaper()
+        numbers = processes.PASSED_ON | {signal.SIGCHLD}
+        self.original = {n: handler for n in numbers if (handler := signal.getsignal(n)) is not None}
+        for number in processes.PASSED_ON:
+            signal.signal(number, _nothing)
+        job = setup["job"]
+        self.start = job["start"]
+        self.env = setup["env"]
+        self.program = Program(job["command"], job["kind"], job["cwd"])
+        archive = sys.path[0]
+        sys.path.remove(archive)
+        if not getattr(sys.flags, "safe_path", False) and job["kind"] != "program":
+            sys.path.insert(0, self.program.folder)
+        self.archive = archive
+        return setup
+
+    def _import(self, modules: List[str]) -> None:
+        worker.set_environment({**self.env, **_IMPORT_TIME})
+        began = time.monotonic()
+        gc.disable()
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except BaseException:  # noqa: BLE001 - whatever it is, it is told and ends the run
+                self.agent.send({"failed": "import", "module": name, "traceback": traceback.format_exc()[-16_000:]})
+                os._exit(1)
+        gc.enable()
+        worker.set_environment(self.env)
+        torch = sys.modules["torch"]
+        cached = getattr(torch.__spec__, "cached", None)
+        facts = {
+            "torch_version": str(torch.__version__),
+            "import_s": round(time.monotonic() - began, 3),
+            "bytecode": bool(cached) and os.path.exists(str(cached)),
+        }
+        self.agent.send({"event": "host_facts", "fields": facts})
+
+    def _compile(self) -> None:
+        try:
+            self.program.compile()
+        except BaseException as error:  # noqa: BLE001 - as above
+            error.__traceback__ = None
+            text = "".join(traceback.format_exception(type(error), error, None))
+            self.agent.send({"failed": "script", "message": f"{type(error).__name__}: {error}", "traceback": text})
+            os._exit(1)
+
+    def _choose_start(self) -> None:
+        """Fall back to one import per worker where a fork would not be safe or not the same, and say why."""
+        if self.start != "fork":
+            return
+        cuda = getattr(sys.modules["torch"], "cuda", None)
+        threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 2
+        early = self.program.early_variables()
+        reason = None
+        if self.program.kind == "program":
+            reason = "a program that is not Python is started as it is"
+        elif os.path.realpath(self.env.get("PYTHON_EXEC", sys.executable)) != os.path.realpath(sys.executable):
+            reason = f"PYTHON_EXEC names another interpreter, {self.env['PYTHON_EXEC']}"
+        elif cuda is not None and cuda.is_initialized():
+            reason = "a preloaded module has initialised CUDA, which does not survive a fork"
+        elif threads != 1:
+            reason = f"the preloaded modules have started {threads - 1} threads, which a fork would lose"
+        elif early:
+            reason = f"the script sets {', '.join(early)} before it imports torch"
+        if reason:
+            self.start = "spawn"
+            if self.program.kind != "program":
+                told = f"workers are spawned, not forked: {reason}"
+                self.agent.send({"event": "warning", "fields": {"message": told}})
+
+    def _fork_elastic(self, setup: Message) -> Optional[Task]:
+        mine, theirs = Channel.pair()
+        server = os.getpid()
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            self.elastic_end.close()
+            if self.listen_fd is not None:
+                os.close(self.listen_fd)
+            self.elastic, self.elastic_pid = mine, pid
+            return None
+        mine.close()
+        self.agent.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        processes.die_with_parent(server)
+        return lambda: _elastic_main(setup, theirs, self.elastic_end, self.listen_fd)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> Task:
+        assert self.elastic is not None
+        poll = select.poll()
+        for fd in (self.agent.fileno(), self.elastic.fileno(), self.wakeup[0]):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self.wakeup[0] in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.wakeup[0], 4096)
+                self._reap()
+            for channel in (self.agent, self.elastic):
+                if channel.fileno() not in ready:
+                    continue
+                message, _ = channel.receive()
+                if message is None and channel is self.agent:
+                    self._quit()
+                elif message is None:
+                    poll.unregister(channel.fileno())
+                else:
+                    task = self._answer(message)
+                    if task is not None:
+                        return task
+
+    def _answer(self, message: Message) -> Optional[Task]:
+        if "start" in message:
+            return self._start(message["start"])
+        if "signal" in message:
+            self._signal(message["signal"], mark=message.get("mark", True))
+        elif "sweep" in message:
+            processes.sweep(keep={self.elastic_pid, *self.workers})
+            assert self.elastic is not None
+            self.elastic.send({"swept": True})
+        elif "quit" in message:
+            self._quit()
+        return None
+
+    def _quit(self) -> None:
+        processes.sweep(patience_s=0.2)
+        os._exit(0)
+
+    def _signal(self, number: int, *, mark: bool) -> None:
+        for pid in self.workers:
+            if mark:
+                self.stopped.add(pid)
+            os.kill(pid, number)
+
+    def _start(self, request: Message) -> Optional[Task]:
+        out_r, out_w = os.pipe()
+        err_r, err_w = os.pipe()
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(out_r)
+            os.close(err_r)
+            return self._child(server, request, out_w, err_w)
+        os.close(out_w)
+        os.close(err_w)
+        about = {key: request[key] for key in ("rank", "local_rank", "round")}
+        self.workers[pid] = {**about, "pid": pid}
+        self.agent.send({"started": self.workers[pid]}, [out_r, err_r])
+        assert self.elastic is not None
+        self.elastic.send({"started": self.workers[pid]})
+        os.close(out_r)
+        os.close(err_r)
+        return None
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.elastic_pid:
+                self.agent.send({"elastic_exited": os.waitstatus_to_exitcode(status)})
+            about = self.workers.pop(pid, None)
+            if about is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            message = {"exited": {**about, "code": code, "stopped": pid in self.stopped, "time": time.time()}}
+            self.stopped.discard(pid)
+            self.agent.send(message)
+            assert self.elastic is not None
+            self.elastic.send(message)
+
+    # -- in the child -------------------------------------------------------------------------------------------------
+
+    def _child(self, server: int, request: Message, out: int, err: int) -> Task:
+        worker.restore_signals({n: h for n, h in self.original.items() if signal.getsignal(n) is _nothing})
+        processes.die_with_parent(server)
+        os.setsid()
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        assert self.elastic is not None
+        self.agent.close()
+        self.elastic.close()
+        for fd in {*self.wakeup, out, err, null}:
+            os.close(fd)
+        env = {**self.env, **request["env"]}
+        program, python, archive = self.program, self.env.get("PYTHON_EXEC", sys.executable), self.archive
+        if self.start == "spawn":
+            return lambda: _execute(program.argv(python), env)
+        collect = self.preloads_more
+        return lambda: _become(program, python, archive, env, collect=collect)
+
+
+def _execute(argv: List[str], env: Dict[str, str]) -> None:
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them; a program expects them as subprocess.Popen leaves them
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(2, f"cannot execute {argv[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
+        os._exit(126 if isinstance(error, PermissionError) else 127)
+
+
+def _become(program: Program, python: str, archive: str, env: Dict[str, str], *, collect: bool) -> None:
+    worker.set_environment(env)
+    worker.reseed()
+    worker.set_blas_threads(env)
+    ending.prepare(env, collect=collect)
+    worker.set_title(program.argv(python))
+    worker.forget(__package__, archive)
+    worker.run(program, python)
+
+
+def _elastic_main(setup: Message, server: Channel, agent: Channel, listen_fd: Optional[int]) -> None:
+    from . import elastic
+
+    os._exit(elastic.main(setup, server, agent, listen_fd))
+
+
+def main(argv: List[str]) -> None:
+    """`--fork-server AGENT_FD ELASTIC_FD LISTEN_FD|-`, as the agent starts it."""
+    ending.install()
+    agent_fd, elastic_fd, listen = int(argv[0]), int(argv[1]), argv[2]
+    listen_fd = None if listen == "-" else int(listen)
+    task = ForkServer(Channel.from_fd(agent_fd), Channel.from_fd(elastic_fd), listen_fd).serve()
+    task()

@@ -1,0 +1,353 @@
+"""The nodes of a run as one gang: rendezvous, restarts together, and word of a failure, over one TCPStore on node 0.
+
+Two rendezvous handlers for torchelastic. `Gang` is for a fixed number of nodes: the node rank is the plan's, every round has
+its own keys and its own master port, so nothing of an earlier round can be read by mistake. `ElasticGang` puts the same on
+top of torchelastic's dynamic rendezvous for runs whose number of nodes may change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import Any, Callable, Dict, List, Optional
+
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+
+from . import net, ports
+from .job import Job
+
+Word = Dict[str, Any]
+"""What one node tells all: `{"kind": "restart"|"fail"|"stop", "node": ..., "cause": ..., ...}`."""
+
+Tell = Callable[..., None]
+
+_POLL_S = 0.005
+_POLL_MAX_S = 0.1
+_WATCH_S = 0.2
+_BEAT_S = 1.0
+_FAREWELL_S = 3.0
+
+
+class StopRequestedError(Exception):
+    """The agent wants this process to stop waiting: the run is being stopped."""
+
+
+def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float) -> TCPStore:
+    """The run's store: the server on the node that holds the listening socket, a client elsewhere."""
+    serving: Dict[str, Any] = {} if listen_fd is None else {"master_listen_fd": listen_fd}
+    return TCPStore(addr, port, None, listen_fd is not None, timedelta(seconds=timeout_s), wait_for_workers=False, **serving)
+
+
+class _Base(RendezvousHandler):
+    """What both kinds share: the store, the word of a round and the end of the run."""
+
+    def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Store, watched: Store, tell: Tell) -> None:
+        self.job = job
+        self.master_addr = master_addr
+        self.node_rank = node_rank
+        self.host = host
+        self.store = store
+        self.round = -1
+        self.restarts = 0
+        self.stopping = threading.Event()
+        self.asked_to_stop = False
+        self.held_port: Any = None
+        self.fabric: Optional[Dict[str, Any]] = None
+        """What the agent has found of this node's fabric; None where all is on one host."""
+
+        self.variables: Dict[str, str] = {}
+        """For the workers, by what peers reach."""
+
+        self._tell = tell
+        self._watch = Watch(job, node_rank, watched)
+
+    def get_backend(self) -> str:
+        return "static"
+
+    def get_run_id(self) -> str:
+        return self.job.run
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def shutdown(self) -> bool:
+        return True
+
+    def say(self, kind: str, **about: Any) -> Word:
+        """Tell all nodes; the first word of a round stands, and is returned."""
+        word = json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
+        stands: Word = json.loads(self.store.compare_set(self._watch.key, "", word))
+        self._watch.word = stands
+        return stands
+
+    def stop(self, message: Word) -> None:
+        """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told."""
+        self.asked_to_stop = True
+        self.stopping.set()
+        self._watch.say({"kind": "stop", "node": self.node_rank, "host": self.host, **message})
+
+    def heard(self) -> Optional[Word]:
+        """The word of this round, if there is one; a lost master or node counts as one."""
+        return self._watch.word
+
+    def reserve_master_port(self) -> int:
+        """A port on this node for rank 0's store, held until rank 0 binds it and as long as the round lasts."""
+        if self.held_port is not None:
+            self.held_port.close()
+        self.held_port = ports.reserve(self.job.master_port if self.round <= 0 else 0)
+        return ports.port_of(self.held_port)
+
+    def settle(self, interfaces: List[str], why: str) -> None:
+        """Decide the variables that depend on the interfaces by which peers reach this node, and tell all of them."""
+        if self.fabric is None:
+            return
+        from . import fabric_env
+
+        known = {**os.environ, **{variable["name"]: variable["value"] for variable in self.fabric["variables"]}}
+        chosen = fabric_env.settle(self.fabric, interfaces, known, why)
+        variables = [variable.__dict__ for variable in chosen] + self.fabric["variables"]
+        self.variables = {variable["name"]: variable["value"] for variable in variables if variable["source"] == "chosen"}
+        self._tell("fabric", variables=variables, notes=self.fabric["notes"], interfaces=interfaces)
+
+    def farewell(self) -> None:
+        """Node 0's store serves until all others have seen how the run ended, or for 3 seconds."""
+        limit = time.monotonic() + _FAREWELL_S
+        while self._watch.has_to_say and time.monotonic() < limit:
+            time.sleep(_POLL_S)
+        try:
+            seen = self.store.add("farewell", 1)
+            while self.node_rank == 0 and seen < self.job.max_nodes and time.monotonic() < limit:
+                time.sleep(_POLL_S)
+                seen = self.store.add("farewell", 0)
+        except RuntimeError:  # the store is gone, or a node with it: there is nobody to wait for
+            pass
+
+
+class Gang(_Base):
+    """Static rendezvous: `max_nodes` nodes, node rank as planned."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """All nodes meet in the next round; node 0 says with which port. Raises `RendezvousError` with who is missing."""
+        last = self.heard()
+        self.round += 1
+        prefix = f"round/{self.round}"
+        self._watch.begin(f"{prefix}/word", watch_beats=self.round > 0)
+        self.store.set(f"{prefix}/join/{self.node_rank}", self.host)
+        self.store.add(f"{prefix}/joined", 1)
+        if self.node_rank == 0:
+            self._gather(prefix)
+            self.restarts += int(self.round > 0 and not (last or {}).get("free", False))
+            go = {"port": self.reserve_master_port(), "restarts": self.restarts}
+            self.store.set(f"{prefix}/go", json.dumps(go))
+        self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
+        go = json.loads(self.store.get(f"{prefix}/go"))
+        self.restarts = go["restarts"]
+        self._watch.begin(f"{prefix}/word", watch_beats=True)
+        if self.round == 0:
+            self._explore()
+        info = RendezvousStoreInfo(self.master_addr, go["port"])
+        return RendezvousInfo(PrefixStore(prefix, self.store), self.node_rank, self.job.max_nodes, info)
+
+    def _explore(self) -> None:
+        """Try one another's addresses; what all reach of node 0 is MASTER_ADDR, of this node its interface."""
+        if self.fabric is None:
+            return
+        from . import reach
+
+        own: Dict[str, str] = self.fabric["interfaces"]
+        found = reach.explore(self.store, self.node_rank, self.job.max_nodes, list(own), self._await)
+        if found.master and not self.job.master_addr:
+            self.master_addr = found.master[0]
+        interfaces = list(dict.fromkeys(own[address] for address in found.usable))
+        self.settle(interfaces, f"all {self.job.max_nodes - 1} peers reach this node at")
+        if found.cut_off and self.node_rank == 0:
+            pairs = ", ".join(f"{one} to {other}" for one, other in found.cut_off[:5])
+            more = f" and {len(found.cut_off) - 5} more" if len(found.cut_off) > 5 else ""
+            self._tell("warning", message=f"no address leads from node {pairs}{more}: what these send one another will hang")
+
+    def num_nodes_waiting(self) -> int:
+        """1 when another node has asked for a restart: torchelastic then stops the workers and comes to the next round."""
+        word = self.heard()
+        return int(word is not None and word["kind"] == "restart")
+
+    def _gather(self, prefix: str) -> None:
+        nodes = self.job.max_nodes
+
+        def missing() -> List[str]:
+            return [str(n) for n in range(nodes) if not self.store.check([f"{prefix}/join/{n}"])]
+
+        self._await(f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing)
+
+    def _await(self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]]) -> None:
+        """Wait until `met`, saying so, until the limit, a stop or the word of a failure."""
+        began, pause, told = time.monotonic(), _POLL_S, False
+        while not met():
+            if self.stopping.is_set():
+                raise StopRequestedError
+            word = self.heard()
+            if word is not None and word["kind"] != "restart":
+                raise StopRequestedError
+            waited = time.monotonic() - began
+            if waited > self.job.rdzv_timeout_s:
+                nodes = missing()
+                absent = f"; missing: node {', '.join(nodes)}" if nodes else ""
+                raise RendezvousError(f"waited {waited:.0f} s for {what}{absent}")
+            if waited > 2 and not told:
+                told = True
+                nodes = missing()
+                absent = f" (missing: node {', '.join(nodes)})" if nodes else ""
+                self._tell("waiting", what=what + absent, limit_s=self.job.rdzv_timeout_s)
+            time.sleep(pause)
+            pause = min(pause * 1.2, _POLL_MAX_S)
+
+
+class ElasticGang(_Base):
+    """Dynamic rendezvous: any number of nodes from `min_nodes` to `max_nodes`; torchelastic decides rank and round."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.own_addr = self.job.master_addr or net.towards(self.master_addr)[1] or self.master_addr
+        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+            DynamicRendezvousHandler,
+            RendezvousTimeout,
+        )
+
+        self._dynamic = DynamicRendezvousHandler.from_backend(
+            run_id=self.job.run,
+            store=self.store,
+            backend=C10dRendezvousBackend(self.store, self.job.run),
+            min_nodes=self.job.min_nodes,
+            max_nodes=self.job.max_nodes,
+            local_addr=self.own_addr,
+            timeout=RendezvousTimeout(join=timedelta(seconds=self.job.rdzv_timeout_s), last_call=timedelta(seconds=1)),
+        )
+
+    def get_backend(self) -> str:
+        """As torchelastic names it."""
+        return "c10d"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Torchelastic's rendezvous, with the master port chosen as everywhere."""
+        info = self._dynamic.next_rendezvous()
+        self.round += 1
+        self._watch.begin("final/word", watch_beats=False)
+        if self.round == 0:
+            interface = net.towards(self.master_addr)[0]
+            self.settle([interface] if interface else [], "the way to node 0 is")
+        if info.rank == 0:
+            master = {"addr": self.own_addr, "port": self.reserve_master_port()}
+            info.store.set("distlaunch/master", json.dumps(master))
+        master = json.loads(info.store.get("distlaunch/master"))
+        store_info = RendezvousStoreInfo(master["addr"], master["port"])
+        return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
+
+    def num_nodes_waiting(self) -> int:
+        """Nodes that have come later and want to join."""
+        return int(self._dynamic.num_nodes_waiting())
+
+    def set_closed(self) -> None:
+        """No node may join any more."""
+        self._dynamic.set_closed()
+
+    def shutdown(self) -> bool:
+        """Leave the rendezvous."""
+        return bool(self._dynamic.shutdown())
+
+
+class Watch:
+    """A thread that keeps asking the store, over a connection of its own, so that a dead link never blocks the rest."""
+
+    def __init__(self, job: Job, node_rank: int, store: Store) -> None:
+        self.key = "round/0/word"
+        self.word: Optional[Word] = None
+        self._job = job
+        self._node_rank = node_rank
+        self._store = store
+        self._watch_beats = False
+        self._to_say: Optional[Word] = None
+        self._answered = time.monotonic()
+        self._beats: Dict[int, int] = {}
+        self._beat_times: Dict[int, float] = {}
+        threading.Thread(target=self._run, daemon=True, name="watch").start()
+        threading.Thread(target=self._guard, daemon=True, name="guard").start()
+
+    def begin(self, key: str, *, watch_beats: bool) -> None:
+        """Listen for the word of a new round."""
+        if key != self.key:
+            self.word = None
+        self.key = key
+        self._watch_beats = watch_beats
+        self._beat_times = {}
+
+    def say(self, word: Word) -> None:
+        """Have the thread tell all nodes, where the caller must not wait for the store."""
+        self._to_say = word
+
+    @property
+    def has_to_say(self) -> bool:
+        """Whether something is still to be told."""
+        return self._to_say is not None
+
+    def _lost(self, node: int, message: str) -> None:
+        if self.word is None or self.word["kind"] == "restart":
+            self.word = {"kind": "lost", "node": node, "message": message, "time": time.time()}
+
+    def _guard(self) -> None:
+        """A store that does not answer at all: the host or the network is gone, and the call never returns."""
+        while True:
+            time.sleep(1)
+            silent = time.monotonic() - self._answered
+            if silent > self._job.peer_timeout_s:
+                self._lost(0, f"node 0 has not answered for {silent:.0f} s: its host or the network is gone")
+
+    def _run(self) -> None:
+        beat_at = 0.0
+        try:
+            while True:
+                key = self.key
+                if self._to_say is not None:
+                    self._store.compare_set(key, "", json.dumps(self._to_say))
+                    self._to_say = None
+                if self._store.check([key]):
+                    word = json.loads(self._store.get(key))
+                    if key == self.key:
+                        self.word = word
+                now = time.monotonic()
+                if now >= beat_at:
+                    beat_at = now + _BEAT_S
+                    self._store.add(f"beat/{self._node_rank}", 1)
+                    if self._node_rank == 0 and self._watch_beats:
+                        self._check_beats(now)
+                self._answered = time.monotonic()
+                time.sleep(_WATCH_S)
+        except RuntimeError:  # DistNetworkError and its like: the connection was refused or reset
+            self._lost(0, "the agent of node 0 is gone")
+            self._answered = float("inf")
+
+    def _check_beats(self, now: float) -> None:
+        for node in range(1, self._job.max_nodes):
+            beats = self._store.add(f"beat/{node}", 0)
+            if beats != self._beats.get(node) or node not in self._beat_times:
+                self._beats[node], self._beat_times[node] = beats, now
+            elif now - self._beat_times[node] > self._job.peer_timeout_s:
+                silent = now - self._beat_times[node]
+                lost = {
+                    "kind": "lost",
+                    "node": node,
+                    "message": f"node {node} was not heard of for {silent:.0f} s",
+                    "time": time.time(),
+                }
+                self._store.compare_set(self.key, "", json.dumps(lost))

@@ -1,0 +1,223 @@
+"""A run on a host that is reached over SSH: its files, its agent, and signals to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from typing import Any, Dict, List, Optional
+
+from . import cgroup, host_checks, net
+from .processes import start_ticks
+
+_FIRST_LINE_S = 60.0
+_ENDPOINT_S = 60.0
+_FILES_S = 120.0
+_OLD_S = 14 * 86400
+Request = Dict[str, Any]
+
+
+class HostError(Exception):
+    """What a person has to know: the call cannot be done here."""
+
+
+def unpack(request: Request) -> Request:
+    """The tar that follows the request on stdin, or lies in `tar`, as the snapshot of that digest; the folder appears whole."""
+    base = os.path.expanduser(request["dir"])
+    target = os.path.join(base, "snapshots", request["digest"])
+    temporary = f"{target}.{os.getpid()}.new"
+    try:
+        os.makedirs(temporary, mode=0o700)
+        source: Any = open(request["tar"], "rb") if request.get("tar") else sys.stdin.buffer  # noqa: SIM115 - closed below
+        with source, tarfile.open(fileobj=source, mode="r|*") as tar:
+            if hasattr(tarfile, "tar_filter"):  # Python 3.12 and security releases of older ones
+                tar.extractall(temporary, filter="tar")
+            else:
+                tar.extractall(temporary)  # noqa: S202 - our own launcher packed it
+        with contextlib.suppress(OSError):  # somebody else was faster
+            os.rename(temporary, target)
+    except tarfile.TarError as error:
+        raise HostError(f"the files did not arrive whole: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if request.get("tar"):
+            os.unlink(request["tar"])
+    _forget_old(os.path.join(base, "snapshots"))
+    return {"unpacked": target}
+
+
+def _forget_old(folder: str) -> None:
+    """Remove snapshots that no run has used for two weeks."""
+    for entry in list(os.scandir(folder)):
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > _OLD_S:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def start(request: Request) -> Request:
+    """Start the node's agent, detached; returns once it has said its first word."""
+    folder, rank = request["folder"], int(request["node_rank"])
+    own = os.path.join(folder, "nodes", str(rank))
+    endpoint = os.path.join(own, "rendezvous.json")
+    already = identity_of(folder, rank)
+    if already is not None and host_checks.alive(already):
+        known = {} if request.get("candidates") else _told(endpoint, own, already)
+        return {**known, "running": True, "agent": already, "folder": folder, "work": already["work"]}
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(endpoint)
+    reached = _reach(request)
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    workers = str(request["workers"])
+    job = dict(request["job"], folder=folder, workers=int(workers) if workers.isdigit() else workers)
+    job["cwd"] = _working_folder(request)
+    job["rendezvous"] = {"addr": reached["addr"], "port": request["port"]} if reached else {"file": endpoint}
+    if not reached and request.get("addr"):
+        job["master_addr"] = request["addr"]
+    spec = os.path.join(own, "spec.json")
+    _write(spec, json.dumps(job, indent=1))
+    identity = _spawn(request, own, job["cwd"], [sys.argv[0], "--spec", spec, "--node-rank", str(rank)])
+    identity["work"] = job["cwd"]
+    _write(os.path.join(own, "started.json"), json.dumps(identity))
+    answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
+    return {**answer, "agent": identity, "folder": folder, "work": job["cwd"]}
+
+
+def _reach(request: Request) -> Optional[Request]:
+    """Which of node 0's addresses this host reaches, each one tried; None on node 0 itself."""
+    if not request.get("candidates"):
+        return None
+    port = int(request["port"])
+    tried = {address: net.first_reachable([address], port) is not None for address in request["candidates"]}
+    good = [address for address, ok in tried.items() if ok]
+    if not good:
+        raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(tried)}")
+    return {"addr": good[0], "tried": tried}
+
+
+def _working_folder(request: Request) -> str:
+    """Where the workers run: a copy of the snapshot for this run alone, or a folder that was here before."""
+    if not request.get("digest"):
+        return str(request["cwd"])
+    work = os.path.join(request["folder"], "work")
+    snapshot = os.path.join(os.path.expanduser(request["dir"]), "snapshots", request["digest"])
+    limit = time.monotonic() + _FILES_S
+    while not os.path.isdir(work):
+        if request["copies"]:
+            temporary = f"{work}.{os.getpid()}.new"
+            shutil.copytree(snapshot, temporary, symlinks=True)
+            os.rename(temporary, work)
+            os.utime(snapshot)
+        elif time.monotonic() > limit:
+            raise HostError(
+                f"{work} has not appeared in {_FILES_S:.0f} s: is this disk really shared? set distlaunch_shared: false"
+            )
+        else:
+            time.sleep(0.02)
+    return work
+
+
+def _spawn(request: Request, own: str, cwd: str, arguments: List[str]) -> Request:
+    """The agent in a session of its own, or in a scope of the user's systemd; neither ends with the login."""
+    env = {**os.environ, **request["secrets"]}
+    argv = [request["python"], *arguments]
+    unit = f"distlaunch-{os.path.basename(request['folder'])}-{request['node_rank']}-{int(time.time())}"
+    scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
+    attempts = [[*scope, *argv], argv] if host_checks.supervisor() == "systemd" else [argv]
+    env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    stream = os.path.join(own, "stream")
+    for chosen in attempts:
+        with open(stream, "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
+            before = out.tell()
+            process = subprocess.Popen(
+                chosen, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+        ticks = start_ticks(process.pid)
+        limit = time.monotonic() + _FIRST_LINE_S
+        while os.stat(stream).st_size == before and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.005)
+        if os.stat(stream).st_size > before and ticks is not None:
+            process.returncode = 0  # found by its identity from now on
+            return {
+                "pid": process.pid,
+                "start_ticks": ticks,
+                "boot_id": host_checks.boot_id(),
+                "under": chosen[0] == "systemd-run",
+            }
+    with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
+        said = err_file.read()[-2000:].strip().splitlines()
+    if process.poll() is None:
+        process.kill()
+        raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
+    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else f'exit code {process.returncode}'}")
+
+
+def _told(endpoint: str, own: str, identity: Request) -> Request:
+    """On node 0: where the others find it."""
+    limit = time.monotonic() + _ENDPOINT_S
+    while True:
+        with contextlib.suppress(OSError, ValueError), open(endpoint, encoding="ascii") as file:
+            return dict(json.load(file))
+        if not host_checks.alive(identity) or time.monotonic() > limit:
+            raise HostError(f"node 0 has not opened its port; see {own}/stderr and {own}/stream")
+        time.sleep(0.005)
+
+
+def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
+    """Signal the node's agent; `force`: twice, at which it kills its workers, and what a dead one has left is ended."""
+    identity = identity_of(folder, rank)
+    if identity is None or not host_checks.alive(identity):
+        _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
+        return {"signalled": False}
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(identity["pid"], number)
+        if force:
+            time.sleep(0.05)  # two signals at one moment would be one
+            os.kill(identity["pid"], signal.SIGTERM)
+    return {"signalled": True}
+
+
+def identity_of(folder: str, rank: int) -> Optional[Request]:
+    """The agent of that node as it was started; None when it was not."""
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, "nodes", str(rank), "started.json"), "rb") as file:
+        return dict(json.load(file))
+    return None
+
+
+def runs(request: Request) -> Request:
+    """The nodes of a run, or of all runs, that were started on this machine; with `signal`, theirs is sent to each."""
+    base = os.path.join(os.path.expanduser(request["dir"]), "runs")
+    found = []
+    for name in [request["run"]] if request.get("run") else sorted(os.listdir(base) if os.path.isdir(base) else []):
+        nodes = os.path.join(base, name, "nodes")
+        for rank in sorted(os.listdir(nodes) if os.path.isdir(nodes) else [], key=int):
+            identity = identity_of(os.path.join(base, name), int(rank))
+            if identity is None or identity["boot_id"] != host_checks.boot_id():
+                continue  # on a shared disk: another host's
+            running = host_checks.alive(identity)
+            if running and request.get("signal"):
+                send_signal(os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force")))
+            folder = os.path.join(nodes, rank)
+            files = [name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(folder, name))]
+            found.append({"run": name, "node": int(rank), "running": running, "folder": folder, "files": files})
+    return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
+
+
+def _remove_cgroup(agent_json: str) -> None:
+    """End what an agent that is gone could not end any more, where it had a cgroup for it."""
+    with contextlib.suppress(OSError, ValueError), open(agent_json, "rb") as file:
+        path = json.load(file).get("cgroup")
+        if path:
+            cgroup.remove(path)
+
+
+def _write(path: str, text: str) -> None:
+    """The whole file, for its owner alone."""
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        file.write(text)
+    os.replace(path + ".new", path)

@@ -1,0 +1,110 @@
+"""What the launcher tells every node's agent: one JSON file, the same for all nodes of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Dict, List, Optional, Union
+
+
+@dataclass(frozen=True)
+class Job:
+    """The agent's whole request. Fields of a newer launcher are refused by name, never dropped in silence."""
+
+    run: str
+    command: List[str]
+    """Script, module or program, then its arguments."""
+
+    kind: str
+    """`script`, `module` or `program`."""
+
+    cwd: str
+    env: Dict[str, str]
+    folder: str
+    """Folder for this run that the node can write: the agent uses `nodes/RANK` in it."""
+
+    rendezvous: Dict[str, Any]
+    """Where node 0 is. `{"file": PATH}`: it writes its address there. `{"addr": ..., "port": ...}`: decided by the backend.
+
+    `{"addr": ..., "ports": [...]}`: on a network that is shared with others, node 0 takes a free port and tells it to whoever
+    connects to the first of these that was free.
+    """
+
+    master_addr: Optional[str] = None
+    """The address of node 0 that all nodes reach; None: each node finds the first that it reaches of all that node 0 has."""
+
+    attempt: int = 0
+    """How often the scheduler has started the run again."""
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    workers: Union[int, str] = "auto"
+    start: str = "fork"
+    preload: Optional[List[str]] = None
+    max_restarts: int = 0
+    time_limit_s: Optional[float] = None
+    grace_s: float = 30.0
+    rdzv_timeout_s: float = 600.0
+    peer_timeout_s: float = 30.0
+    """A node that was not heard of for so long is lost."""
+
+    master_port: int = 0
+    sigterm_means: str = "cancelled"
+    """What a SIGTERM to the agent is: `cancelled`, or `preempted` where the scheduler sends it."""
+
+    signals_reach_workers: bool = False
+    """Whoever signals the agent signals the workers, too (Slurm does): the agent must not do it again."""
+
+    kill_wait_s: Optional[float] = None
+    """So long after its SIGTERM the scheduler sends SIGKILL; None: nobody but us does."""
+
+    shares_host: bool = False
+    """Several nodes of the run are simulated on one machine."""
+
+    end_signal: Optional[str] = None
+    """A signal that nobody else listens to, by which the scheduler announces the end of the time limit."""
+
+    lead_s: float = 30.0
+    """How long before that end it comes."""
+
+    array: bool = False
+    """Each task of the scheduler's job array is a run of its own, in `tasks/INDEX` of the folder."""
+
+    session: str = ""
+    """Tells this start of the run from others in the same folder; the same on all its nodes."""
+
+    why_again: str = ""
+    """What the attempt before was stopped for, as `result` in the agent stream."""
+
+    cpus: Optional[int] = None
+    """Processors of this node that the scheduler gives the run; None: all of them."""
+
+    node_env: Optional[List[Dict[str, str]]] = None
+    """Further variables of each node, by node rank."""
+
+    @classmethod
+    def read(cls, path: str) -> Job:
+        """The job in that file; `ValueError` names an unknown field."""
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise ValueError(f"{path}: unknown fields {', '.join(unknown)}: launcher and agent are of different versions")
+        return cls(**data)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the number of nodes may change while the run goes on."""
+        return self.min_nodes != self.max_nodes
+
+    def environment(self, base: Dict[str, str], node_rank: int, workers: int) -> Dict[str, str]:
+        """What all workers of a node share; torchrun's OMP_NUM_THREADS=1 for several workers on a machine included."""
+        env = {**base, **self.env, **((self.node_env or [{}] * self.max_nodes)[node_rank])}
+        if self.attempt:
+            env.update(DISTLAUNCH_ATTEMPT=str(self.attempt), DISTLAUNCH_ATTEMPT_REASON=self.why_again)
+        if self.cpus:
+            env.setdefault("OMP_NUM_THREADS", str(max(1, self.cpus // workers)))
+        elif workers > 1 or self.shares_host:
+            env.setdefault("OMP_NUM_THREADS", "1")
+        return env

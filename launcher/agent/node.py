@@ -1,0 +1,376 @@
+"""The agent proper: one per node. Starts the fork server, carries signals and output, keeps the deadlines, tells the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Dict, List, Optional, Tuple
+
+from . import cause, facts, processes
+from .channel import Message
+from .job import Job
+from .joining import LOOK_S, Joining
+from .output import PART_AFTER_S, Pipe, StreamLostError, Writer, pipes
+from .protocol import VERSION
+from .server import ServerProcess
+from .stops import Stops
+from .verdict import EXIT_CODES, Blame, Worker
+
+_HEARTBEAT_S = 10.0
+_FAREWELL_S = 6.0
+
+
+class Node:
+    """One node's agent, from the first event to the last."""
+
+    def __init__(self, job: Job, node_rank: int, stream_fd: int) -> None:
+        self.job = job
+        self.node_rank = node_rank
+        self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
+        self.folder = os.path.join(job.folder, "nodes", str(node_rank))
+        os.makedirs(os.path.join(self.folder, "errors"), exist_ok=True)
+        self.out = Writer(stream_fd, node_rank, os.path.join(self.folder, "last_words"), job.attempt)
+        self.began = time.monotonic()
+        self.stops = Stops(job, self.folder)
+        self._forget_last_attempt()
+        self.blame = Blame(self.host, node_rank, self.folder)
+        self.server = ServerProcess(job, node_rank)
+        self.joining = Joining(job, node_rank, self.host, self.folder, self.out)
+        self.workers: Dict[int, Worker] = {}
+        self.pipes: Dict[int, Pipe] = {}
+        self.restarts = 0
+        self.result: Optional[Message] = None
+        self.server_open = self.elastic_open = True
+        self.elastic_gone = False
+        self.linger_until: Optional[float] = None
+        self.first_cause: Optional[cause.Cause] = None
+        """Of the present round, as the other nodes were told it."""
+
+        self.failed: Optional[cause.Cause] = None
+        self.heartbeat_at = time.monotonic() + _HEARTBEAT_S
+        self.selector = selectors.DefaultSelector()
+
+    def _forget_last_attempt(self) -> None:
+        """A scheduler may start the run again in the same folder."""
+        errors = os.path.join(self.folder, "errors")
+        old = [os.path.join(self.folder, "deadline"), *(os.path.join(errors, name) for name in os.listdir(errors))]
+        if self.job.attempt and self.node_rank == 0 and not self.stops.cancelled():
+            old.append(os.path.join(self.job.folder, "result.json"))
+        for path in old:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Everything; returns the exit code of the agent."""
+        processes.become_subreaper()
+        self._catch_signals()
+        try:
+            if not self._cancelled_meanwhile():
+                self._begin()
+            while not self._ended():
+                self._turn()
+            self._end_processes()
+            return self._done()
+        except StreamLostError as error:
+            self._end_processes()
+            print(f"distlaunch agent: the agent stream cannot be written: {error.strerror}", file=sys.stderr)
+            return os.EX_IOERR
+        except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
+            traceback.print_exc()
+            self._fail(f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            self._end_processes()
+            return self._done()
+
+    def _cancelled_meanwhile(self) -> bool:
+        """A scheduler that took the run's nodes back while it was being cancelled starts it again, and must not."""
+        if not self.job.attempt or not self.stops.cancelled():
+            return False
+        self.out.event("agent_started", version=VERSION, run=self.job.run, host=self.host, pid=os.getpid())
+        self.stops.reason, self.elastic_gone = "cancelled", True
+        return True
+
+    def _begin(self) -> None:
+        ticks = processes.start_ticks(os.getpid())
+        identity = {"pid": os.getpid(), "start_ticks": ticks, "host": self.host}
+        with open(os.path.join(self.folder, "agent.json"), "w", encoding="ascii") as file:
+            json.dump({**identity, "cgroup": self.server.cgroup}, file)
+        where = {"python": sys.executable, "cwd": self.job.cwd}
+        again = {"after": self.job.why_again} if self.job.why_again else {}
+        self.out.event("agent_started", version=VERSION, run=self.job.run, **identity, **where, **again)
+        base = dict(os.environ)
+        env = self.job.environment(base, self.node_rank, 1)
+        count = self.job.workers if isinstance(self.job.workers, int) else max(1, len(facts.gpus(env)))
+        env = self.job.environment(base, self.node_rank, count)
+        self.host_facts = facts.host(env)
+        if self.node_rank == 0:
+            self.joining.endpoint.open()
+        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "folder": self.folder}
+        self.server.start(env, about, self.joining.endpoint)
+        self.joining.look_at_fabric(env)  # while torch is imported
+        self.selector.register(self.server.channel.fileno(), selectors.EVENT_READ, self._from_server)
+        self.selector.register(self.server.elastic.fileno(), selectors.EVENT_READ, self._from_elastic)
+        self._join()
+
+    def _join(self) -> None:
+        failure = self.joining.go_on(self.server)
+        if failure:
+            self._fail(**failure)
+
+    # -- one turn of the loop -----------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        for key, _ in self.selector.select(self._patience()):
+            if isinstance(key.data, Pipe):
+                self._read(key.data)
+            else:
+                key.data()
+        now = time.monotonic()
+        for pipe in self.pipes.values():
+            pipe.flush_part(self.out, now)
+        self.out.flush()
+        if now >= self.heartbeat_at:
+            self.heartbeat_at = now + _HEARTBEAT_S
+            self.out.event("heartbeat", workers=len(self._running()))
+        self._keep_deadlines(now)
+        if not self.joining.joined:
+            self._join()
+        if self.failed is None and self.stops.reason is None:
+            self.failed = self.joining.failed_peer(now)
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        until = [self.heartbeat_at - now]
+        if not self.joining.joined:
+            until.append(0.02)
+        elif not self.joining.met:
+            until.append(LOOK_S)
+        if any(pipe.waits for pipe in self.pipes.values()):
+            until.append(PART_AFTER_S)
+        if self.stops.kill_at is not None:
+            until.append(self.stops.kill_at - now)
+        elif self.job.time_limit_s is not None:
+            until.append(self.began + self.job.time_limit_s - now)
+        if self.linger_until is not None:
+            until.append(self.linger_until - now)
+        return max(0.0, min(until))
+
+    def _keep_deadlines(self, now: float) -> None:
+        limit = self.job.time_limit_s
+        if limit is not None and self.stops.reason is None and now - self.began >= limit:
+            self._stop("timeout", signal.SIGTERM)
+        if self.stops.kill_at is not None and now >= self.stops.kill_at:
+            self.stops.kill_at = now + 1.0
+            self.server.signal(signal.SIGKILL)
+
+    def _ended(self) -> bool:
+        """No workers are left, and torchelastic has said its last or had time for it."""
+        if self._running():
+            return False
+        if self.elastic_gone or (self.failed is not None and self.result is None):
+            return True
+        if self.stops.reason is None:
+            return False
+        if self.linger_until is None:  # for word to the other nodes; an import or a rendezvous need not end first
+            self.linger_until = time.monotonic() + (_FAREWELL_S if self.workers else 1.0)
+        return time.monotonic() >= self.linger_until
+
+    def _read(self, pipe: Pipe) -> None:
+        if self.pipes.get(pipe.fd) is not pipe:
+            return
+        pipe.read(self.out)
+        if pipe.ended:
+            self.selector.unregister(pipe.fd)
+            del self.pipes[pipe.fd]
+            os.close(pipe.fd)
+
+    def _running(self) -> List[Worker]:
+        return [worker for worker in self.workers.values() if worker.exited is None]
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _from_server(self) -> None:
+        if not self.server_open:
+            return
+        message, fds = self.server.channel.receive()
+        if message is None:
+            self.selector.unregister(self.server.channel.fileno())
+            self.server_open = False
+            self._server_is_gone()
+        elif "started" in message:
+            self._worker_started(message["started"], fds)
+        elif "exited" in message:
+            self._worker_exited(message["exited"])
+        elif "event" in message:
+            more = self.host_facts if message["event"] == "host_facts" else {}
+            self.out.event(message["event"], **more, **message["fields"])
+        elif "failed" in message:
+            self._server_failed(message)
+        elif "elastic_exited" in message:
+            self._elastic_exited(message["elastic_exited"])
+
+    def _worker_started(self, about: Message, fds: List[int]) -> None:
+        worker = Worker(about, pipes(fds, self.node_rank, about["rank"]))
+        self.workers[about["pid"]] = worker
+        for pipe in worker.output.values():
+            self.pipes[pipe.fd] = pipe
+            self.selector.register(pipe.fd, selectors.EVENT_READ, pipe)
+        self.out.event("worker_started", **about)
+        if self.stops.reason is not None:  # it was on its way when the others got the signal
+            self.server.signal(signal.SIGTERM)
+
+    def _worker_exited(self, about: Message) -> None:
+        worker = self.workers[about["pid"]]
+        worker.exited = about
+        self._drain(worker)
+        code = about["code"]
+        how = {"signal": _signal_name(-code)} if code < 0 else {"exit_code": code}
+        fields = {key: about[key] for key in ("rank", "local_rank", "pid", "round", "stopped")}
+        self.out.event("worker_exited", **fields, **how)
+
+    def _drain(self, worker: Worker) -> None:
+        for pipe in worker.output.values():
+            while not pipe.ended and pipe.fd in self.pipes and pipe.read(self.out):
+                pass
+            if pipe.ended and pipe.fd in self.pipes:
+                self._read(pipe)
+
+    def _from_elastic(self) -> None:
+        if not self.elastic_open:  # read to its end in the same turn of the loop
+            return
+        message, _ = self.server.elastic.receive()
+        if message is None:
+            self.selector.unregister(self.server.elastic.fileno())
+            self.elastic_open = False
+        elif "event" in message:
+            if message["event"] == "rendezvous":  # a new round begins
+                self.joining.met = True
+                self.workers, self.first_cause = {}, None
+                self.restarts = message["fields"]["restarts"]
+            self.out.event(message["event"], **message["fields"])
+        elif "cause?" in message:
+            self.first_cause = self._cause() or self.blame.of_node("a worker ended, and left no trace of why")
+            self.server.elastic.send({"cause": self.first_cause})
+        elif "result" in message:
+            self.result = message
+            word = message.get("word", {})
+            if message["result"] == "stopped_by_peer" and self.stops.reason is None:
+                self._stop(word["stop"], word["signal"], deadline=word["deadline"], tell_peers=False)
+
+    def _cause(self) -> Optional[cause.Cause]:
+        """The first failure among this node's workers of the present round."""
+        while self.server_open and self.server.channel.ready():
+            self._from_server()
+        for worker in self.workers.values():
+            self._drain(worker)
+        return self.blame.of_workers(self.workers.values())
+
+    def _fail(self, message: str, kind: str = "node", trace: Optional[str] = None) -> None:
+        """The node itself fails; what comes after a stop, or after a first failure, is not the cause."""
+        if self.failed is None and self.stops.reason is None:
+            self.failed = self.blame.of_node(message, kind, traceback=trace)
+            self.joining.failed(self.failed)
+
+    def _server_failed(self, message: Message) -> None:
+        if message["failed"] == "script":
+            self._fail(message["message"], "user_code", message["traceback"])
+            return
+        last = message["traceback"].rstrip().rpartition("\n")[2]
+        name = message["module"]
+        self._fail(f"{sys.executable} cannot import {name}: {last}", "node", message["traceback"])
+
+    def _server_is_gone(self) -> None:
+        code = self.server.exit_code()
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        kind = "out_of_memory" if code == -signal.SIGKILL and self.blame.out_of_memory() else "node"
+        self._fail(f"the fork server ended ({how})", kind)
+        for worker in self._running():
+            worker.exited = {**worker.about, "code": -int(signal.SIGKILL), "stopped": True, "time": time.time()}
+        self.elastic_gone = True
+
+    def _elastic_exited(self, code: int) -> None:
+        while self.elastic_open and self.server.elastic.ready():  # what it said last is still in the socket
+            self._from_elastic()
+        self.elastic_gone = True
+        if self.result is None and self.stops.reason is None:
+            self._fail(f"torchelastic's agent process ended unexpectedly (code {code})")
+            self.stops.kill_at = self.stops.kill_at or time.monotonic() + self.job.grace_s
+            self.server.signal(signal.SIGTERM)
+
+    # -- signals and the end ------------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        ignored = [number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
+        for number in processes.PASSED_ON - set(ignored):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._wakeup = reader
+        self.selector.register(reader, selectors.EVENT_READ, self._from_signals)
+
+    def _from_signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(self._wakeup, 4096):
+                ask = self.stops.asked_by(number)
+                if ask is not None:
+                    self._stop(ask.reason, ask.signal, deadline=ask.deadline, forward=ask.forward)
+                elif number in processes.PASSED_ON and not self.job.signals_reach_workers:
+                    self.server.signal(number, mark=False)
+
+    def _stop(
+        self, reason: str, number: int, *, deadline: Optional[float] = None, tell_peers: bool = True, forward: bool = True
+    ) -> None:
+        """The signal to all workers, with a deadline."""
+        if self.stops.reason is not None:
+            return
+        self.failed = self.failed or self.first_cause
+        deadline = self.stops.begin(reason, deadline)
+        self.out.event("stopping", reason=reason, signal=_signal_name(number), deadline=round(deadline, 3))
+        if tell_peers:
+            self.server.elastic.send({"stop": reason, "deadline": deadline, "signal": int(number)})
+        if forward:
+            self.server.signal(number)
+
+    def _end_processes(self) -> None:
+        """End everything below us, then read what is left in the pipes."""
+        left = self.server.end(at_once=not self.workers)
+        with contextlib.suppress(StreamLostError):
+            for pipe in list(self.pipes.values()):
+                while pipe.read(self.out):
+                    self.out.flush()
+            if left:
+                self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
+
+    def _done(self) -> int:
+        result, why = self._verdict()
+        if why is not None and result == "failed":
+            self.out.event("failure", cause=why)
+        code = EXIT_CODES[result]
+        duration = round(time.monotonic() - self.began, 3)
+        self.out.event("done", result=result, exit_code=code, cause=why, restarts=self.restarts, duration_s=duration)
+        return code
+
+    def _verdict(self) -> Tuple[str, Optional[cause.Cause]]:
+        if self.failed is not None:
+            return "failed", self.failed
+        if self.stops.reason is not None:
+            return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
+        result = self.result or {"result": "failed", "error": "torchelastic's agent ended without a result"}
+        return self.blame.of_result(result, self.first_cause or self._cause())
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,64 @@
+"""Ports chosen by binding them, outside the range from which the kernel gives ports to outgoing connections."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Iterable, Optional
+
+_FIRST = 10_000
+_FALLBACK_EPHEMERAL = 32_768
+
+
+class PortTakenError(OSError):
+    """The port that was asked for is in use."""
+
+
+def _candidates() -> Iterable[int]:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            low, high = map(int, file.read().split())
+    except (OSError, ValueError):
+        low, high = _FALLBACK_EPHEMERAL, 60_999
+    ports = [*range(_FIRST, low), *range(high + 1, 65_536)] or list(range(_FIRST, 65_536))
+    return random.sample(ports, min(len(ports), 200))
+
+
+def _bind(port: int) -> Optional[socket.socket]:
+    """A socket bound to that port on all addresses, of both families where there is IPv6; None when it is taken."""
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 - peers connect to it
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue  # no IPv6 in this kernel
+        try:
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((address, port))
+        except OSError as error:
+            sock.close()
+            if error.errno == 98:  # EADDRINUSE, Linux
+                return None
+            continue  # IPv6 switched off
+        return sock
+    return None
+
+
+def reserve(port: int = 0) -> socket.socket:
+    """A socket that holds a free port (or the given one) without listening on it.
+
+    It was bound without SO_REUSEADDR, so the port was free and no other reservation can have it; then SO_REUSEADDR is
+    set, so that a server which sets it too, as torch's TCPStore does, can take the port over while we hold it.
+    Raises `PortTakenError`.
+    """
+    for candidate in [port] if port else _candidates():
+        sock = _bind(candidate)
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return sock
+    raise PortTakenError(98, f"port {port} is in use" if port else "no free port outside the ephemeral range")
+
+
+def port_of(sock: socket.socket) -> int:
+    """The port that a reservation holds."""
+    return int(sock.getsockname()[1])

@@ -1,0 +1,92 @@
+"""Processes by identity: every descendant of ours is found through its parent, and nothing else is ever touched."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from typing import Collection, List, Optional, Set
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+PASSED_ON = frozenset(signal.valid_signals()) - {
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE,
+    signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ,
+}  # fmt: skip
+"""Signals that somebody may send on purpose; the rest are a process's own faults, or cannot be caught."""
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children, however often they fork and whatever session they make."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when its parent ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def start_ticks(pid: int) -> Optional[int]:
+    """When a process started, in clock ticks since boot: with the pid its identity. None: no such process, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def children() -> List[int]:
+    """Our direct children, zombies included. Nobody else can reap them, so their pids stay theirs."""
+    me = os.getpid()
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == me:
+                found.append(int(entry))
+    return found
+
+
+def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 10.0) -> List[int]:
+    """End all our descendants but `keep`: SIGTERM, after `patience_s` SIGKILL. Returns children that would not die.
+
+    A child's own children become ours when it ends, so killing children until there are none reaches the whole tree.
+    """
+    began = time.monotonic()
+    sent: Set[int] = set()
+    while True:
+        left = [pid for pid in children() if pid not in keep and not _reap(pid)]
+        age = time.monotonic() - began
+        if age > limit_s:
+            return left
+        if not left:
+            if not [pid for pid in children() if pid not in keep]:  # what the last one left behind is ours by now
+                return []
+            continue
+        for pid in left:
+            with contextlib.suppress(PermissionError):  # it runs as another user; the limit ends the wait
+                if age > patience_s:
+                    os.kill(pid, signal.SIGKILL)
+                elif pid not in sent:
+                    sent.add(pid)
+                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+
+
+def _reap(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True

@@ -1,0 +1,196 @@
+"""Which addresses of a node its peers really reach: every node tries others' addresses, all at once, in one round.
+
+Up to 65 nodes each tries all others; beyond that those at distances of powers of two, so that no node opens more than a few dozen
+connections. Who answers proves by a token that it is the node that was meant: 172.17.0.1 exists on every host with docker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+_ALL = 65
+_SETTLE_S = 0.25
+"""Once every peer was reached at one address, further ones have until so long after the start."""
+
+_LIMIT_S = 4.0
+"""So long is waited for a peer that was reached at none: longer than the retransmission of two lost SYNs."""
+
+
+class Target(NamedTuple):
+    """One address of one peer, and what answers there."""
+
+    peer: int
+    address: str
+    port: int
+    token: bytes
+    """Empty: who accepts the connection is who was meant."""
+
+
+class Answerer:
+    """Answers at a port of its own, on all addresses of this node, with the token; until `close`."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        try:
+            self._sock = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+        except (OSError, ValueError):  # no IPv6 here
+            self._sock = socket.create_server(("", 0), backlog=1024)
+        self.port = int(self._sock.getsockname()[1])
+        threading.Thread(target=self._run, daemon=True, name="reach").start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                peer, _ = self._sock.accept()
+                with contextlib.suppress(OSError), peer:
+                    peer.sendall(self._token)
+
+    def close(self) -> None:
+        """Stop answering."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
+        self._sock.close()
+
+
+def partners(rank: int, nodes: int) -> List[int]:
+    """Whom a node tries: all others, or in a large run those at distances of powers of two, and node 0."""
+    if nodes <= _ALL:
+        return [peer for peer in range(nodes) if peer != rank]
+    steps = [1 << power for power in range((nodes - 1).bit_length())]
+    return sorted({(rank + sign * step) % nodes for step in steps for sign in (1, -1)} | {0} - {rank})
+
+
+def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: float = _SETTLE_S) -> Set[Target]:
+    """Those that answer with their token. Ends when all have answered or refused, or as the two limits say."""
+    selector = selectors.DefaultSelector()
+    reached: Set[Target] = set()
+    waiting = {target.peer for target in targets}
+    for target in targets:
+        sock = _connecting(target)
+        if sock is not None:
+            selector.register(sock, selectors.EVENT_WRITE, target)
+    began = time.monotonic()
+    while selector.get_map():
+        left = (settle_s if not waiting else limit_s) - (time.monotonic() - began)
+        if left <= 0:
+            break
+        for key, _ in selector.select(left):
+            verdict = _step(selector, key)
+            if verdict:
+                reached.add(key.data)
+                waiting.discard(key.data.peer)
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    selector.close()
+    return reached
+
+
+def _connecting(target: Target) -> Optional[socket.socket]:
+    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+    sock = None
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        if sock.connect_ex((target.address, target.port)) in (0, errno.EINPROGRESS):
+            return sock
+    except OSError:
+        pass
+    if sock is not None:
+        sock.close()
+    return None
+
+
+def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optional[bool]:
+    """Go on with one connection; True: it is who was meant, False: it is not, None: not known yet."""
+    sock, target = key.fileobj, key.data
+    assert isinstance(sock, socket.socket)
+    try:
+        if key.events == selectors.EVENT_WRITE:
+            verdict = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+            if verdict and target.token:
+                selector.modify(sock, selectors.EVENT_READ, target)
+                return None
+        else:
+            verdict = sock.recv(len(target.token), socket.MSG_WAITALL) == target.token
+    except BlockingIOError:
+        return None
+    except OSError:
+        verdict = False
+    selector.unregister(sock)
+    sock.close()
+    return verdict
+
+
+class Found(NamedTuple):
+    """What the round has shown, of this node and of node 0."""
+
+    usable: List[str]
+    """This node's addresses that all who tried them reach, best first."""
+
+    master: List[str]
+    """The same of node 0."""
+
+    cut_off: List[Tuple[int, int]]
+    """Pairs (from, to) of which the first reaches the second at no address."""
+
+
+def explore(
+    store: Any,
+    rank: int,
+    nodes: int,
+    addresses: Sequence[str],
+    wait: Callable[[str, Callable[[], bool], Callable[[], List[str]]], None],
+) -> Found:
+    """The round, over the run's store; `wait(what, met, missing)` waits, and gives up when the run ends."""
+    token = os.urandom(8).hex().encode()
+    answerer = Answerer(token)
+    try:
+        about = {"addresses": list(addresses), "port": answerer.port, "token": token.decode()}
+        store.set(f"reach/at/{rank}", json.dumps(about))
+        tried = partners(rank, nodes)
+        names = [f"reach/at/{peer}" for peer in tried]
+        wait(
+            f"the addresses of {len(names)} nodes",
+            lambda: bool(store.check(names)),
+            lambda: [name[9:] for name in names if not store.check([name])],
+        )
+        peers = {peer: json.loads(text) for peer, text in zip(tried, store.multi_get(names) if names else [])}
+        reached = attempt(targets(peers, addresses))
+        seen = {str(peer): [target.address for target in reached if target.peer == peer] for peer in peers}
+        store.set(f"reach/seen/{rank}", json.dumps(seen))
+        store.add("reach/done", 1)
+        wait(
+            f"{nodes} nodes to have tried one another",
+            lambda: store.add("reach/done", 0) >= nodes,
+            lambda: [str(peer) for peer in range(nodes) if not store.check([f"reach/seen/{peer}"])],
+        )
+        everyone = [json.loads(text) for text in store.multi_get([f"reach/seen/{peer}" for peer in range(nodes)])]
+    finally:
+        answerer.close()
+    first = json.loads(store.get("reach/at/0"))["addresses"]
+    cut_off = [(peer, int(to)) for peer, told in enumerate(everyone) for to, at in told.items() if not at]
+    return Found(common(rank, addresses, everyone), common(0, first, everyone), cut_off)
+
+
+def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[Target]:
+    """Every address of every peer; one that this node has as well would lead to itself, unless both are on one host."""
+    found = []
+    for peer, about in peers.items():
+        elsewhere = [address for address in about["addresses"] if address not in own] or about["addresses"]
+        found += [Target(peer, address, about["port"], about["token"].encode()) for address in elsewhere]
+    return found
+
+
+def common(rank: int, addresses: Sequence[str], everyone: Sequence[Mapping[str, List[str]]]) -> List[str]:
+    """The addresses of a node that all who tried it reach; those that most do, where none is common to all."""
+    told = [set(seen[str(rank)]) for seen in everyone if seen.get(str(rank))]
+    counts: Dict[str, int] = {address: sum(address in seen for seen in told) for address in addresses}
+    most = max(counts.values(), default=0)
+    return [address for address in addresses if counts[address] == most > 0]

@@ -1,0 +1,90 @@
+"""Finding node 0 by a DNS name, in a thread: a name server that does not answer blocks for many seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from typing import List, Optional, Sequence, Tuple
+
+from . import net, ports
+
+_PAUSE_S = 0.2
+_PAUSE_MAX_S = 2.0
+_ANSWER_S = 2.0
+_ANSWER_BYTES = 1024
+
+
+class Search:
+    """Looks until DNS knows node 0's name and node 0 answers there."""
+
+    def __init__(self, name: str, *, port: int = 0, beacons: Sequence[int] = (), run: str = "") -> None:
+        """`port` 0: node 0 tells its port at one of `beacons`, to whoever asks for this run."""
+        self.found: Optional[Tuple[str, int]] = None
+        self.waits_for = f"DNS to know {name}"
+        self.told = ""
+        """The addresses that DNS has told."""
+
+        self._name, self._port, self._beacons, self._run = name, port, beacons, run
+        threading.Thread(target=self._look, daemon=True, name="search").start()
+
+    def _look(self) -> None:
+        pause = _PAUSE_S
+        while True:
+            addresses = net.resolve(self._name)
+            if addresses:
+                self.told = ", ".join(addresses)
+                told = f"{self._name} ({self.told})"
+                self.waits_for = f"node 0 to answer at {told}" + (f" port {self._port}" if self._port else "")
+                port = self._reached(addresses)
+                if port:
+                    self.found = (self._name, port)
+                    return
+            time.sleep(pause)
+            pause = min(pause * 1.3, _PAUSE_MAX_S)
+
+    def _reached(self, addresses: List[str]) -> int:
+        """Node 0's port, if it answers there; else 0."""
+        if self._port:
+            return self._port if net.first_reachable(addresses, self._port) else 0
+        return next((port for address in addresses for beacon in self._beacons if (port := self._ask(address, beacon))), 0)
+
+    def _ask(self, address: str, beacon: int) -> int:
+        """What a beacon of this run tells; 0 where there is none, or another's."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with socket.create_connection((address, beacon), timeout=_ANSWER_S) as sock:
+                told = json.loads(sock.makefile("rb").readline(_ANSWER_BYTES))
+            if told["run"] == self._run:
+                return int(told["port"])
+        return 0
+
+
+class Beacon:
+    """On node 0: tells the port that it has chosen to whoever connects to a port that all nodes know."""
+
+    def __init__(self, candidates: Sequence[int], run: str, port: int) -> None:
+        """Takes the first of the candidates that is free. Raises `ports.PortTakenError`."""
+        self._socket = self._bind(candidates)
+        self._socket.listen(socket.SOMAXCONN)
+        self._answer = json.dumps({"run": run, "port": port}).encode("ascii") + b"\n"
+        threading.Thread(target=self._tell, daemon=True, name="beacon").start()
+
+    @staticmethod
+    def _bind(candidates: Sequence[int]) -> socket.socket:
+        for port in candidates:
+            with contextlib.suppress(ports.PortTakenError):
+                return ports.reserve(port)
+        raise ports.PortTakenError(98, f"all of the ports {', '.join(map(str, candidates))} are in use")
+
+    def _tell(self) -> None:
+        while True:
+            try:
+                peer = self._socket.accept()[0]
+            except OSError:
+                time.sleep(_PAUSE_S)  # out of descriptors, for example
+                continue
+            with contextlib.suppress(OSError), peer:
+                peer.settimeout(_ANSWER_S)
+                peer.sendall(self._answer)

@@ -1,0 +1,71 @@
+"""The fork server and torchelastic's agent as the node's agent sees them: a process, two channels, a cgroup."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Dict, List, Optional
+
+from . import cgroup, processes
+from .channel import Channel, Message
+from .endpoint import Endpoint
+from .job import Job
+
+_END_S = 12.0
+
+
+class ServerProcess:
+    """The process below the agent; `start` is to be called once, `end` always."""
+
+    def __init__(self, job: Job, node_rank: int) -> None:
+        self.job = job
+        me = os.getpid()  # with its start time: a name that no other agent on this host ever has
+        self.cgroup = cgroup.create(f"distlaunch-{job.run}-{node_rank}-{me}-{processes.start_ticks(me)}")
+        self.channel, self._server_end = Channel.pair()
+        self.elastic, self._elastic_end = Channel.pair()
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def start(self, env: Dict[str, str], about: Message, endpoint: Endpoint) -> None:
+        """Start it with the workers' environment; node 0's listening socket goes with it."""
+        fds = [self._server_end.fileno(), self._elastic_end.fileno(), *endpoint.fds()]
+        title_bytes = sum(len(os.fsencode(arg)) + 1 for arg in self.job.command)
+        archive = os.path.abspath(sys.argv[0])
+        argv = [sys.executable, "-u", archive, "--fork-server", *map(str, fds), *([] if endpoint.fds() else ["-"])]
+        self._process = subprocess.Popen(
+            [*argv, "-" * title_bytes],  # room for the workers' own command line
+            env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
+        )  # fmt: skip
+        if self.cgroup is not None:
+            cgroup.add(self.cgroup, self._process.pid)
+        self._server_end.close()
+        self._elastic_end.close()
+        endpoint.handed_over()
+        # torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
+        # end, which aborts one gloo run in four at exit (pytorch/pytorch#190489); imported first, it does not.
+        preload = ["torch", "torch.distributed", "torch.distributed.nn"]
+        self.channel.send({"job": dict(self.job.__dict__), "env": env, "preload": preload, **about})
+
+    def signal(self, number: int, *, mark: bool = True) -> None:
+        """Signal every worker; `mark`: those that end now were ended by us."""
+        self.channel.send({"signal": int(number), "mark": mark})
+
+    def exit_code(self) -> int:
+        """How it ended; waits for it."""
+        return self._process.wait() if self._process else 0
+
+    def end(self, *, at_once: bool) -> List[int]:
+        """End it and everything below us; `at_once`: it has nothing to end in order. Returns pids that would not die."""
+        if self._process is not None:
+            self.channel.send({"quit": True})
+            if at_once:
+                self._process.kill()
+            try:
+                self._process.wait(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        left = processes.sweep(patience_s=0.0)
+        if self.cgroup is not None:
+            cgroup.remove(self.cgroup)
+        return left

@@ -1,0 +1,78 @@
+"""Why and when this node's workers are to end: what signals ask for, the deadline, and where the workers find it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import NamedTuple, Optional
+
+from .job import Job
+
+STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+
+
+class Ask(NamedTuple):
+    """What a signal to the agent asks for."""
+
+    reason: str
+    signal: int
+    """What the workers get."""
+
+    deadline: Optional[float]
+    """Unix seconds; None: after the grace time."""
+
+    forward: bool
+    """Whether the workers have not heard it themselves."""
+
+
+class Stops:
+    """One stop at most: a peer's word and a signal to us are often of the same one."""
+
+    def __init__(self, job: Job, folder: str) -> None:
+        self.reason: Optional[str] = None
+        """As `result` in the agent stream; None: nobody has asked."""
+
+        self.kill_at: Optional[float] = None
+        """When the workers are killed, on the monotonic clock."""
+
+        self._job = job
+        self._file = os.path.join(folder, "deadline")
+        self._heard = 0
+
+    def cancelled(self) -> bool:
+        """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
+        return os.path.exists(os.path.join(self._job.folder, "cancel.json"))
+
+    def asked_by(self, number: int) -> Optional[Ask]:
+        """What a signal to this agent asks for; None when it is not about an end. The second one kills at once."""
+        if number in STOPS:
+            self._heard += 1
+            if self._heard > 1 and not self._job.signals_reach_workers:  # Slurm repeats its own, and has SIGKILL
+                self.kill_at = time.monotonic()
+            return Ask(self._job.sigterm_means, number, self._killed_by_scheduler(), not self._job.signals_reach_workers)
+        if self._job.end_signal is None or number != signal.Signals[self._job.end_signal]:
+            return None
+        # One that workers do not hear: the time limit is near, or the launcher cancels.
+        if self.cancelled():
+            return Ask("cancelled", signal.SIGTERM, None, forward=True)
+        ends = float(os.environ.get("SLURM_JOB_END_TIME") or time.time() + self._job.lead_s)
+        # Some of it is ours: to say how it ended, and for the scheduler to start the run again.
+        return Ask("timeout", signal.SIGTERM, ends - min(10.0, self._job.lead_s / 4), forward=True)
+
+    def _killed_by_scheduler(self) -> Optional[float]:
+        """When a scheduler that does not wait for our grace time kills; some of that time is ours."""
+        wait = self._job.kill_wait_s
+        return None if wait is None else time.time() + min(self._job.grace_s, wait - min(3.0, wait / 4))
+
+    def begin(self, reason: str, deadline: Optional[float]) -> float:
+        """Stop for this reason; the workers find the deadline in a file. Returns it, unix seconds."""
+        self.reason = reason
+        deadline = deadline or time.time() + self._job.grace_s
+        self.kill_at = time.monotonic() + max(0.0, deadline - time.time())
+        with contextlib.suppress(OSError):  # a full disk must not keep the workers from ending
+            with open(self._file + ".new", "w", encoding="ascii") as file:
+                file.write(f"{deadline:.3f}\n")
+            os.replace(self._file + ".new", self._file)
+        return deadline

@@ -1,0 +1,81 @@
+"""How a node's part of the run ended, and why: out of what its workers, torchelastic and the other nodes have said."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from . import cause, facts
+from .channel import Message
+from .output import Pipe
+
+EXIT_CODES = {"success": 0, "failed": 1, "cancelled": 130, "preempted": 143, "timeout": 124}
+
+
+class Worker:
+    """A worker that runs or ran in the present round."""
+
+    def __init__(self, about: Message, output: Dict[str, Pipe]) -> None:
+        self.about = about
+        self.output = output
+        self.exited: Optional[Message] = None
+
+
+class Blame:
+    """Finds causes on one node."""
+
+    def __init__(self, host: str, node: int, folder: str) -> None:
+        self.host = host
+        self.node = node
+        self.folder = folder
+        self._oom_kills = facts.oom_kills()
+
+    def out_of_memory(self) -> int:
+        """Processes that the kernel has killed for want of memory since the agent started."""
+        return facts.oom_kills() - self._oom_kills
+
+    def of_node(self, message: str, kind: str = "node", **more: Any) -> cause.Cause:
+        """A cause for which no worker is to blame."""
+        return {**cause.of_node(host=self.host, node=self.node, message=message, kind=kind, time=time.time()), **more}
+
+    def of_workers(self, workers: Iterable[Worker]) -> Optional[cause.Cause]:
+        """The first failure among the workers of the present round; their pipes are to be drained before."""
+        causes: List[cause.Cause] = []
+        kills = self.out_of_memory()
+        for worker in workers:
+            about = worker.exited
+            errors = os.path.join(self.folder, "errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
+            if os.path.exists(errors):  # it has raised, even if its exit hooks still run or we have ended it since
+                about = about or {**worker.about, "code": 1, "time": time.time()}
+            elif about is None or about["code"] == 0 or about["stopped"]:
+                continue
+            tail = worker.output["stderr"].tail
+            found = cause.of_worker(
+                host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=tail, oom_kills=kills
+            )
+            causes.append(found)
+        return cause.first(causes) if causes else None
+
+    def of_result(self, result: Message, own: Optional[cause.Cause]) -> Tuple[str, Optional[cause.Cause]]:
+        """The verdict on what torchelastic's agent has said last; `own` is the first cause among our workers."""
+        if result["result"] == "success":
+            return "success", None
+        if "word" in result:  # another node ended the run
+            word = result["word"]
+            text = word.get("message") or f"node {word['node']} ended the run"
+            when = {"time": word["time"]} if "time" in word else {}  # what our workers raised after that is a consequence
+            told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **when)
+            return "failed", cause.first([told, own]) if own else told
+        if "error" in result:
+            return "failed", self.of_node(result["error"], result.get("class", "node"), secondary=True)
+        return "failed", own or self.of_node("a worker ended, and left no trace of why")
+
+    def of_stop(self, reason: str, time_limit_s: Optional[float]) -> cause.Cause:
+        """The cause of a run that was stopped."""
+        texts = {
+            "timeout": f"the time limit of {time_limit_s:.0f} s was reached" if time_limit_s else "the time limit was reached",
+            "preempted": "the node was taken back",
+            "cancelled": "the run was cancelled",
+        }
+        return self.of_node(texts[reason], reason)

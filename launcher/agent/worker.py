@@ -1,0 +1,171 @@
+"""The forked child becomes what `python -u script.py` would have become, so that no script notices the fork.
+
+Everything here runs in the child, after the fork, while it has one thread. The child then leaves the fork server's frames
+by returning to the interpreter's top level: threads are joined, exit hooks run, streams are flushed and the exit code is
+set by the interpreter itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+import types
+from importlib.machinery import SourceFileLoader
+from types import TracebackType
+from typing import Any, Dict, List, Mapping, NoReturn, Optional
+
+from . import ending
+from .program import Program
+
+_OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads", "openblas_set_num_threads",
+)  # fmt: skip
+
+
+def set_environment(env: Mapping[str, str]) -> None:
+    """Make `os.environ`, and the C library's environment with it, exactly `env`."""
+    for name in [name for name in os.environ if name not in env]:
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def forget(package: str, archive: str) -> None:
+    """Remove the agent's modules and its archive from the import system: a script may have modules of the same names."""
+    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+        del sys.modules[name]
+    sys.path_importer_cache.pop(archive, None)
+    zipimport = sys.modules.get("zipimport")
+    getattr(zipimport, "_zip_directory_cache", {}).pop(archive, None)
+
+
+def reseed() -> None:
+    """Draw new seeds where a process that starts draws them; `random` does so itself after a fork."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def set_blas_threads(env: Mapping[str, str]) -> None:
+    """Give numpy's OpenBLAS the thread count that it would have read from `env` at import; the server imported it with one."""
+    wanted = env.get("OPENBLAS_NUM_THREADS") or env.get("GOTO_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
+    count = int(wanted) if wanted.isdigit() and int(wanted) > 0 else len(os.sched_getaffinity(0))
+    if count == 1:
+        return
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {line.split(None, 5)[5].strip() for line in maps if "openblas" in line}
+    for path in paths:
+        library = ctypes.CDLL(path)
+        for name in _OPENBLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(count)
+                break
+
+
+def set_title(argv: List[str]) -> None:
+    """Show `argv` in ps and /proc/self/cmdline: written over the server's own arguments, which are at least as long."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start, arg_end of proc_pid_stat(5)
+    except (OSError, IndexError, ValueError):
+        return
+    title = b"\0".join(os.fsencode(arg) for arg in argv) + b"\0"
+    if start > 0 and len(title) <= end - start:
+        ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
+
+
+def new_main(program: Program) -> types.ModuleType:
+    """A fresh `__main__`, also known as `__mp_main__` as in any process that imported multiprocessing."""
+    main = types.ModuleType("__main__")
+    names: Dict[str, Any] = {"__builtins__": sys.modules["builtins"], "__spec__": None}
+    if program.kind == "script":
+        loader = SourceFileLoader("__main__", program.path)
+        names.update(__file__=program.path, __loader__=loader, __cached__=None)
+    if sys.version_info < (3, 14):
+        names["__annotations__"] = {}
+    main.__dict__.update(names)
+    sys.modules["__main__"] = main
+    if "multiprocessing" in sys.modules:
+        sys.modules["__mp_main__"] = main
+    return main
+
+
+def run(program: Program, python: str) -> None:
+    """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` where the code is not 0."""
+    sys.argv[:] = ["-m" if program.kind == "module" else program.target, *program.args]
+    original = getattr(sys, "orig_argv", None)  # from Python 3.10 on
+    if original is not None:
+        original[:] = program.argv(python)
+    main = new_main(program)
+    try:
+        if program.code is not None:
+            exec(program.code, main.__dict__)  # noqa: S102 - this is what the program is for
+        else:
+            run_module = runpy._run_module_as_main  # type: ignore[attr-defined]  # what `python -m` itself calls
+            run_module(program.target, alter_argv=True)
+    except SystemExit as end:
+        ending.expect(end.code)
+        raise  # its message is the interpreter's business
+    except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
+        _end_by(error)
+    ending.expect(None)
+
+
+def _end_by(error: BaseException) -> NoReturn:
+    """What the interpreter does with an exception that nobody caught, without the agent's frames in the traceback."""
+    shown = _own_frames(error.__traceback__)
+    error.__traceback__ = shown
+    record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, shown
+    with contextlib.suppress(Exception):
+        sys.excepthook(type(error), error, shown)
+    if isinstance(error, KeyboardInterrupt):
+        # The interpreter ends by SIGINT itself after its exit hooks; the traceback has been printed.
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt
+    ending.expect(1)
+    raise SystemExit(1)
+
+
+def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
+    """The traceback from the first frame that is neither the agent's nor runpy's."""
+    mine = {__file__, runpy.__file__, "<frozen runpy>"}
+    first = tb
+    while first is not None and first.tb_frame.f_code.co_filename in mine:
+        first = first.tb_next
+    return first
+
+
+def record_failure(path: Optional[str], error: BaseException) -> None:
+    """Write torchelastic's error file, as @record would, and the time to more than its whole seconds."""
+    if not path:
+        return
+    now = time.time()
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump({"message": message, "raised_at": now}, file)
+
+
+def restore_signals(dispositions: Mapping[int, Any]) -> None:
+    """The handlers that the server's interpreter started with, but for those that a preloaded module has set since."""
+    for number, handler in dispositions.items():
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)

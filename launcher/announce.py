@@ -1,0 +1,125 @@
+"""What the person who follows a run is told of it on stderr, beside the workers' own lines."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.protocol import Event
+from launcher.runs import JOB_OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.agent.protocol import Foreign
+    from launcher.outcome import Outcome
+    from launcher.worker_output import WorkerOutput
+
+_OLD_NEWS = re.compile(
+    r"srun: (error: .* Exited with exit code|Job step aborted: Waiting|forcing job termination|got SIGCONT)"
+    r"|slurmstepd\S*: error: \*\*\* (STEP .*|JOB \S+ ON \S+ CANCELLED AT \S+) \*\*\*$"
+)
+"""What a scheduler says of ends that the agents tell better."""
+
+_WHY_AGAIN = {"preempted": " after preemption", "node": " after a lost node", "timeout": " after its time limit"}
+
+PATIENCE_S = 5.0
+"""A wait shorter than this is not worth a line."""
+
+
+class Announcer:
+    """Says each thing once, however many nodes report it."""
+
+    def __init__(self, hosts: Sequence[str], workers: WorkerOutput, *, explain: bool = False) -> None:
+        self._hosts = hosts
+        self._workers = workers
+        self._explain, self._explained = explain, False
+        self._named: dict[int, str] = {}
+        """As the agents say: the plan may know only that the scheduler chooses."""
+
+        self._said: set[str] = set()
+        self._waits: dict[int, tuple[str, float]] = {}
+
+    def record(self, node: int, record: Event | Foreign) -> None:
+        """Tell of an event or a foreign line, if a person should know."""
+        if not isinstance(record, Event):
+            self._workers.end_line()
+            text = record.data.decode(errors="surrogateescape")
+            if node != JOB_OUTPUT:
+                output.note(f"[{node}] {text}")
+            elif _OLD_NEWS.match(text):
+                output.detail(text)
+            else:
+                output.note(f"[job] {text}")
+            return
+        fields = record.fields
+        self._fabric(node, record.name, fields)
+        if record.name == "agent_started" and fields.get("attempt"):
+            why = _WHY_AGAIN.get(str(fields.get("after")), "")
+            self._once(f"started again by the scheduler{why}, attempt {fields['attempt']}", f"attempt {fields['attempt']}")
+        elif record.name == "rendezvous":
+            self._waits.pop(node, None)
+            where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
+            self._once(f"rendezvous at {where}: {fields.get('nodes')} nodes, {fields.get('world_size')} ranks")
+        elif record.name == "waiting":
+            limit = fields.get("limit_s")
+            until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
+            self._waits[node] = (f"{self._place(node)} waits for {fields.get('what')}{until}", time.monotonic())
+        elif record.name == "restart":
+            cause = fields.get("cause")
+            why = f": {cause.get('message')}" if isinstance(cause, dict) else ""
+            self._once(
+                f"restart {fields.get('restarts')} of {fields.get('max_restarts')}{why}",
+                f"restart {fields.get('restarts')}",
+            )
+        elif record.name == "stopping":
+            self._once(f"stopping: {fields.get('reason')}")
+        elif record.name == "warning":
+            self._workers.end_line()
+            output.warn(f"{self._place(node)}: {fields.get('message')}")
+
+    def state(self, outcome: Outcome) -> None:
+        """Tell why a run does not start."""
+        if outcome.state == "pending" and outcome.detail:
+            self._once(f"pending: {outcome.detail}")
+
+    def tick(self, now: float) -> None:
+        """Tell of waits that have become long; `now` as of `time.monotonic`."""
+        for node, (text, since) in list(self._waits.items()):
+            if now - since >= PATIENCE_S:
+                del self._waits[node]
+                self._once(text)
+
+    def _fabric(self, node: int, event: str, fields: dict[str, Any]) -> None:
+        """Notes always, variables on request; what is the same on several nodes is said of the first."""
+        if event == "agent_started":
+            self._named[node] = str(fields.get("host") or "")
+        if event == "rendezvous" and self._explain and not self._explained:
+            self._once("fabric: nothing is chosen, all workers are on one host")
+        if event != "fabric":
+            return
+        self._explained = True
+        for note in fields.get("notes") or ():
+            self._workers.end_line()
+            self._once(f"{self._place(node)}: {note}", str(note))
+        if not self._explain:
+            return
+        reached = ", ".join(fields.get("interfaces") or ()) or "no address"
+        self._once(f"fabric: {self._place(node)} is reached at {reached}", f"reached at {reached}")
+        for variable in fields.get("variables") or ():
+            said = "{name}={value} ({source}: {reason})".format(**variable)
+            self._once(f"fabric: {self._place(node)}: {said}", said)
+        if not fields.get("variables"):
+            self._once("fabric: no variable is needed: what NCCL, gloo and UCX choose by themselves is right")
+
+    def _place(self, node: int) -> str:
+        host = self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
+        return f"node {node} ({host})"
+
+    def _once(self, text: str, key: str | None = None) -> None:
+        if (key or text) not in self._said:
+            self._said.add(key or text)
+            self._workers.end_line()
+            output.note(text)

@@ -1,0 +1,266 @@
+"""The folder that ansible-runner runs, and that a person can run by hand: playbooks, variables, and what goes to the hosts."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+import shutil
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher import bundle, output, storage
+from launcher.backends._ansible_inventory import program
+from launcher.errors import BackendUnavailableError, CommandError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from launcher.backends.ansible import AnsiblePlan
+
+_LIMIT_S = 1800.0
+_PATIENCE_S = 6.0
+_SSH_ARGS = "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
+_CALL = "distlaunch_host"
+_PHASES = {"Ask the host": "preflight", "Send the files": "files", "Start the agent": "start"}
+
+
+def configuration(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
+    """Ansible's settings as variables: the user's own file stays in force, also where it lies in the working folder."""
+    own = _own_config(cwd)
+    settings = {
+        "ANSIBLE_FORKS": str(max(hosts, 1)),
+        "ANSIBLE_PIPELINING": "1",
+        "ANSIBLE_TIMEOUT": _own_value(own, "timeout") or "15",
+        # ansible-runner would switch it off
+        "ANSIBLE_HOST_KEY_CHECKING": _own_value(own, "host_key_checking") or "True",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": _control_folder(inventory),
+        "ANSIBLE_RETRY_FILES_ENABLED": "0",
+        "ANSIBLE_LOCALHOST_WARNING": "0",
+        "ANSIBLE_DEPRECATION_WARNINGS": "0",
+        "ANSIBLE_NOCOLOR": "1",
+    }
+    if "path" in own:
+        settings["ANSIBLE_CONFIG"] = own["path"]["file"]
+    if "ssh_args" not in own.get("ssh_connection", {}) and "ANSIBLE_SSH_ARGS" not in os.environ:
+        settings["ANSIBLE_SSH_ARGS"] = _SSH_ARGS
+    return settings
+
+
+def _own_value(own: Mapping[str, Mapping[str, str]], name: str) -> str | None:
+    """What the user has set, in the environment or in the file."""
+    sections = (own.get("defaults", {}), own.get("ssh_connection", {}))
+    return os.environ.get(f"ANSIBLE_{name.upper()}") or next((section[name] for section in sections if name in section), None)
+
+
+def _own_config(cwd: str) -> dict[str, dict[str, str]]:
+    """The user's ansible.cfg, found as Ansible finds it; `path` is where."""
+    places = [os.environ.get("ANSIBLE_CONFIG"), os.path.join(cwd, "ansible.cfg"), os.path.expanduser("~/.ansible.cfg")]
+    for place in [*places, "/etc/ansible/ansible.cfg"]:
+        path = os.path.join(place, "ansible.cfg") if place and os.path.isdir(place) else place
+        if path and os.path.exists(path):
+            parser = configparser.RawConfigParser(strict=False)
+            with suppress(configparser.Error, OSError, UnicodeDecodeError):
+                parser.read(path, encoding="utf-8")
+            return {**{name: dict(parser[name]) for name in parser.sections()}, "path": {"file": os.path.abspath(path)}}
+    return {}
+
+
+def _control_folder(inventory: Sequence[str]) -> str:
+    """Where the shared connections' sockets are: a short path (they have at most 107 bytes), one per inventory."""
+    import hashlib
+
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = os.path.join(runtime, "distlaunch") if os.path.isdir(runtime) else f"/tmp/distlaunch-{os.getuid()}"  # noqa: S108 - checked
+    return os.path.join(base, hashlib.sha256("\0".join(inventory).encode(errors="surrogateescape")).hexdigest()[:8])
+
+
+def texts(plan: AnsiblePlan) -> dict[str, str]:
+    """All text files of the folder, by their paths in it."""
+    command = [part for source in plan.inventory for part in ("--inventory", source)]
+    by_hand = [*command, "--extra-vars", "@env/extravars", "project/start.yml"]
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items())
+    secrets = "".join(f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets)
+    found = {
+        "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
+        f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
+        "job.json": json.dumps(plan.job, indent=2) + "\n",
+        "env/extravars": json.dumps(plan.variables, indent=2) + "\n",
+        "env/envvars": json.dumps(plan.settings, indent=2) + "\n",
+        "env/settings": json.dumps({"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}, indent=2)
+        + "\n",
+    }
+    if command:
+        found["env/cmdline"] = shlex.join(command) + "\n"
+    root = bundle.data("playbooks")
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root)
+        if path.is_file() and path.suffix in (".yml", ".py") and "__pycache__" not in name.parts:
+            found[f"project/{name}"] = path.read_text(encoding="utf-8")
+    return found
+
+
+def write(plan: AnsiblePlan, folder: Path) -> None:
+    """The whole folder, with the agent and the user's files."""
+    with storage.storage_errors(folder):
+        for name, text in texts(plan).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        for name, data in payload(plan).items():
+            (folder / name).write_bytes(data)
+        if plan.snapshot is not None:
+            plan.snapshot.write_tar(folder / "files.tar.gz", compress=True)
+
+
+def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans
+    """The files of the folder that are no text, but for the user's."""
+    return {"agent.pyz": bundle.agent_archive()}
+
+
+class Playbook:
+    """One run of a playbook: what its hosts answered, what they could not do, and progress for a person."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.answers: dict[str, dict[str, dict[str, Any]]] = {}
+        """Results by phase and host."""
+
+        self.problems: dict[str, dict[str, str]] = {}
+        self.notes: list[str] = []
+        self.choice: dict[str, Any] = {}
+        self.failure = ""
+        self._waiting: dict[str, float] = {}
+        self._phase, self._phase_began, self._said = "", time.monotonic(), 0.0
+        self._cancelled = False
+
+    def run(self, secrets: Mapping[str, str]) -> None:
+        """Run it to its end. Whatever interrupts that ends Ansible, too."""
+        runner = self._runner(secrets)
+        thread = threading.Thread(target=runner.run, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.1)
+                self._tell_waits()
+        except BaseException:
+            self._cancelled = True
+            thread.join(15)
+            raise
+        finally:
+            self._tidy()
+        self._finish_phase()
+        if runner.status == "timeout":
+            raise CommandError(f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._folder}/ansible.log")
+        if runner.rc != 0 and not self.problems:
+            raise CommandError(f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log())
+
+    def _runner(self, secrets: Mapping[str, str]) -> Any:
+        try:
+            from ansible_runner.interface import init_runner
+        except ImportError as error:
+            raise BackendUnavailableError("ansible-runner is not installed", hint="pip install 'distlaunch[ansible]'") from error
+
+        path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
+        control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
+        _own_folder(os.path.dirname(control))
+        variables = {}
+        if secrets:
+            file = self._folder / "secrets.json"
+            storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)
+            variables["distlaunch_secrets_file"] = str(file)
+        return init_runner(
+            private_data_dir=str(self._folder),
+            playbook=self._name,
+            quiet=True,
+            # ansible-runner writes its whole environment to a file
+            envvars={"PATH": path, **dict.fromkeys(secrets, "")},
+            extravars=variables or None,
+            event_handler=self._event,
+            cancel_callback=lambda: self._cancelled,
+        )
+
+    def _tidy(self) -> None:
+        """Keep Ansible's log alone: what else it leaves may hold more than a person wants to keep."""
+        with suppress(OSError):
+            (self._folder / "secrets.json").unlink()
+        for log in sorted((self._folder / "artifacts").glob("*/stdout")):
+            with suppress(OSError):
+                os.replace(log, self._folder / "ansible.log")
+        shutil.rmtree(self._folder / "artifacts", ignore_errors=True)
+        with suppress(OSError):
+            (self._folder / "files.tar.gz").unlink()
+
+    def _log(self) -> str:
+        return f"Ansible's log: {self._folder}/ansible.log"
+
+    def _event(self, event: dict[str, Any]) -> bool:
+        """Take an event of Ansible's; False: it is not to be written to a file."""
+        data = event.get("event_data") or {}
+        kind, host, result = event.get("event", ""), str(data.get("host", "")), data.get("res") or {}
+        if data.get("task_action") == _CALL and kind.startswith("runner_on_"):
+            phase = _PHASES.get(str(data.get("task", "")).rpartition(" : ")[2], "stop")
+            if kind == "runner_on_start":
+                self._enter(phase)
+                self._waiting[host] = time.monotonic()
+            else:
+                self._waiting.pop(host, None)
+                self.answers.setdefault(phase, {})[host] = result
+                problem = result.get("problem") or (result.get("msg") if kind != "runner_on_ok" else None)
+                output.detail(f"{phase}: {host}: {str(problem).strip() if problem else _about(result)}")
+        elif kind in ("runner_on_ok", "runner_on_failed") and isinstance(result.get("problems"), dict):
+            self.problems.update(result["problems"])
+            self.notes += result.get("notes", [])
+            self.choice = result.get("choice", self.choice)
+        if kind in ("runner_on_failed", "runner_on_unreachable"):
+            self.failure = str(result.get("msg") or self.failure).strip()
+            if data.get("task_action") == _CALL and not data.get("ignore_errors"):
+                self.problems.setdefault(host, {"kind": "host", "message": self.failure})
+        return False
+
+    def _enter(self, phase: str) -> None:
+        if phase != self._phase:
+            self._finish_phase()
+            self._phase, self._phase_began = phase, time.monotonic()
+
+    def _finish_phase(self) -> None:
+        if self._phase:
+            answers = self.answers.get(self._phase, {})
+            good = sum(
+                not (answer.get("problem") or answer.get("unreachable") or answer.get("failed")) for answer in answers.values()
+            )
+            took = time.monotonic() - self._phase_began
+            output.note(f"{self._phase}: {good} of {len(answers)} host{'s' * (len(answers) != 1)}, {took:.1f} s")
+        self._phase = ""
+
+    def _tell_waits(self) -> None:
+        now = time.monotonic()
+        late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
+        if late and now - self._said > _PATIENCE_S:
+            self._said = now
+            more = f" and {len(late) - 5} more" if len(late) > 5 else ""
+            output.note(f"{self._phase}: waiting for {', '.join(late[:5])}{more}")
+
+
+def _about(result: Mapping[str, Any]) -> str:
+    if "torch" in result:
+        has = f"Python {result['python_version']}, torch {result['torch']}, {result['gpus']} GPUs"
+        return f"{has}, {result['free_bytes'] / 1e9:.0f} GB free"
+    return f"process {result['agent']['pid']}" if result.get("agent") else "done"
+
+
+def _own_folder(path: str) -> None:
+    """A folder that nobody else can put anything into."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        about = os.lstat(path)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}", hint="SSH keeps its connections there") from error
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise StorageError(
+            f"{path} belongs to somebody else, or others can write to it", hint="remove it, or set XDG_RUNTIME_DIR"
+        )

@@ -1,0 +1,83 @@
+"""Calls to the hosts of a run that goes on: the ssh command that Ansible used for each, several at a time."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from launcher import proc
+from launcher.agent.host import ANSWER
+from launcher.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from launcher.backends._base import Handle
+
+    Node = dict[str, Any]
+
+_AT_ONCE = 32
+_CALL_S = 25.0
+_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4", "-o", "ForwardAgent=no")
+
+HINTS = {
+    "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and accept it "
+    "(or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another machine answers there now, or somebody listens in: ask its admin, "
+    "then ssh-keygen -R HOST",
+    "Permission denied": "no key of yours is let in there, and passwords are not asked for: ssh-copy-id HOST, or name the key "
+    "with ansible_ssh_private_key_file",
+    "Could not resolve hostname": "its name is not known here: give ansible_host in the inventory",
+    "Connection refused": "nothing listens on its SSH port: is it up, is ansible_port right?",
+    "No route to host": "it is down, or a network is",
+    "timed out": "it is down, or a firewall drops what is sent there",
+}
+"""What to do about what ssh says."""
+
+
+def argv(node: Node, *call: str) -> tuple[str, ...]:
+    """The command that runs a call of `launcher.agent.host` on the node's host; no login shell reads more than one word of it."""
+    *options, host = node["ssh"]
+    python = node["python"]
+    # As in the playbooks: a tilde is the host's to expand.
+    first = python if python.startswith("~/") else shlex.quote(python)
+    remote = f"exec {first} " + shlex.join((node["agent_path"], "host", *call))
+    return (*options[:1], *_OPTIONS, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")
+
+
+def call(node: Node, *words: str) -> dict[str, Any]:
+    """The answer; `CommandError` names the host and says why there is none."""
+    done = proc.run(argv(node, *words), timeout_s=_CALL_S)
+    _, mark, answer = done.stdout.rpartition(f"\n{ANSWER}")
+    if not mark:
+        raise CommandError(f"{node['host']}: {last_line(done.stderr) or f'ssh ended with code {done.returncode}'}")
+    return dict(json.loads(answer.splitlines()[0]))
+
+
+def call_all(handle: Handle, work: Callable[[Node], Any]) -> list[Any]:
+    """What `work` returns for each node, in rank order, a `CommandError` in place of what failed."""
+
+    def one(node: Node) -> Any:
+        try:
+            return work(node)
+        except CommandError as error:
+            return error
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(one, handle["nodes"]))
+
+
+def last_line(said: str) -> str:
+    """The line of ssh's stderr that tells why."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for line in lines:
+        if any(words in line for words in HINTS):
+            return line
+    return lines[-1] if lines else ""
+
+
+def hints(messages: Sequence[str]) -> list[str]:
+    """What to do about those of these messages that we know."""
+    return list(dict.fromkeys(text for message in messages for words, text in HINTS.items() if words in message))

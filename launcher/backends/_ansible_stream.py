@@ -1,0 +1,212 @@
+"""The agent streams of a run over SSH: fetched into the run's folder, one connection per host, again and again where it broke.
+
+What is fetched goes to its own offset in the node's file: whoever else fetches at the same time writes the same bytes to the same
+place, so none is lost and none is there twice. All readers read the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import proc
+from launcher.agent.host import ANSWER
+from launcher.backends import _ansible_ssh as ssh
+from launcher.backends._files import FileStream
+from launcher.errors import CommandError
+from launcher.storage import storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends._ansible_ssh import Node
+    from launcher.backends._base import Chunk, Handle, NodeState
+
+_SILENT_S = 20.0
+"""A host that has not even said that it has nothing to say is not connected any more."""
+
+_PAUSE_S = (0.5, 10.0)
+_READ_BYTES = 1 << 20
+_MARK = b"\n" + ANSWER.encode()
+
+
+class Tail:
+    """One node's stream: a connection, or the wait for the next one."""
+
+    def __init__(self, node: Node, run_dir: Path, *, once: bool = False) -> None:
+        self.node = node
+        self.state: NodeState = "unknown"
+        self.problem = ""
+        self.lost_at: float | None = None
+        """When it was heard of last, on the monotonic clock; None while it is connected."""
+
+        self.ending: dict[str, Any] = {}
+        self.finished = False
+        self._folder = run_dir / "nodes" / str(node["rank"])
+        self._once = once
+        self._pipe: proc.Pipe | None = None
+        self._data = b""
+        self._answered = False
+        self._offset = 0
+        self._heard = self._next_try = time.monotonic()
+        self._pause_s = _PAUSE_S[0]
+
+    def open(self) -> int | None:
+        """Connect, if it is time to; the descriptor to read from."""
+        if self.finished or self._pipe is not None or time.monotonic() < self._next_try:
+            return None
+        with storage_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._folder / "stream"
+        self._offset = path.stat().st_size if path.exists() else 0
+        words = ("tail", self.node["folder"], str(self.node["rank"]), str(self._offset))
+        self._pipe = proc.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
+        self._data, self._answered, self._heard = b"", False, time.monotonic()
+        return self._pipe.fd
+
+    def read(self) -> bool:
+        """Take what has come; False when the connection is over."""
+        data = os.read(self._pipe.fd, _READ_BYTES) if self._pipe else b""
+        if not data:
+            return False
+        self._heard, self._data = time.monotonic(), self._data + data
+        if not self._answered:
+            _, mark, rest = self._data.partition(_MARK)
+            line, end, self._data = rest.partition(b"\n") if mark else (b"", b"", self._data)
+            if not (mark and end):
+                if mark:
+                    self._data = mark + line
+                return True
+            self._answered, self.lost_at, self._pause_s, self.problem = True, None, _PAUSE_S[0], ""
+            self.state = "running" if self.state == "unknown" else self.state
+        self._take_frames()
+        return True
+
+    def _take_frames(self) -> None:
+        while (end := self._data.find(b"\n")) >= 0:
+            kind, _, rest = self._data[:end].partition(b" ")
+            if kind == b"d":
+                size = int(rest)
+                if len(self._data) < end + 1 + size:
+                    return
+                self._save(self._data[end + 1 : end + 1 + size])
+                end += size
+            elif kind == b"e":
+                self._end(json.loads(rest))
+            elif kind == b"r":
+                self.state, self.finished = "running", True
+            self._data = self._data[end + 1 :]
+
+    def _save(self, data: bytes) -> None:
+        path = self._folder / "stream"
+        with storage_errors(path, "the run goes on; make room, then: distlaunch logs -f RUN"):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                self._offset += os.pwrite(fd, data, self._offset)
+            finally:
+                os.close(fd)
+
+    def _end(self, ending: dict[str, Any]) -> None:
+        self.state, self.finished, self.ending = "ended", True, ending
+        self.problem = str(ending.get("message", ""))
+        for name in ("stderr", "last_words"):
+            with storage_errors(self._folder):
+                (self._folder / name).write_text(str(ending.get(name, "")), encoding="utf-8")
+
+    def silent(self) -> bool:
+        """Whether a connection that is open has said nothing for too long."""
+        return self._pipe is not None and time.monotonic() - self._heard > _SILENT_S
+
+    def close(self) -> None:
+        """End the connection; where the node has not ended, another one follows after a pause."""
+        pipe, hung, self._pipe = self._pipe, self.silent(), None
+        if pipe is None:
+            return
+        code, said = pipe.end()
+        if not self.finished:
+            self.problem = "no answer" if hung else ssh.last_line(said) or f"ssh ended with code {code}"
+            self.lost_at = self.lost_at or self._heard
+            self._next_try = time.monotonic() + self._pause_s
+            self._pause_s = min(self._pause_s * 1.7, _PAUSE_S[1])
+        if hung:
+            self._drop_master()
+
+    def _drop_master(self) -> None:
+        """Nothing comes through the shared connection any more: the next one must not use it."""
+        *options, host = self.node["ssh"]
+        try:
+            proc.run((*options, "-O", "exit", host), timeout_s=5)
+        except CommandError:
+            return
+
+
+class Pump:
+    """Keeps the connections of several tails, and takes what comes through them."""
+
+    def __init__(self, tails: Sequence[Tail]) -> None:
+        self.tails = tails
+        self._selector = selectors.DefaultSelector()
+
+    def turn(self, timeout_s: float) -> None:
+        """Connect where it is time to, then wait for something, and take it."""
+        for tail in self.tails:
+            if tail.silent():
+                self._close(tail)
+            fd = tail.open()
+            if fd is not None:
+                self._selector.register(fd, selectors.EVENT_READ, tail)
+        if not self._selector.get_map():
+            time.sleep(timeout_s)
+            return
+        for key, _ in self._selector.select(timeout_s):
+            if not key.data.read() or key.data.finished:
+                self._close(key.data)
+
+    def _close(self, tail: Tail) -> None:
+        for key in [key for key in self._selector.get_map().values() if key.data is tail]:
+            self._selector.unregister(key.fileobj)
+        tail.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        for tail in self.tails:
+            self._close(tail)
+        self._selector.close()
+
+
+class HostStreams:
+    """The streams of all nodes, while somebody reads."""
+
+    def __init__(self, handle: Handle, offsets: Mapping[int, int]) -> None:
+        run_dir = Path(handle["run_dir"])
+        self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
+        self._pump = Pump(self.tails)
+        self._files = FileStream(run_dir, len(handle["hosts"]), offsets)
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        """What the files have grown by; fetches meanwhile."""
+        limit = time.monotonic() + timeout_s
+        while True:
+            chunks = self._files.read(0.0)
+            self._pump.turn(0.0 if chunks else max(0.0, min(0.1, limit - time.monotonic())))
+            if chunks or time.monotonic() >= limit:
+                return chunks or self._files.read(0.0)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._pump.close()
+        self._files.close()
+
+
+def fetch(handle: Handle, limit_s: float) -> list[Tail]:
+    """What is new of all streams, once; nodes that do not answer in time stay `unknown`."""
+    pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
+    limit = time.monotonic() + limit_s
+    while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
+        pump.turn(0.1)
+    pump.close()
+    return list(pump.tails)

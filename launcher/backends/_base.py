@@ -1,0 +1,146 @@
+"""The contract that a backend keeps: one file ending in `BACKEND = ...`, found by its name, imported on use."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from launcher.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.outcome import Cause
+    from launcher.spec import JobSpec
+
+Handle = dict[str, Any]
+"""What a backend needs to find a submitted run again: plain JSON, kept in the run's `run.json`."""
+
+NodeState = Literal["pending", "running", "ended", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedNode:
+    """One row of the plan table."""
+
+    node_rank: int
+    host: str
+    workers: int | None
+    """None: known only on the node."""
+
+
+class Plan(Protocol):
+    """Exactly what would be sent. Backends have their own; these are what everyone may read."""
+
+    @property
+    def nodes(self) -> tuple[PlannedNode, ...]:
+        """Node by node, in rank order."""
+
+    @property
+    def master(self) -> str:
+        """MASTER_ADDR and port for the plan table, `ADDR:PORT`, or `ADDR:chosen at start`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole plan as plain JSON."""
+
+
+P = TypeVar("P", bound=Plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of one node's agent stream, in order, cut anywhere."""
+
+    node: int
+    """`runs.JOB_OUTPUT` for what no agent wrote: the scheduler, or the job file."""
+
+    data: bytes
+
+
+class Stream(Protocol):
+    """The agent streams of a run's nodes while it goes on."""
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        """What has come since the last call; waits up to `timeout_s` for something, empty when nothing came."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """What the backend itself, not the agent stream, says of a run's nodes."""
+
+    nodes: tuple[NodeState, ...]
+    detail: str = ""
+    """Why it is pending, or how a node ended, in the backend's words."""
+
+    causes: Mapping[int, Cause] = field(default_factory=dict)
+    """What the cluster knows of a node's end, by node rank: `class` and `message` as in docs/agent-stream.md.
+
+    It stands where the agent had no time for a word, and where the agent was told to stop and could not know what for.
+    """
+
+
+class Backend(ABC, Generic[P]):
+    """Sends a `JobSpec` to one kind of cluster and watches it there."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `distlaunch --help`."""
+
+    options: ClassVar[type]
+    """Dataclass of the backend's own options (`launcher.options.option` fields); instances go to the constructor."""
+
+    def __init__(self, options: Any) -> None:
+        self.opts = options
+
+    @property
+    def may_start_again(self) -> bool:
+        """Whether the cluster starts a run again that it has stopped: then `liveness` decides when such a run has ended."""
+        return False
+
+    @abstractmethod
+    def plan(self, spec: JobSpec, run_dir: Path) -> P:
+        """Exactly what `submit` would send. Writes nothing, starts nothing."""
+
+    @abstractmethod
+    def render(self, plan: P) -> Mapping[str, str]:
+        """The plan as texts that a person can read, sign and run by hand: file name to content."""
+
+    def payload(self, plan: P) -> Mapping[str, bytes]:  # noqa: ARG002 - for those that have some
+        """Files beside the rendered texts that are no text; `--render-to` writes them, too."""
+        return {}
+
+    @abstractmethod
+    def submit(self, plan: P) -> Handle:
+        """Send the plan; the run folder exists already. Returns the handle that the other calls take."""
+
+    @abstractmethod
+    def liveness(self, handle: Handle) -> Liveness:
+        """Which nodes still have something of this run on them."""
+
+    def refresh(self, handle: Handle) -> None:
+        """Bring the streams in the run's folder up to date, where it is us who writes them there. Has a limit of its own."""
+
+    @abstractmethod
+    def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> Stream:
+        """The agent streams from these byte offsets per node on (default: from their start)."""
+
+    @abstractmethod
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Ask the run to end (SIGTERM, then SIGKILL after its grace time); `force`: SIGKILL at once. Returns at once."""
+
+    @abstractmethod
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Pass a signal on to every worker."""
+
+    def found(self) -> list[dict[str, Any]]:
+        """Runs that the cluster itself knows, whoever has started them: `run`, `state`, `nodes`, `created` (unix seconds)."""
+        raise BackendUnavailableError(f"{self.name} does not know of runs", hint="distlaunch ls lists those started here")
+
+    def requeue(self, handle: Handle, attempt: int) -> Handle:  # noqa: ARG002 - for those that can
+        """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on."""
+        raise BackendUnavailableError(f"{self.name} cannot start a run again", hint="launch it anew")

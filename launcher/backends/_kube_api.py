@@ -1,0 +1,251 @@
+"""The API server: one connection, its errors in our words. The only file that knows the Kubernetes client library.
+
+Of the library we use what is hard: kubeconfig files with contexts, certificates and login plugins. Objects go as plain JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CONNECT_S = 10.0
+_ANSWER_S = 60.0
+_TRIES = 4
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
+_CONNECTIONS = 256
+_BLOCK_BYTES = 1 << 18
+
+MERGE = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """What the API server said no with."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.reason = status, message, reason
+
+
+class UnreachableError(Exception):
+    """The API server did not answer; whether it has done what was asked is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A context of a kubeconfig, and a namespace in it."""
+
+    context: str
+    namespace: str
+    _configuration: Any
+    _pool: Any
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        content: str = "application/json",
+    ) -> dict[str, Any]:
+        """One request, asked again where that is safe. Raises `ApiError` or `UnreachableError`."""
+        pause = 0.2
+        for last in range(_TRIES - 1, -1, -1):
+            try:
+                response = self._send(method, path, body, query, content, stream=False)
+                value: dict[str, Any] = json.loads(response.data or b"{}")
+            except ApiError as error:
+                if not last or error.status not in (429, 500, 503, 504) or method == "POST":
+                    raise
+            except (UnreachableError, ValueError) as error:
+                if not last or method == "POST":
+                    raise UnreachableError(str(error)) from error
+            else:
+                return value
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("unreachable")
+
+    def find(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """An object that may not be there."""
+        try:
+            return self.call("GET", path, query=query)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def open(self, path: str, query: Mapping[str, Any], *, silent_s: float) -> Any:
+        """A response to be read as it comes (`read1`, `close`); `silent_s` without a byte is an error."""
+        return self._send("GET", path, None, query, "", stream=True, answer_s=silent_s)
+
+    def execute(self, pod: str, command: list[str]) -> None:
+        """Run a program in a pod's container. Raises `ApiError` or `UnreachableError`."""
+        from kubernetes.client import ApiClient, ApiException, CoreV1Api
+        from kubernetes.stream import stream
+
+        core = CoreV1Api(ApiClient(self._configuration))
+        try:
+            stream(
+                core.connect_get_namespaced_pod_exec, pod, self.namespace, command=command, stdout=True, stderr=True,
+                stdin=False, tty=False, _request_timeout=_ANSWER_S,
+            )  # fmt: skip
+        except ApiException as error:
+            said = str(error.reason or "") + str(error.body or "")
+            if "403" in said or error.status == 403:
+                said = f'User "you" cannot create resource "pods/exec": {said}'
+                raise ApiError(403, said) from error
+            raise UnreachableError(f"pod {pod}: {said}") from error
+
+    def _send(
+        self, method: str, path: str, body: Any, query: Any, content: str, *, stream: bool, answer_s: float = _ANSWER_S
+    ) -> Any:
+        import urllib3
+
+        url = self._configuration.host + path + ("?" + urlencode(query) if query else "")
+        headers = {"Accept": "application/json, */*", "User-Agent": "distlaunch"}
+        for auth in self._configuration.auth_settings().values():
+            headers[auth["key"]] = auth["value"]
+        data = None
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), content
+        timeout = urllib3.Timeout(connect=_CONNECT_S, read=answer_s)
+        try:
+            response = self._pool.request(
+                method, url, body=data, headers=headers, timeout=timeout, retries=False, preload_content=not stream
+            )
+            if response.status >= 300:
+                raise _api_error(response.status, response.data)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"{self._configuration.host}: {_plain(error)}") from error
+        return response
+
+
+def connect(kubeconfig: str, context: str, namespace: str) -> Cluster:
+    """The cluster that the kubeconfig's context names; without any kubeconfig, the one in whose pod we run."""
+    try:
+        import kubernetes.config
+        from kubernetes.client.configuration import Configuration
+        from kubernetes.client.rest import RESTClientObject
+    except ImportError as error:
+        raise BackendUnavailableError("the kubernetes client is not installed", hint="pip install 'distlaunch[k8s]'") from error
+
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    configuration = Configuration()
+    path = find_kubeconfig(kubeconfig)
+    if not path and os.path.exists(f"{_ACCOUNT}/token"):
+        kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        found = _read(f"{_ACCOUNT}/namespace")
+    elif not path:
+        raise BackendUnavailableError(
+            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is no pod",
+            hint="get one from your cluster's administrators, or with its provider's command line",
+        )
+    else:
+        found, context = _load(kubernetes.config, path, context, configuration)
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    pool = RESTClientObject(configuration).pool_manager
+    return Cluster(context, namespace or found or "default", configuration, pool)
+
+
+def find_kubeconfig(setting: str) -> str:
+    """Absolute paths of the kubeconfigs that are to be read, empty where there are none."""
+    if setting and not os.path.exists(setting):
+        raise SpecError(f"kubeconfig {setting!r} does not exist")
+    candidates = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
+    return os.pathsep.join(os.path.abspath(path) for path in candidates.split(os.pathsep) if path and os.path.exists(path))
+
+
+def _load(config: Any, path: str, context: str, configuration: Any) -> tuple[str, str]:
+    """Namespace and name of the context. Everything that can be wrong with the file is told."""
+    try:
+        contexts, current = config.list_kube_config_contexts(path)
+    except Exception as error:
+        if context or "current-context" not in str(error):
+            raise SpecError(f"kubeconfig {path!r} cannot be used: {_plain(error)}") from error
+        raise SpecError(f"kubeconfig {path!r} has no current context", hint="give --context NAME") from error
+    names = [item["name"] for item in contexts]
+    if context and context not in names:
+        raise SpecError(f"no context {context!r} in {path!r}", hint="known: " + ", ".join(names))
+    chosen = next((item for item in contexts if item["name"] == context), current)
+    try:
+        config.load_kube_config(path, context or None, configuration, persist_config=False)
+    except Exception as error:
+        raise SpecError(f"kubeconfig {path!r}, context {chosen['name']!r}: {_plain(error)}") from error
+    return chosen["context"].get("namespace", ""), chosen["name"]
+
+
+def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
+    """The error of ours for what went wrong while `doing` something."""
+    where = f"context {cluster.context!r}" if cluster.context else "the cluster"
+    if isinstance(error, UnreachableError):
+        return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=f"it is that of {where}")
+    assert isinstance(error, ApiError)
+    refused = _FORBIDDEN.search(error.message)
+    if error.status == 401 or (refused and refused[1] == "system:anonymous"):
+        return BackendUnavailableError(
+            f"the API server does not accept the credentials of {where}: they are wrong, or have expired",
+            hint="log in to the cluster again",
+        )
+    if error.status == 403 and refused:
+        return BackendUnavailableError(
+            f"{refused[1]} may not {refused[2]} {refused[3]} in namespace {cluster.namespace!r}, which is needed {doing}",
+            hint="ask for the Role in docs/kubernetes.md, or name another namespace: --namespace NAME",
+        )
+    if error.status == 404 and f'namespaces "{cluster.namespace}"' in error.message:
+        return SpecError(f"there is no namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
+    if error.status in (400, 403, 404, 409, 422):
+        return SpecError(f"the API server refuses, {doing}: {error.message}")
+    return CommandError(f"the API server failed, {doing}: {error.status} {error.message}")
+
+
+def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
+    """Whole lines of a response, as they come; `cut`: also what follows the last one. Raises `UnreachableError`."""
+    import urllib3
+
+    rest = b""
+    try:
+        while block := response.read1(_BLOCK_BYTES):
+            *whole, rest = (rest + block).split(b"\n")
+            yield whole
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise UnreachableError(_plain(error)) from error
+    if rest and cut:
+        yield [rest]
+
+
+def _api_error(status: int, data: bytes) -> ApiError:
+    try:
+        told = json.loads(data)
+        return ApiError(status, str(told["message"]), str(told.get("reason", "")))
+    except (ValueError, KeyError, TypeError):
+        return ApiError(status, data.decode(errors="replace").strip()[:500] or f"HTTP {status}")
+
+
+def _plain(error: BaseException) -> str:
+    """An error in one line, without the layers around it."""
+    inner = getattr(error, "reason", None) or (error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None)
+    if isinstance(inner, Exception):
+        return _plain(inner)
+    text = " ".join(str(error).split())
+    return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): ", "", text) or type(error).__name__
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

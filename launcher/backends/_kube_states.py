@@ -1,0 +1,220 @@
+"""Pods and their owner in our words: which nodes live, how they ended, and what waiting ones wait for. Pure."""
+
+from __future__ import annotations
+
+import time
+from calendar import timegm
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends._kube_objects import STOPPED_EXIT_CODE
+from launcher.backends._kube_pod import NODE_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from launcher.backends._base import NodeState
+    from launcher.outcome import Cause
+
+Object = dict[str, Any]
+
+_INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
+_PHASES: dict[str, NodeState] = {"Pending": "pending", "Running": "running", "Succeeded": "ended", "Failed": "ended"}
+_FINAL = ("Complete", "Completed", "Succeeded", "Failed", "FailureTarget")
+_LOST_S = 20.0
+"""A pod that should have been gone for so long is on a machine that nobody hears of."""
+
+_REASONS = {
+    "OOMKilled": "out_of_memory",
+    "DeadlineExceeded": "timeout",
+    "Evicted": "preempted",
+    "Preempting": "preempted",
+    "Terminated": "preempted",
+    "NodeShutdown": "preempted",
+    "Shutdown": "preempted",
+    "NodeLost": "node",
+    "EvictionByEvictionAPI": "preempted",
+    "PreemptionByScheduler": "preempted",
+    "PreemptionByKubeScheduler": "preempted",
+    "TerminationByKubelet": "preempted",
+    "DeletionByTaintManager": "node",
+    "DeletionByPodGC": "node",
+}
+"""Reasons of containers, of pods and of the condition DisruptionTarget, by class; others are the node's."""
+
+_STARTING = ("ContainerCreating", "PodInitializing", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What matters of one pod."""
+
+    node: int
+    name: str
+    uid: str
+    created: str
+    phase: str
+    host: str
+    status: Object = field(repr=False)
+    deleted: float | None = None
+    """By when it is to be gone, unix seconds, once somebody has deleted it."""
+
+    @property
+    def container(self) -> Object:
+        """The state of its only container: `{"waiting"|"running"|"terminated": ...}`."""
+        statuses = self.status.get("containerStatuses") or [{}]
+        state: Object = statuses[0].get("state") or {}
+        return state
+
+    @property
+    def terminated(self) -> Object | None:
+        """How its container ended."""
+        return self.container.get("terminated")
+
+    @property
+    def has_log(self) -> bool:
+        """Whether its container has started."""
+        return "running" in self.container or "terminated" in self.container
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.phase in ("Succeeded", "Failed") or self.terminated is not None
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether it ended by a disruption, or was told to stop: a Job then starts it again."""
+        code = (self.terminated or {}).get("exitCode")
+        return code == STOPPED_EXIT_CODE or self.condition("DisruptionTarget", "True") is not None
+
+    def condition(self, kind: str, status: str) -> Object | None:
+        """The condition of that type, if it has this status."""
+        conditions = self.status.get("conditions") or ()
+        return next((item for item in conditions if item["type"] == kind and item["status"] == status), None)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its machine is not heard of: the kubelet says that it is ready, the control plane does not believe it."""
+        if self.deleted is not None and self.deleted < time.time() - _LOST_S:
+            return True
+        statuses = self.status.get("containerStatuses") or [{}]
+        believed = self.condition("Ready", "False")
+        return self.phase == "Running" and bool(statuses[0].get("ready")) and believed is not None
+
+
+def pod_of(item: Object) -> Pod | None:
+    """The pod, if it is a node of a run."""
+    meta = item["metadata"]
+    node = _node_of(meta.get("labels") or {})
+    if node is None:
+        return None
+    deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
+    status = item.get("status") or {}
+    host = str((item.get("spec") or {}).get("nodeName") or "")
+    return Pod(node, meta["name"], meta["uid"], meta["creationTimestamp"], status.get("phase", ""), host, status, deleted)
+
+
+def _node_of(labels: Mapping[str, str]) -> int | None:
+    for name in _INDEX_LABELS:
+        if labels.get(name, "").isdigit():
+            return int(labels[name])
+    index = labels.get("training.kubeflow.org/replica-index", "")
+    if not index.isdigit():
+        return None
+    return int(index) + (labels.get("training.kubeflow.org/replica-type") == "worker")
+
+
+def by_node(pods: Iterable[Pod], nodes: int) -> list[list[Pod]]:
+    """Each node's pods, the newest last."""
+    found: list[list[Pod]] = [[] for _ in range(nodes)]
+    for pod in sorted(pods, key=lambda pod: (pod.created, not pod.ended, pod.name)):
+        if pod.node < nodes:
+            found[pod.node].append(pod)
+    return found
+
+
+def finished(owner: Object | None) -> Object | None:
+    """The condition with which a workload has ended."""
+    conditions = ((owner or {}).get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] in _FINAL and item["status"] == "True"), None)
+
+
+def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
+    """What its newest pod says of a node; `over`: its workload has ended, `restarts`: it would start the pod again."""
+    if pod.lost and (over or pod.deleted is not None):
+        return "ended"
+    if not pod.ended:
+        return _PHASES.get(pod.phase, "unknown")
+    return "pending" if restarts and not over and pod.disrupted else "ended"
+
+
+def cause(pod: Pod) -> Cause | None:
+    """How it ended, as the cluster knows it; None where only its agent can tell."""
+    kind, message = _told(pod)
+    place = f"pod {pod.name}" + (f" on {pod.host}" if pod.host else "")
+    return {"class": kind, "message": " ".join(f"{place} {message}".split())} if kind else None
+
+
+def _told(pod: Pod) -> tuple[str, str]:
+    """Class and words, by whoever knows best; empty where nobody knows anything."""
+    ended = pod.terminated or {}
+    disruption = pod.condition("DisruptionTarget", "True")
+    reason = pod.status.get("reason") or (disruption or {}).get("reason")
+    said = pod.status.get("message") or (disruption or {}).get("message") or "no more is known"
+    found = ("", "")
+    if ended.get("reason") == "OOMKilled":
+        found = "out_of_memory", "was killed for want of memory"
+    elif reason:
+        found = _REASONS.get(reason, "node"), f"was ended: {reason}: {said}"
+    elif pod.lost:
+        found = "node", "is on a machine that nothing is heard of"
+    elif pod.deleted is not None:
+        found = "preempted", "was deleted"
+    elif ended.get("reason") not in ("Completed", "Error", None):
+        found = "node", f"ended: {ended['reason']}: {ended.get('message') or 'no more is known'}"
+    elif (ended.get("exitCode") or 0) > 128:
+        found = "node", f"ended with exit code {ended['exitCode']}, without a word of its agent"
+    return found
+
+
+def unstartable(pod: Pod) -> str:
+    """Why its container cannot be started, as long as nobody changes something; empty where it only takes time."""
+    waiting = pod.container.get("waiting") or {}
+    reason = waiting.get("reason", "")
+    if pod.phase != "Pending" or reason in _STARTING:
+        return ""
+    return f"{reason}: {' '.join(str(waiting.get('message') or '').split())}".rstrip(": ")
+
+
+def waits_since(pod: Pod) -> float:
+    """When its machine began to start it, unix seconds."""
+    return timestamp(pod.status.get("startTime") or pod.created)
+
+
+def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
+    """What waiting pods wait for, of those that exist; empty where nothing is known."""
+    waiting = [pods[-1] for pods in nodes if pods and pods[-1].phase == "Pending"]
+    for pod in waiting:
+        if why := unstartable(pod):
+            return f"{_count(waiting, nodes)}: {why}"
+    for pod in waiting:
+        unscheduled = pod.condition("PodScheduled", "False")
+        if unscheduled:
+            return f"{_count(waiting, nodes)}: {unscheduled.get('message') or unscheduled.get('reason')}"
+    return ""
+
+
+def _count(waiting: Sequence[Pod], nodes: Sequence[Sequence[Pod]]) -> str:
+    return f"{len(waiting)} of {len(nodes)} pods wait"
+
+
+def event_text(events: Iterable[Object]) -> str:
+    """The last warning among the events of an object."""
+    warnings = [item for item in events if item.get("type") == "Warning"]
+    last = max(warnings, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""), default=None)
+    return "" if last is None else f"{last.get('reason')}: {' '.join(str(last.get('message')).split())}"
+
+
+def timestamp(text: str) -> float:
+    """Unix seconds of `2026-11-20T14:00:00Z`."""
+    return float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))

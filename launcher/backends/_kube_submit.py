@@ -1,0 +1,145 @@
+"""Sends a plan's objects, once, and leaves nothing behind where that fails."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends import _kube_api as api
+from launcher.backends import _kube_objects as objects
+from launcher.backends import _kube_states as states
+from launcher.backends._kube_pod import RUN_LABEL, labels
+from launcher.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.backends._kube_api import Cluster
+    from launcher.backends._kube_objects import Manifest
+    from launcher.backends._kube_options import KubernetesOptions
+    from launcher.backends.kubernetes import KubernetesPlan
+
+_DOING = "to create the run"
+_TRIES = 4
+
+
+def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Manifest:
+    """Create everything; returns the object that owns the rest. Nothing is left when it fails."""
+    owner: Manifest | None = None
+    try:
+        _check_kind(cluster, opts)
+        *rest, main = plan.objects
+        if main["kind"] == "Pod":
+            main, rest = plan.objects[0], list(plan.objects[1:])
+        before = [item for item in rest if item["kind"] == "TrainingRuntime"]
+        for item in before:  # a TrainJob is refused without
+            _create(cluster, item)
+        held = None if opts.queue else objects.suspended(main)
+        owner = _create(cluster, held or main)
+        owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **owner}
+        for item in before:
+            path = f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}"
+            cluster.call("PATCH", path, {"metadata": objects.owned(item, owner)["metadata"]}, content=api.MERGE)
+        for item in [*_secret(opts, plan), *(item for item in rest if item not in before)]:
+            _create(cluster, objects.owned(item, owner))
+        if held is not None:
+            path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
+            owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
+    except (api.ApiError, api.UnreachableError) as error:
+        _clean_up(cluster, opts, plan, owner)
+        raise api.explained(error, cluster, _DOING) from error
+    except BaseException:
+        _clean_up(cluster, opts, plan, owner)
+        raise
+    return owner
+
+
+def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
+    """All runs of that kind in the namespace, the oldest first."""
+    path = objects.KINDS[opts.kind].path.format(cluster.namespace)
+    try:
+        listed = cluster.call("GET", path, query={"labelSelector": RUN_LABEL})
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, "to list runs") from error
+    found = []
+    for item in listed["items"]:
+        meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+        if meta["name"].rpartition("-files-")[0]:
+            continue  # of bare pods, the first ConfigMap stands for the run
+        end = states.finished(item)
+        state = "pending" if spec.get("suspend") or not status.get("ready", 1) else "running"
+        if end is not None:
+            state = "failed" if end["type"] in ("Failed", "FailureTarget") else "success"
+        nodes = str(spec.get("completions") or "")
+        about = {"run": meta["labels"][RUN_LABEL], "state": state, "nodes": nodes}
+        found.append({**about, "created": states.timestamp(meta["creationTimestamp"])})
+    return sorted(found, key=lambda run: float(run["created"]))
+
+
+def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
+    """Have the API server check every object without creating it; returns what was checked."""
+    try:
+        _check_kind(cluster, opts)
+        for item in plan.objects:
+            path = objects.path_of(item, cluster.namespace)
+            cluster.call("POST", path, item, query={"dryRun": "All", "fieldValidation": "Strict"})
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, _DOING) from error
+    return [f"{item['kind']} {item['metadata']['name']}" for item in plan.objects]
+
+
+def _check_kind(cluster: Cluster, opts: KubernetesOptions) -> None:
+    """Tell of a custom resource that the cluster does not have before anything is created."""
+    kind = objects.KINDS[opts.kind]
+    wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
+    wanted += [("kueue.x-k8s.io/v1beta1", "LocalQueue")] if opts.queue else []
+    for version, name in wanted:
+        group = version.partition("/")[0]
+        if cluster.find(f"/apis/{group}") is None:
+            hint = "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
+            raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
+
+
+def _create(cluster: Cluster, item: Manifest) -> Manifest:
+    """Create one object, once: where no answer came, it is looked up before it is sent again."""
+    path = objects.path_of(item, cluster.namespace)
+    meta = item["metadata"]
+    pause = 0.5
+    for last in range(_TRIES - 1, -1, -1):
+        try:
+            return cluster.call("POST", path, item, query={"fieldValidation": "Strict"})
+        except api.UnreachableError:
+            if not last:
+                raise
+        except api.ApiError as error:
+            if error.reason != "AlreadyExists" and (not last or error.status not in (429, 500, 503, 504)):
+                raise
+            found = cluster.find(f"{path}/{meta['name']}") if error.reason == "AlreadyExists" else None
+            if found is not None:
+                if found["metadata"].get("labels", {}).get(RUN_LABEL) == meta["labels"][RUN_LABEL]:
+                    return found
+                raise
+        time.sleep(pause)
+        pause *= 2
+    raise AssertionError("unreachable")
+
+
+def _secret(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
+    """The values of the variables that are named as secrets: in no file, only in this request."""
+    if plan.secrets:
+        data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
+        meta: dict[str, Any] = {"name": plan.name, "labels": labels(plan.run_dir.name, opts)}
+        yield {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True, "metadata": meta, "data": data}
+
+
+def _clean_up(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, owner: Manifest | None) -> None:
+    """Delete what was made, as far as that can be done."""
+    paths = [objects.KINDS[opts.kind].path.format(cluster.namespace)] if owner is not None else []
+    paths += [objects.RUNTIME_PATH.format(cluster.namespace)] if opts.kind == "trainjob" else []
+    for path in paths:
+        try:
+            cluster.call("DELETE", f"{path}/{plan.name}", {"propagationPolicy": "Background"})
+        except (api.ApiError, api.UnreachableError):
+            continue

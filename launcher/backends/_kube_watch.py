@@ -1,0 +1,300 @@
+"""A submitted run as the cluster has it: its pods, their logs, its end. One object per run and process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher import storage
+from launcher.backends import _kube_api as api
+from launcher.backends import _kube_states as states
+from launcher.backends._base import Liveness
+from launcher.backends._files import FileStream
+from launcher.backends._kube_following import DOING, Following
+from launcher.backends._kube_logs import NodeLog
+from launcher.backends._kube_objects import KINDS
+from launcher.backends._kube_pod import RUN_LABEL
+from launcher.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends._base import Chunk, Handle, NodeState
+    from launcher.backends._kube_states import Pod
+    from launcher.outcome import Cause
+
+_LOG_LIMIT_S = 10.0
+"""So long a status waits for logs that are new."""
+
+_FEW_NODES = 32
+"""Of a larger run, a status reads the logs of node 0 and of nodes that have ended only."""
+
+_PATIENCE_S = 10.0
+"""A pod that is still being made after so long has an event that says why."""
+
+_LOG_PATIENCE_S = 30.0
+"""So long the log of a pod that has ended is waited for."""
+
+_runs: dict[str, RunWatch] = {}
+
+
+def of(handle: Handle) -> RunWatch:
+    """The run of that handle."""
+    found = _runs.get(handle["run_dir"])
+    if found is None:
+        found = _runs[handle["run_dir"]] = RunWatch(handle)
+    return found
+
+
+class RunWatch:
+    """Asks about a run, fetches its logs, ends it."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._folder = Path(handle["run_dir"])
+        self._nodes: int = handle["nodes"]
+        self._cluster: api.Cluster | None = None
+        self._following: Following | None = None
+        self._lock_fd = -1
+        self._log_waits: dict[str, float] = {}
+
+    @property
+    def cluster(self) -> api.Cluster:
+        """The cluster it was submitted to."""
+        if self._cluster is None:
+            handle = self._handle
+            self._cluster = api.connect(handle["kubeconfig"], handle["context"], handle["namespace"])
+        return self._cluster
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def liveness(self, start_timeout_s: float) -> Liveness:
+        """What the cluster says of each node; first, where nobody follows, the logs are brought up to date."""
+        try:
+            pods = self._pods()
+            self._catch_up(pods)
+            return self._judge(pods, start_timeout_s)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, DOING) from error
+
+    def refresh(self) -> None:
+        """Bring the logs up to date."""
+        try:
+            self._catch_up(self._pods())
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, DOING) from error
+
+    def _pods(self) -> list[list[Pod]]:
+        """All pods of the run, by node."""
+        if self._following is not None and (known := self._following.pods()) is not None:
+            return states.by_node(known, self._nodes)
+        listed = self.cluster.call("GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"})
+        found = [pod for item in listed["items"] if (pod := states.pod_of(item))]
+        return states.by_node(found, self._nodes)
+
+    def _path(self, collection: str) -> str:
+        return f"/api/v1/namespaces/{self.cluster.namespace}/{collection}"
+
+    def _owner_path(self) -> str:
+        return f"{KINDS[self._handle['kind']].path.format(self.cluster.namespace)}/{self._handle['name']}"
+
+    def _owner(self) -> tuple[states.Object | None, bool]:
+        """The workload, and whether it is gone (another one of its name is not it)."""
+        owner = self.cluster.find(self._owner_path())
+        gone = owner is None or owner["metadata"]["uid"] != self._handle["uid"] or "deletionTimestamp" in owner["metadata"]
+        return (None if gone else owner), gone
+
+    def _judge(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> Liveness:
+        sure = all(known and not known[-1].ended and known[-1].deleted is None and not known[-1].lost for known in pods)
+        owner, gone = (None, False) if sure else self._owner()
+        end = states.finished(owner)
+        over = gone or end is not None
+        restarts = self._handle["kind"] != "pods"
+        nodes: list[NodeState] = []
+        causes: dict[int, Cause] = {}
+        noted = storage.read_json(self._folder / "given_up.json")
+        for node, known in enumerate(pods):
+            if known:
+                nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
+                found = noted or (_deleted(self._handle) if gone else states.cause(known[-1]))
+                if not gone and end is not None and known[-1].deleted is not None and not known[-1].lost:
+                    found = _swept(end)
+            else:
+                nodes.append("ended" if over or not restarts else "pending")
+                found = noted or (_deleted(self._handle) if gone else _swept(end) if end else None)
+            if found is not None and nodes[-1] == "ended":
+                causes[node] = found
+        detail = "" if over else self._detail(pods, start_timeout_s)
+        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes)
+
+    def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
+        """A node whose log is still on its way has not ended yet, as what it says last counts."""
+        if state != "ended" or self._following is None or not pod.has_log or self._following.has_log(node, pod):
+            return state
+        since = self._log_waits.setdefault(pod.uid, time.monotonic())
+        return state if time.monotonic() - since > _LOG_PATIENCE_S else "running"
+
+    def _detail(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
+        """What pods wait for. Where that cannot end well, the run is ended: its pods would hold their GPUs for ever."""
+        stuck = [known[-1] for known in pods if known and states.unstartable(known[-1])]
+        if stuck and time.time() - states.waits_since(stuck[0]) > start_timeout_s:
+            return self._give_up(f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
+        missing = sum(not known for known in pods)
+        if missing and (why := self._events(self._handle["name"])):
+            return f"{missing} of {len(pods)} pods are not made yet: {why}"
+        if why := states.waits_for(pods):
+            return why
+        if missing:
+            suspended = ((self._owner()[0] or {}).get("spec") or {}).get("suspend")
+            return f"{missing} of {len(pods)} pods are not made yet" + (": it waits to be admitted" if suspended else "")
+        slow = [known[-1] for known in pods if known[-1].phase == "Pending"]
+        slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
+        if slow and (why := self._events(slow[0].name)):
+            return f"{len(slow)} of {len(pods)} pods wait: {why}"
+        return ""
+
+    def _events(self, name: str) -> str:
+        query = {"fieldSelector": f"involvedObject.name={name}", "limit": "100"}
+        return states.event_text(self.cluster.call("GET", self._path("events"), query=query)["items"])
+
+    def _give_up(self, why: str) -> str:
+        note = {"class": "node", "message": why}
+        storage.write_whole(self._folder / "given_up.json", storage.encode_json(note))
+        self._delete()
+        return why
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def open_stream(self, offsets: Mapping[int, int]) -> KubeStream:
+        """The streams in the run's folder, which this process keeps up to date unless another one does."""
+        return KubeStream(self, self._folder, self._nodes, offsets)
+
+    def start_following(self) -> bool:
+        """Fetch all logs as they come, in threads, from now on; False where another process does."""
+        if self._following is not None:
+            return True
+        if not self._lock():
+            return False
+        self._following = Following(self.cluster, self._handle["run"], self._folder, self._nodes)
+        return True
+
+    def stop_following(self) -> None:
+        """Let another process do it."""
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
+            self._unlock()
+
+    @property
+    def failure(self) -> LaunchError | None:
+        """Why logs cannot be fetched."""
+        return self._following.failure if self._following else None
+
+    def _lock(self) -> bool:
+        with storage.storage_errors(self._folder):
+            self._lock_fd = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock_fd)
+            return False
+        return True
+
+    def _unlock(self) -> None:
+        os.close(self._lock_fd)
+
+    def _catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
+        """Fetch what is new of the logs, those of ended pods first, until the limit."""
+        wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
+        wanted = [known for known in wanted if any(pod.has_log for pod in known)]
+        if not wanted or self._following is not None or not self._lock():
+            return
+        limit = time.monotonic() + _LOG_LIMIT_S
+
+        def read(known: Sequence[Pod]) -> None:
+            log = NodeLog(self._folder / "nodes" / str(known[-1].node), known[-1].node, self.cluster)
+            try:
+                for pod in known:
+                    if pod.has_log and not log.is_complete(pod) and time.monotonic() < limit:
+                        with contextlib.suppress(api.UnreachableError):
+                            log.catch_up(pod)
+            finally:
+                log.close()
+
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(read, sorted(wanted, key=lambda known: not known[-1].ended)))
+        finally:
+            self._unlock()
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def cancel(self, *, force: bool) -> None:
+        """Delete everything; until this process ends, what the pods say last is still fetched."""
+        try:
+            with contextlib.suppress(LaunchError):
+                self.start_following()
+            self._delete()
+            if force:
+                selector = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
+                self.cluster.call("DELETE", self._path("pods"), {"gracePeriodSeconds": 0}, query=selector)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to end the run") from error
+
+    def signal(self, signum: int) -> None:
+        """Have every running pod's agent signalled, which passes it on."""
+        code = f"import os; os.kill(1, {signum})"  # the agent is the container's first process
+        try:
+            running = [pod.name for known in self._pods() for pod in known[-1:] if pod.phase == "Running"]
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda name: self.cluster.execute(name, ["python3", "-c", code]), running))
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to signal the workers") from error
+
+    def _delete(self) -> None:
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": self._handle["uid"]}}
+        try:
+            self.cluster.call("DELETE", self._owner_path(), body)
+        except api.ApiError as error:
+            if error.status not in (404, 409):  # gone, or another one by now
+                raise
+
+
+class KubeStream(FileStream):
+    """Reads the files; sees to it that somebody writes them."""
+
+    def __init__(self, run: RunWatch, folder: Path, nodes: int, offsets: Mapping[int, int]) -> None:
+        super().__init__(folder, nodes, offsets)
+        self._run = run
+        self._mine = run.start_following()
+        self._next_try = time.monotonic() + 1.0
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        """What has come; takes the fetching over when the process that did it has ended."""
+        if not self._mine and time.monotonic() > self._next_try:
+            self._mine = self._run.start_following()
+            self._next_try = time.monotonic() + 1.0
+        chunks = super().read(timeout_s)
+        if not chunks and self._mine and (failure := self._run.failure):
+            raise failure
+        return chunks
+
+    def close(self) -> None:
+        """Fetch no more."""
+        super().close()
+        if self._mine:
+            self._run.stop_following()
+
+
+def _deleted(handle: Handle) -> Cause:
+    kind = KINDS[handle["kind"]].kind
+    return {"class": "cancelled", "message": f"{kind} {handle['name']} was deleted, or its time to live has passed"}
+
+
+def _swept(end: states.Object) -> Cause:
+    return {"class": "cancelled", "message": f"its pod was ended with the run: {end.get('reason')}: {end.get('message')}"}

@@ -1,0 +1,40 @@
+"""The plan as YAML that `kubectl apply -f -` takes and that runs by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes import KubernetesPlan
+
+_LARGE = 250_000
+"""Of an object that kubectl apply can keep its copy of; larger ones it takes with --server-side only."""
+
+
+def text(plan: KubernetesPlan) -> str:
+    """All objects, in the order in which they are best created."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise BackendUnavailableError("PyYAML is not installed", hint="pip install 'distlaunch[k8s]'") from error
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+            return True
+
+    def lines(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if value.endswith("\n") else None)
+
+    Dumper.add_representer(str, lines)
+    texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in plan.objects]
+    large = any(len(item) > _LARGE for item in texts)
+    head = [f"# Run {plan.run_dir.name}: kubectl apply {'--server-side ' if large else ''}-f FILE"]
+    owner = plan.objects[-1] if plan.objects[-1]["kind"] != "Pod" else plan.objects[0]
+    head.append("# Submitted by distlaunch, the same objects also have an owner, with which all of them go: ")
+    head[-1] += f"{owner['kind']} {plan.name}"
+    if plan.secrets:
+        literals = " ".join(f'--from-literal={name}="${name}"' for name in plan.secrets)
+        head.append(f"# First, as secrets are in no file: kubectl create secret generic {plan.name} {literals}")
+    return "\n".join(head) + "\n---\n" + "---\n".join(texts)

@@ -1,0 +1,79 @@
+"""Slurm's commands: submitting once, and telling the controller what to do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from launcher import proc
+from launcher.backends._slurm_states import out_of_reach
+from launcher.errors import BackendUnavailableError, CommandError, SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.backends._submitit import Queue
+
+_CONTROL_S = 60
+_PING = "slurmctld does not answer; `scontrol ping` says when it does"
+_WAYS_OUT = {
+    "account": "your accounts: sacctmgr show assoc user=$USER format=account,partition,qos",
+    "qos": "your QOS: sacctmgr show assoc user=$USER format=account,qos",
+    "partition": "partitions: sinfo --summarize",
+    "feature": "features: sinfo --format='%N %f'",
+    "reservation": "reservations: scontrol show reservation",
+}
+
+
+def control(*argv: str, check: bool = True) -> None:
+    """A command of Slurm's; `check`: its refusal is an error. That nobody answers always is one."""
+    done = proc.run(argv, timeout_s=_CONTROL_S)
+    said = done.stderr.strip()
+    if done.returncode and out_of_reach(said):
+        raise BackendUnavailableError(f"{argv[0]}: {said}", hint=_PING)
+    if done.returncode and check and "already completing or completed" not in said:
+        raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
+
+
+def check_size(partition: str, nodes: int) -> None:
+    """More nodes than there are: Slurm lets such a job wait for ever."""
+    done = proc.run(("sinfo", "--noheader", "--format=%R|%D"), timeout_s=_CONTROL_S)
+    if done.returncode:
+        if out_of_reach(done.stderr):
+            raise BackendUnavailableError(f"sinfo: {done.stderr.strip()}", hint=f"nothing was submitted; {_PING}")
+        return  # sbatch will say what is wrong
+    sizes: dict[str, int] = {}
+    for line in done.stdout.splitlines():
+        name, _, count = line.partition("|")
+        sizes[name] = sizes.get(name, 0) + int(count or 0)
+    asked = partition.split(",") if partition else list(sizes)
+    most = max((sizes.get(name, 0) for name in asked), default=0)
+    if set(asked) <= set(sizes) and nodes > most:
+        known = ", ".join(f"{name} {count}" for name, count in sizes.items())
+        where = f"partition {partition} has" if partition else "no partition has more than"
+        raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
+
+
+def send(queue: Queue, run_dir: Path, text: str, besides: str = "") -> str:
+    """sbatch, once; returns the id of the job, which is another one than `besides`."""
+    from launcher.backends import _submitit  # 130 ms: only a submission pays
+
+    try:
+        return _submitit.send(run_dir / "submission", text)
+    except CommandError as error:
+        time.sleep(1)  # a controller that is slow to answer may yet have the job
+        found = queue.by_comment(f"distlaunch:{run_dir.name}", besides)
+        if found is None and out_of_reach(error.message):
+            look = f"whether it has the job, squeue --me --format='%i %k' tells later; the job file is in {run_dir}"
+            raise BackendUnavailableError(error.message, hint=look) from error
+        if found is None:
+            raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
+        return found
+
+
+def way_out(said: str) -> str:
+    """The way out of what sbatch has said."""
+    for word, way in _WAYS_OUT.items():
+        if word in said.lower():
+            return way
+    return "that is Slurm's answer"

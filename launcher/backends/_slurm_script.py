@@ -1,0 +1,179 @@
+"""The text of the job file, from the template."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from launcher import bundle
+from launcher.backends import _slurm_step
+from launcher.errors import BackendUnavailableError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from launcher.backends._slurm_step import Allocation
+    from launcher.spec import JobSpec
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]*|&-]*\Z")
+_OWN: tuple[str, ...] = (
+    "partition",
+    "account",
+    "qos",
+    "gpus_per_node",
+    "gres",
+    "cpus_per_task",
+    "mem",
+    "constraint",
+    "nodelist",
+    "exclude",
+)
+_OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_user", "licenses", "wckey", "switches")
+_RESERVED = ("job-name", "comment", "nodes", "ntasks-per-node", "output", "open-mode", "chdir", "time", "signal", "array")
+
+Directive = tuple[str, "str | None"]
+
+
+def quote_value(value: str) -> str:
+    """A value as sbatch reads it in a `#SBATCH` line: in double quotes where it has blanks, quotes or a hash."""
+    if "\n" in value or "\0" in value:
+        raise SpecError(f"sbatch option value {value!r} has a line break", hint="no sbatch option can hold one")
+    if _PLAIN.match(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def indices(array: str) -> tuple[int, ...]:
+    """The indices that sbatch's `--array` stands for: `0-9%2`, `1,3,5`, `0-15:4`."""
+    found: set[int] = set()
+    for part in array.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])) or match[3] == "0":
+            raise SpecError(f"array {array!r}: {part!r} is no range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
+    if not re.fullmatch(r"[^%]*(%[1-9]\d*)?", array):
+        raise SpecError(f"array {array!r}: after % comes how many may run at once", hint="write 0-9%2")
+    return tuple(sorted(found))
+
+
+def render(
+    spec: JobSpec, opts: Any, run_dir: Path, agent: Sequence[str], *, cwd: str, within: Allocation | None, lead_s: float
+) -> str:
+    """The whole job file, or the script of a step. Raises `SpecError` naming file and line where a template is wrong."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise BackendUnavailableError("jinja2 is not installed", hint="pip install 'distlaunch[slurm]'") from error
+
+    folder = bundle.data("slurm_templates")
+    loader = jinja2.FileSystemLoader([folder, "/"])
+    environment = jinja2.Environment(  # noqa: S701 - the text is a shell script, and its filters quote for that
+        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters.update(sbatch=quote_value, quote=shlex.quote)
+    name = opts.template or "job.sbatch.j2"
+    if within:
+        names: dict[str, Any] = {"directives": [], "step": _slurm_step.options(within, opts, run_dir.name), "max_requeues": 0}
+        names["nodes"] = str(_slurm_step.nodes_of(spec.nodes, within))
+    else:
+        step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
+        names = {"directives": directives(spec, opts, run_dir, cwd, lead_s), "step": step, "max_requeues": opts.max_requeues}
+        names["nodes"] = '"$SLURM_JOB_NUM_NODES"'
+    more, around = container(opts, run_dir, cwd)
+    names["step"] += more
+    names.update(run=run_dir.name, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup_lines(opts.setup))
+    try:
+        return environment.get_template(name.lstrip("/")).render(names)
+    except jinja2.TemplateNotFound as error:
+        raise SpecError(f"template {name!r} does not exist") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise SpecError(f"{error.filename or name}:{error.lineno}: {error.message}") from error
+    except jinja2.UndefinedError as error:
+        known = ", ".join(sorted(names))
+        raise SpecError(f"{name}{_line_of(error)}: {error.message}", hint=f"known names: {known}") from error
+
+
+def setup_lines(setup: Sequence[str]) -> list[str]:
+    """The lines, with files in place of `@FILE`."""
+    lines: list[str] = []
+    for line in setup:
+        if line.startswith("@"):
+            try:
+                with open(os.path.expanduser(line[1:]), encoding="utf-8") as file:
+                    lines += file.read().splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise SpecError(f"setup {line!r}: {error}") from error
+        else:
+            lines.append(line)
+    return lines
+
+
+def container(opts: Any, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
+    """Options of srun for pyxis, or the program before the agent's; the agent needs the run's folder, the script its own."""
+    if not opts.container_image:
+        if opts.container_mounts:
+            raise SpecError("container-mounts without a container", hint="name one: --container-image IMAGE")
+        return [], []
+    mounts = [f"{folder}:{folder}" for folder in dict.fromkeys([str(run_dir), cwd])] + list(opts.container_mounts)
+    if opts.container_runtime == "pyxis":
+        for mount in mounts:
+            if "," in mount:
+                raise SpecError(f"container mount {mount!r}: pyxis takes no comma in a path")
+        more = [f"--container-image={opts.container_image}", f"--container-mounts={','.join(mounts)}"]
+        return [*more, f"--container-workdir={cwd}"], []
+    if opts.container_runtime not in ("apptainer", "singularity"):
+        raise SpecError(f"container-runtime {opts.container_runtime!r} is not known", hint="known: pyxis, apptainer, singularity")
+    binds = [word for mount in mounts for word in ("--bind", mount)]
+    gpus = ["--nv"] if opts.gpus_per_node or "gpu" in opts.gres else []
+    return [], [opts.container_runtime, "exec", *gpus, *binds, "--pwd", cwd, opts.container_image]
+
+
+def _line_of(error: Exception) -> str:
+    """`:LINE` of the template in which a name was missing, out of the traceback that jinja2 makes."""
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in ("top-level template code", "root"):
+            line = f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def directives(spec: JobSpec, opts: Any, run_dir: Path, cwd: str, lead_s: float) -> list[Directive]:
+    """The `#SBATCH` lines: ours, then the user's own, which win."""
+    folder = str(run_dir).replace("%", "%%")
+    nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
+    found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run_dir.name}", "nodes": nodes}
+    out = f"{folder}/tasks/%a/job.out" if opts.array else f"{folder}/job.out"
+    if not spec.nodes.elastic:  # with it, Slurm gives no more than the least number of nodes
+        found["ntasks-per-node"] = "1"
+    found.update({"output": out, "open-mode": "append", "chdir": cwd})
+    if opts.array:
+        found["array"] = opts.array
+    if spec.time_limit_s is not None:
+        found["time"] = _slurm_time(spec.time_limit_s)
+        found["signal"] = f"URG@{int(min(lead_s, max(spec.time_limit_s - 1, 1)))}"
+    if opts.max_requeues >= 0:
+        found["requeue" if opts.max_requeues else "no-requeue"] = None
+    for name in _OWN:
+        value = getattr(opts, name)
+        if value:
+            found[name.replace("_", "-")] = None if value is True else str(value)
+    for pair in opts.sbatch:
+        key, given, value = pair.partition("=")
+        key = key.lstrip("-")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
+            raise SpecError(f"sbatch {pair!r}: {key!r} is no long option of sbatch", hint="write --sbatch key=value")
+        if key in _RESERVED:
+            raise SpecError(f"sbatch {key}: distlaunch sets that itself", hint="see distlaunch slurm --help")
+        found[key] = value if given else None
+    return list(found.items())
+
+
+def _slurm_time(seconds: float) -> str:
+    whole = max(60, round(seconds))
+    days, rest = divmod(whole, 86_400)
+    return f"{days}-{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"

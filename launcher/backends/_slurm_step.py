@@ -1,0 +1,141 @@
+"""Inside an allocation the run is a step of the job that is there: srun starts it from here, and sbatch is not asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from launcher import proc
+from launcher.backends._base import Liveness
+from launcher.errors import BackendUnavailableError, CommandError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.backends._base import Handle, NodeState
+    from launcher.spec import NodeRange
+
+_CONTROL_S = 60
+_OF_STEPS = ("gpus_per_node", "gres", "mem", "nodelist", "exclude")
+_OF_JOBS: tuple[str, ...] = (
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "reservation",
+    "dependency",
+    "exclusive",
+    "nice",
+    "mail_type",
+    "mail_user",
+)
+_OF_JOBS += ("licenses", "wckey", "switches", "sbatch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The job in which this process runs, as Slurm's variables describe it."""
+
+    job_id: str
+    nodes: int
+    cpus: int | None
+    """Of the node that has the fewest; None where Slurm does not say."""
+
+    within_step: bool
+    """This process is part of a step itself (`srun --pty bash`), with which ours has to share."""
+
+
+def allocation(env: Mapping[str, str]) -> Allocation | None:
+    """The allocation of `salloc` or of an sbatch script; None on a login node."""
+    nodes = env.get("SLURM_JOB_NUM_NODES", "")
+    if not env.get("SLURM_JOB_ID") or not nodes.isdigit():
+        return None
+    counts = [
+        int(count) for count in re.findall(r"(?:^|,)(\d+)", re.sub(r"\(x\d+\)", "", env.get("SLURM_JOB_CPUS_PER_NODE", "")))
+    ]
+    return Allocation(
+        job_id=env["SLURM_JOB_ID"], nodes=int(nodes), cpus=min(counts, default=None), within_step="SLURM_STEP_ID" in env
+    )
+
+
+def nodes_of(asked: NodeRange, within: Allocation) -> int:
+    """How many of the allocation's nodes the step takes."""
+    if asked.min > within.nodes:
+        raise SpecError(
+            f"{asked.min} nodes: the allocation, job {within.job_id}, has {within.nodes}",
+            hint="ask for no more than it has, or submit a job of its own with --new-job",
+        )
+    return min(asked.max, within.nodes)
+
+
+def options(within: Allocation, opts: Any, name: str) -> list[str]:
+    """The step's own options for srun. One task per node gets all processors of the job there, which it would not by itself."""
+    found = [f"--job-name={name}"]
+    cpus = opts.cpus_per_task or within.cpus
+    found += [f"--cpus-per-task={cpus}"] if cpus else []
+    found += [f"--{name.replace('_', '-')}={getattr(opts, name)}" for name in _OF_STEPS if getattr(opts, name)]
+    return [*found, *(["--overlap"] if within.within_step else [])]
+
+
+def useless(opts: Any) -> list[str]:
+    """Options that only a job of its own could have."""
+    return [name.replace("_", "-") for name in _OF_JOBS if getattr(opts, name)]
+
+
+def start(run_dir: Path, cwd: str, within: Allocation) -> Handle:
+    """Start the step's script, detached from this terminal."""
+    if shutil.which("srun") is None:
+        raise BackendUnavailableError(
+            "srun is not on PATH", hint=f"job {within.job_id} can be used only where Slurm's commands are"
+        )
+    out = run_dir / "job.out"
+    identity = proc.start_detached(["bash", str(run_dir / "step.sh")], cwd=cwd, env=os.environ, stdout=out, stderr=out)
+    return {"job_id": within.job_id, "step": run_dir.name, "pid": identity.pid, "ticks": identity.start_ticks, "host": _host()}
+
+
+def liveness(handle: Handle) -> Liveness:
+    """Running as long as the step is there, or srun, which may still wait for it."""
+    found: NodeState = "running" if _srun_lives(handle) else "ended"
+    if found == "ended":
+        try:
+            found = "running" if _step(handle) else "ended"
+        except CommandError:
+            found = "unknown"
+    return Liveness(nodes=(found,) * handle["nodes"], detail=f"a step of job {handle['job_id']}")
+
+
+def send(handle: Handle, *numbers: int) -> None:
+    """Signal the step's processes; srun itself, where there is no step yet."""
+    step = _step(handle)
+    for number in numbers if step else ():
+        name = signal.Signals(number).name.removeprefix("SIG")
+        done = proc.run(("scancel", f"--signal={name}", str(step)), timeout_s=_CONTROL_S)
+        # Slurm 22.05 signals the step and then complains about the job's id.
+        if done.returncode and not re.search("already completing|Invalid job id", done.stderr):
+            raise CommandError(f"scancel: {done.stderr.strip()}")
+    if not step and handle["host"] == _host():
+        proc.Identity(handle["pid"], handle["ticks"]).send(signal.SIGTERM)
+
+
+def _step(handle: Handle) -> str | None:
+    """`JOB.STEP`, by the step's name."""
+    argv = ("squeue", "--steps", "--noheader", f"--jobs={handle['job_id']}", "--format=%i|%j")
+    done = proc.run(argv, timeout_s=_CONTROL_S)
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise CommandError(f"squeue: {done.stderr.strip()}")
+    rows = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    return next((step for step, name in rows if name == handle["step"]), None)
+
+
+def _srun_lives(handle: Handle) -> bool:
+    return handle["host"] == _host() and proc.Identity(handle["pid"], handle["ticks"]).alive()
+
+
+def _host() -> str:
+    return socket.gethostname()

@@ -1,0 +1,96 @@
+"""The two private hooks of submitit that we need: our own text for the job file, and our own question about job states.
+
+Held by a contract test on a real Slurm. submitit does the rest: it writes the file, runs sbatch, reads the job id, and spaces
+the questions to the controller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
+
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
+
+from launcher import proc
+from launcher.backends._slurm_states import job_of
+from launcher.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_SBATCH_S = 60
+_SQUEUE_S = 30
+_FIELDS = "%i|%T|%r|%S|%k"
+_NAMES = ("job_id", "state", "reason", "start", "comment")
+
+
+class _TextExecutor(SlurmExecutor):
+    """Submits a text that we have written."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        super().__init__(folder)
+        self._text = text
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002 - submitit's signature
+        return self._text
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return ["timeout", str(_SBATCH_S), "sbatch", str(submission_file_path)]
+
+
+def send(folder: Path, text: str) -> str:
+    """Submit the job file and return the job's id; `CommandError` holds what sbatch said."""
+    said = io.StringIO()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.redirect_stderr(said):  # submitit prints what sbatch said
+            return str(_TextExecutor(folder, text)._submit_command("").job_id)
+    except (FailedJobError, FailedSubmissionError) as error:
+        words = " ".join(str(error).split()) or f"no answer within {_SBATCH_S} s"
+        raise CommandError(f"sbatch: {words.removeprefix('sbatch: error: ')}") from error
+
+
+class Queue(SlurmInfoWatcher):
+    """What squeue says of all our jobs, in one question; submitit decides when it is asked again."""
+
+    def __init__(self) -> None:
+        super().__init__(delay_s=30)
+        self.reached = True
+
+    def _make_command(self) -> list[str]:
+        return ["squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        """Rows by job id."""
+        text = string if isinstance(string, str) else string.decode(errors="replace")
+        rows = [dict(zip(_NAMES, line.split("|", len(_NAMES) - 1), strict=False)) for line in text.splitlines() if "|" in line]
+        return {row["job_id"]: row for row in rows}
+
+    def update(self) -> None:
+        """Ask, with a time limit; a controller that does not answer leaves what was known."""
+        import time
+
+        self._num_calls += 1
+        try:
+            done = proc.run(self._make_command(), timeout_s=_SQUEUE_S)
+        except CommandError:
+            self.reached = False
+        else:
+            self.reached = done.returncode == 0
+            if self.reached:
+                self._info_dict = self.read_info(done.stdout)
+        self._last_status_check = time.time()
+
+    def of(self, handle: Mapping[str, Any], *, now: bool = False) -> dict[str, str] | None:
+        """The row of a run's job; None when it has left the queue, or nobody knows. Another's job of the same id is not ours."""
+        info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")
+        return info if info and info.get("comment") == handle["comment"] else None
+
+    def by_comment(self, comment: str, besides: str) -> str | None:
+        """The id of the job with that comment, other than `besides`, asked now."""
+        self.update()
+        ids = (job_id.partition("_")[0] for job_id, row in self._info_dict.items() if row.get("comment") == comment)
+        return next((job_id for job_id in ids if job_id != besides), None)

@@ -1,0 +1,369 @@
+"""Bare metal over SSH: Ansible's playbooks start one detached agent per host; ssh alone follows it from then on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher import bundle, output, snapshot
+from launcher.backends import _ansible_inventory as inventory
+from launcher.backends import _ansible_playbook as playbook
+from launcher.backends import _ansible_ssh as ssh
+from launcher.backends._ansible_stream import HostStreams, fetch
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
+from launcher.options import option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends._ansible_stream import Tail
+    from launcher.backends._base import NodeState
+    from launcher.snapshot import Snapshot
+    from launcher.spec import JobSpec
+
+_FETCH_S = 25.0
+_LOST_S = 45.0
+"""A host that is silent for so long, while another has seen the run's end, is lost: its own peers gave it up after 30 s."""
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsibleOptions:
+    """Which hosts, and what goes there."""
+
+    inventory: tuple[str, ...] = option(
+        (),
+        metavar="PATH|H1,H2,",
+        flags=("-i", "--inventory"),
+        help="Ansible inventory, or hosts with commas; else ansible.cfg's.",
+    )
+    limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.")
+    spares: int = option(0, metavar="K", help="Further hosts that take the places of those that cannot take part.")
+    remote_dir: str = option("~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.")
+    snapshot_limit: str = option("200MB", metavar="SIZE", help="Most that is sent of the working folder.")
+    in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.")
+    host_timeout: int = option(120, metavar="SECONDS", help="How long one step may take on a host.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsiblePlan:
+    """The folder that ansible-runner gets."""
+
+    run_dir: Path
+    inventory: tuple[str, ...]
+    settings: dict[str, str]
+    """Ansible's, as environment variables."""
+
+    variables: dict[str, Any]
+    """Extra variables of the playbook."""
+
+    job: dict[str, Any]
+    """What the agents are asked; the hosts add their own paths."""
+
+    job_secrets: tuple[str, ...]
+    snapshot: Snapshot | None
+    nodes: tuple[PlannedNode, ...]
+    spares: tuple[str, ...]
+
+    @property
+    def master(self) -> str:
+        """The first address of node 0 that the others reach."""
+        return f"{self.nodes[0].host}:{self.job['master_port'] or 'chosen at start'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Variables, settings, the agents' job, and the files by digest."""
+        files = None
+        if self.snapshot is not None:
+            files = {"digest": self.snapshot.digest, "bytes": self.snapshot.total_bytes, "files": len(self.snapshot.files)}
+        return {
+            "variables": self.variables,
+            "settings": self.settings,
+            "spec": self.job,
+            "snapshot": files,
+            "spares": list(self.spares),
+        }
+
+
+class AnsibleBackend(Backend[AnsiblePlan]):
+    """Hosts with SSH, Python and torch; nothing else is asked of them."""
+
+    name: ClassVar[str] = "ansible"
+    summary: ClassVar[str] = "Run on hosts over SSH, from an Ansible inventory."
+    options: ClassVar[type] = AnsibleOptions
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._streams: HostStreams | None = None
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
+        """Asks Ansible for the hosts, and looks at the files that would be sent; connects to nobody."""
+        sources = inventory.sources(self.opts.inventory, spec.cwd)
+        settings = playbook.configuration(sources, spec.cwd, 1)
+        found = inventory.hosts(sources, self.opts.limit, settings)
+        wanted = len(found) - self.opts.spares if spec.all_nodes else spec.nodes.max
+        if self.opts.spares < 0 or not 1 <= wanted <= len(found) - self.opts.spares:
+            spares = f" and {self.opts.spares} spares" if self.opts.spares else ""
+            raise SpecError(
+                f"{wanted} nodes{spares} are asked for, and the inventory has {len(found)} host{'s' * (len(found) != 1)}",
+                hint="hosts: " + ", ".join(host.name for host in found[:20]),
+            )
+        chosen = found[: wanted + self.opts.spares]
+        files, command = self._files(spec, run_dir.parent)
+        workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+        least = wanted if spec.all_nodes else spec.nodes.min
+        variables: dict[str, Any] = {
+            "distlaunch_run": run_dir.name,
+            "distlaunch_hosts": [host.name for host in chosen],
+            "distlaunch_nodes": wanted,
+            "distlaunch_least_nodes": least,
+            "distlaunch_dir": self.opts.remote_dir,
+            "distlaunch_digest": files.digest if files else "",
+            "distlaunch_payload_bytes": files.total_bytes if files else 0,
+            "distlaunch_cwd": "" if files else spec.cwd,
+            "distlaunch_secrets": list(spec.secrets),
+            "distlaunch_timeout_s": self.opts.host_timeout,
+        }
+        variables |= {"distlaunch_python": spec.python} if spec.python else {}
+        variables |= {"distlaunch_workers": workers} if workers else {}
+        shared = spec.for_agents()
+        del shared["cwd"], shared["workers"]  # decided host by host
+        job: dict[str, Any] = {
+            **shared,
+            "run": run_dir.name,
+            "command": command,
+            "min_nodes": least,
+            "max_nodes": wanted,
+            "sigterm_means": "cancelled",
+        }
+        return AnsiblePlan(
+            run_dir=run_dir,
+            inventory=sources,
+            settings=settings | {"ANSIBLE_FORKS": str(len(chosen))},
+            variables=variables,
+            job=job,
+            job_secrets=spec.secrets,
+            snapshot=files,
+            nodes=tuple(
+                PlannedNode(node_rank=rank, host=host.name, workers=workers or host.workers)
+                for rank, host in enumerate(chosen[:wanted])
+            ),
+            spares=tuple(host.name for host in chosen[wanted:]),
+        )
+
+    def _files(self, spec: JobSpec, runs_root: Path) -> tuple[Snapshot | None, list[str]]:
+        """What is sent, and the command as it is there: the workers start at the top of what was sent."""
+        command, also = list(spec.command), []
+        bundled = spec.kind == "script" and Path(command[0]).parent == bundle.data("train")
+        if self.opts.in_place and not bundled:
+            return None, command
+        root = Path(spec.cwd)
+        if spec.kind == "script":
+            script = Path(os.path.abspath(os.path.join(spec.cwd, command[0])))
+            root = script.parent if bundled or not script.is_relative_to(root) else root
+            command[0] = str(script.relative_to(root))
+            also = [command[0]]
+        found = snapshot.collect(root, limit_bytes=_bytes(self.opts.snapshot_limit), also=also, leave_out=[runs_root])
+        for warning in found.warnings:
+            output.warn(warning)
+        return found, command
+
+    def render(self, plan: AnsiblePlan) -> Mapping[str, str]:
+        """The folder's text files; start.sh runs them by hand."""
+        return playbook.texts(plan)
+
+    def payload(self, plan: AnsiblePlan) -> Mapping[str, bytes]:
+        """The agent, and the user's files."""
+        import io
+
+        found = playbook.payload(plan)
+        if plan.snapshot is not None:
+            packed = io.BytesIO()
+            plan.snapshot.write_tar(packed, compress=True)
+            found["files.tar.gz"] = packed.getvalue()
+        return found
+
+    def submit(self, plan: AnsiblePlan) -> Handle:
+        """Run start.yml: preflight, files, node 0, all others at once. Where one host cannot start, none is left running."""
+        missing = [name for name in plan.job_secrets if name not in os.environ]
+        if missing:
+            raise SpecError(f"secret {missing[0]}: no such variable here", hint=f"export {missing[0]} first")
+        began = time.monotonic()
+        folder = plan.run_dir / "ansible"
+        playbook.write(plan, folder)
+        running = playbook.Playbook(folder, "start.yml")
+        try:
+            running.run({name: os.environ[name] for name in plan.job_secrets})
+            self._check(plan, running)
+        except BaseException:
+            self._stop_all(running)
+            raise
+        finally:
+            with suppress(OSError):
+                (folder / "files.tar.gz").unlink()
+        handle = _handle(plan, running)
+        for text in (*running.notes, *_left_out(running)):
+            output.warn(text)
+        output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
+        return handle
+
+    def _check(self, plan: AnsiblePlan, running: playbook.Playbook) -> None:
+        """Raise one error that names every host that cannot take part, with its reason."""
+        started = running.answers.get("start", {})
+        if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or plan.nodes):
+            return
+        problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
+        kinds = {problem["kind"] for problem in running.problems.values()}
+        lines = [f"{host}: {message}" for host, message in problems.items()]
+        head = f"{len(lines)} of {len(plan.nodes) + len(plan.spares)} hosts cannot take part" if lines else running.failure
+        error = RequestError if kinds == {"duplicate"} else BackendUnavailableError
+        hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
+        raise error(
+            "; ".join([head, *lines]) if len(lines) < 2 else "\n  ".join([head + ":", *lines]),
+            hint="\n        ".join(hints) or None,
+        )
+
+    def _stop_all(self, running: playbook.Playbook) -> None:
+        """End what was started, also where Ansible did not come to hear of it."""
+        nodes = [node for node in _nodes(running.answers.get("preflight", {}), running).values() if running.answers.get("start")]
+        answers = ssh.call_all(
+            {"nodes": nodes}, lambda node: ssh.call(node, "signal", *_target(node), str(int(signal.SIGTERM)), "--force")
+        )
+        for error in answers:
+            if isinstance(error, CommandError):
+                output.warn(f"may still run there: {error.message}")
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """What the hosts said over the open connections; without such, each is asked once, and its stream fetched."""
+        tails = self._streams.tails if self._streams else fetch(handle, _FETCH_S)
+        states: list[NodeState] = ["ended"] * len(handle["hosts"])
+        causes: dict[int, dict[str, Any]] = {}
+        lost = [tail for tail in tails if not tail.finished and (tail.lost_at is not None or tail.state == "unknown")]
+        for tail in tails:
+            rank = tail.node["rank"]
+            states[rank] = "unknown" if tail in lost else tail.state
+            if tail in lost and self._given_up(tail, tails):
+                states[rank] = "ended"
+                message = f"host {tail.node['host']} does not answer any more: {tail.problem}"
+                causes[rank] = {"class": "node", "message": message}
+            elif tail.state == "ended" and tail.ending.get("message"):
+                causes[rank] = {"class": "node", "message": f"host {tail.node['host']}: {tail.ending['message']}"}
+        detail = "; ".join(f"{tail.node['host']}: {tail.problem}" for tail in lost[:5] if tail.problem)
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        return Liveness(nodes=tuple(states), detail=f"no connection to {detail}{more}" if detail else "", causes=causes)
+
+    def refresh(self, handle: Handle) -> None:
+        """Fetch what is new; of hosts that do not answer there is what was fetched before, which is said."""
+        for tail in fetch(handle, _FETCH_S):
+            if not tail.finished:
+                output.warn(f"no connection to {tail.node['host']}: {tail.problem}; this is what came before")
+
+    def _given_up(self, tail: Tail, tails: Sequence[Tail]) -> bool:
+        """Whether a host that does not answer is lost to the run, as others of its nodes have ended without it."""
+        others = [other for other in tails if other is not tail and other.state == "ended"]
+        silent = tail.lost_at is not None and time.monotonic() - tail.lost_at > _LOST_S
+        return bool(others) and silent
+
+    def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> HostStreams:
+        """One connection per host, again and again from where it broke."""
+        self._streams = HostStreams(handle, offsets or {})
+        return self._streams
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """SIGTERM to every agent; `force`: twice, at which it kills its workers."""
+        self._send(handle, signal.SIGTERM, *(("--force",) if force else ()))
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Agents pass every signal on."""
+        self._send(handle, signum)
+
+    def _send(self, handle: Handle, signum: int, *more: str) -> None:
+        answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *_target(node), str(int(signum)), *more))
+        failed = [error.message for error in answers if isinstance(error, CommandError)]
+        if failed:
+            raise CommandError("; ".join(failed), hint="\n        ".join(ssh.hints(failed)) or None)
+
+
+def _target(node: Mapping[str, Any]) -> tuple[str, str]:
+    return str(node["folder"]), str(node["rank"])
+
+
+def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, dict[str, Any]]:
+    """How each node is reached and called, by host, in rank order."""
+    found = {}
+    for host, rank in (running.choice.get("ranks") or {}).items():
+        facts = answers.get(host) or {}
+        if facts.get("ssh") is None:
+            raise BackendUnavailableError(
+                f"{host} is not reached by ssh", hint="only ansible_connection: ssh can be followed; distlaunch local runs here"
+            )
+        about = {"folder": facts["folder"], "agent_path": facts["agent_path"], "ssh": facts["ssh"]}
+        found[host] = {"host": host, "rank": rank, "python": facts["python_used"], **about}
+    return found
+
+
+def _handle(plan: AnsiblePlan, running: playbook.Playbook) -> Handle:
+    """All that another shell needs, with the same keys."""
+    nodes = _nodes(running.answers["preflight"], running)
+    hosts = [node.host for node in plan.nodes]
+    for host, node in nodes.items():
+        started = running.answers["start"][host]
+        node.update(agent=started["agent"], work=started["work"], reached=started.get("reached"))
+        hosts[node["rank"]] = host
+    first = running.answers["start"][running.choice["master"]]
+    return {
+        "run_dir": str(plan.run_dir),
+        "hosts": hosts,
+        "nodes": list(nodes.values()),
+        "rendezvous": {"addresses": first["addresses"], "port": first["port"]},
+    }
+
+
+def _about_master(handle: Handle) -> str:
+    """Where the nodes meet, and why there."""
+    reached = [node["reached"]["addr"] for node in handle["nodes"] if node.get("reached")]
+    port, addresses = handle["rendezvous"]["port"], handle["rendezvous"]["addresses"]
+    if not reached:
+        return f"node 0 listens on {addresses[0]} port {port}"
+    counts = ", ".join(f"{address} by {reached.count(address)} of {len(reached)}" for address in dict.fromkeys(reached))
+    return f"node 0 listens on port {port}; the others tried it and reach {counts}"
+
+
+def _left_out(running: playbook.Playbook) -> list[str]:
+    return [f"left out: {host}: {_clean(problem['message'])}" for host, problem in running.problems.items()]
+
+
+def _clean(message: str) -> str:
+    """Ansible's words around ssh's."""
+    message = re.sub(r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message)
+    message = re.sub(r"^Failed to connect to the host via ssh:\s*", "", message.strip())
+    return ssh.last_line(message) or message
+
+
+def _hints(kinds: set[str]) -> list[str]:
+    """What to do about these kinds of problems."""
+    known = {
+        "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
+        "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
+        "duplicate": "take one of the names out of the inventory",
+        "disk": "make room there, or choose another folder: --remote-dir",
+        "files": "without --in-place the working folder's files are sent",
+    }
+    return [text for kind, text in known.items() if kind in kinds]
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(KB|MB|GB)", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise SpecError(f"snapshot-limit {text!r} is no size", hint="write 500KB, 200MB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+BACKEND = AnsibleBackend

@@ -1,0 +1,219 @@
+"""Kubernetes: an Indexed Job, a headless Service and ConfigMaps, made with no more than rights in a namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher import bundle
+from launcher.backends import _kube_objects as objects
+from launcher.backends import _kube_pod as pod
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._kube_options import KubernetesOptions
+from launcher.errors import SpecError
+from launcher.spec import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends._base import Stream
+    from launcher.backends._kube_objects import Manifest
+    from launcher.spec import JobSpec
+
+_PORT = 29_400
+"""In a pod's own network every port is free."""
+
+_BEACONS = (20_000, 29_000)
+"""Below the ports that Kubernetes gives to Services, and those that the kernel gives to connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesPlan:
+    """The objects that would be created, in that order."""
+
+    run_dir: Path
+    name: str
+    """Of the objects."""
+
+    objects: tuple[Manifest, ...]
+    job: dict[str, Any]
+    """Content of spec.json, the agent's request."""
+
+    nodes: tuple[PlannedNode, ...]
+    secrets: tuple[str, ...]
+    """Variables whose values go into a Secret when it is sent; they are not in here."""
+
+    master: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifests and the spec."""
+        return {"objects": list(self.objects), "spec": self.job, "secrets": list(self.secrets)}
+
+
+class KubernetesBackend(Backend[KubernetesPlan]):
+    """Creates the objects through the API, and follows by pod logs."""
+
+    name: ClassVar[str] = "k8s"
+    summary: ClassVar[str] = "Run in pods of a Kubernetes cluster."
+    options: ClassVar[type] = KubernetesOptions
+
+    opts: KubernetesOptions
+
+    @property
+    def may_start_again(self) -> bool:
+        """A Job's pods start again after a disruption; bare pods do not."""
+        return self.opts.kind in ("job", "jobset", "trainjob")
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
+        """All manifests; reads the user's files, asks no cluster."""
+        from launcher.backends import _kube_patch, _kube_ship
+
+        if not self.opts.image:
+            raise SpecError("no image given", hint="--image IMAGE, one with Python and torch, as pytorch/pytorch")
+        run, kind = run_dir.name, self.opts.kind
+        name = objects.name_of(run, kind)
+        command, bundled = self._command(spec)
+        snapshot = None
+        if self.opts.snapshot and not self.opts.workdir:
+            script = command[0] if spec.kind == "script" and not bundled else None
+            snapshot = _kube_ship.collect(Path(spec.cwd), script, run_dir.parent)
+        job = self._job(spec, run, command, name)
+        packed = _kube_ship.archives(snapshot, bundled=bundled)
+        sent = _kube_ship.contents(json.dumps(job, indent=1) + "\n", bundle.agent_archive(), packed)
+        configs = [name, *(f"{name}-files-{number}" for number in range(len(sent) - 1))]
+        made: list[Manifest] = [
+            objects.config_map(config, run, self.opts, content) for config, content in zip(configs, sent, strict=True)
+        ]
+        if not objects.KINDS[kind].has_service:
+            made.append(objects.headless_service(name, run, self.opts))
+        parse_duration(self.opts.start_timeout, "start-timeout")
+        made += objects.workload(spec, self.opts, name, run, configs)
+        if self.opts.patch:
+            made = _kube_patch.apply(made, _kube_patch.read(self.opts.patch))
+        workers = job["workers"]
+        rows = (PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max))
+        master = f"{job['rendezvous']['addr']}:{job['master_port'] or 'chosen at start'}"
+        return KubernetesPlan(
+            run_dir=run_dir,
+            name=name,
+            objects=tuple(made),
+            job=job,
+            nodes=tuple(rows),
+            secrets=spec.secrets,
+            master=master,
+        )
+
+    def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
+        """The command as it is in the pod, and whether its script is one of ours."""
+        script = spec.command[0]
+        if spec.kind != "script" or self.opts.workdir or not self.opts.snapshot:
+            return list(spec.command), False
+        if Path(script).parent == bundle.data("train"):
+            return [f"{pod.FOLDER}/bundled/{Path(script).name}", *spec.command[1:]], True
+        relative = os.path.relpath(os.path.join(spec.cwd, script), spec.cwd)
+        if relative.startswith("../"):
+            raise SpecError(
+                f"script {script!r} is not in the working folder, whose files are sent along",
+                hint=f"cd {os.path.dirname(os.path.abspath(os.path.join(spec.cwd, script)))}, or --workdir PATH in the image",
+            )
+        return [relative, *spec.command[1:]], False
+
+    def _job(self, spec: JobSpec, run: str, command: list[str], name: str) -> dict[str, Any]:
+        workers = max(1, self.opts.gpus_per_node) if spec.workers_per_node == "auto" else spec.workers_per_node
+        meet: dict[str, Any] = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
+        meet |= {"ports": _beacons(run)} if self.opts.host_network else {"port": _PORT}
+        return {
+            **spec.for_agents(),
+            "run": run,
+            "command": command,
+            "cwd": self.opts.workdir or f"{pod.FOLDER}/files",
+            "folder": pod.FOLDER,
+            "rendezvous": meet,
+            "master_addr": None if spec.nodes.elastic else meet["addr"],
+            "workers": workers,
+            "sigterm_means": "preempted",
+        }
+
+    def render(self, plan: KubernetesPlan) -> Mapping[str, str]:
+        """One YAML file for `kubectl apply -f`, which runs by itself."""
+        from launcher.backends import _kube_submit, _kube_yaml
+
+        if self.opts.server_dry_run:
+            _kube_submit.ask(self._cluster(), self.opts, plan)
+        return {"run.yaml": _kube_yaml.text(plan)}
+
+    def submit(self, plan: KubernetesPlan) -> Handle:
+        """Create the workload held back, then what it needs, owned by it; then let it go."""
+        from launcher.backends import _kube_submit
+
+        if self.opts.server_dry_run:
+            raise SpecError("--server-dry-run creates nothing", hint="give it with --dry-run")
+        cluster = self._cluster()
+        owner = _kube_submit.send(cluster, self.opts, plan)
+        from launcher.backends import _kube_api
+
+        return {
+            "run_dir": str(plan.run_dir),
+            "run": plan.run_dir.name,
+            "name": plan.name,
+            "kind": self.opts.kind,
+            "uid": owner["metadata"]["uid"],
+            "namespace": cluster.namespace,
+            "context": cluster.context,
+            "kubeconfig": _kube_api.find_kubeconfig(self.opts.kubeconfig),
+            "nodes": len(plan.nodes),
+        }
+
+    def found(self) -> list[dict[str, Any]]:
+        """The runs whose objects are in the namespace, by their label."""
+        from launcher.backends import _kube_submit
+
+        return _kube_submit.runs(self._cluster(), self.opts)
+
+    def _cluster(self) -> Any:
+        from launcher.backends import _kube_api
+
+        return _kube_api.connect(self.opts.kubeconfig, self.opts.context, self.opts.namespace)
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """One question for all pods; events only where pods wait for something."""
+        from launcher.backends import _kube_watch
+
+        return _kube_watch.of(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
+
+    def refresh(self, handle: Handle) -> None:
+        """Fetch what is new of the pods' logs."""
+        from launcher.backends import _kube_watch
+
+        _kube_watch.of(handle).refresh()
+
+    def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> Stream:
+        """Pod logs, saved in the run's folder as they come."""
+        from launcher.backends import _kube_watch
+
+        return _kube_watch.of(handle).open_stream(offsets or {})
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Delete what owns everything: pods get SIGTERM, and SIGKILL after their grace time; `force`: now."""
+        from launcher.backends import _kube_watch
+
+        _kube_watch.of(handle).cancel(force=force)
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Kubernetes has no way to signal a pod, other than to run a program in it."""
+        from launcher.backends import _kube_watch
+
+        _kube_watch.of(handle).signal(signum)
+
+
+def _beacons(run: str) -> list[int]:
+    """Ports of the machines' network at which node 0 may tell its own: the same on all nodes, others for other runs."""
+    low, high = _BEACONS
+    return [low + zlib.crc32(f"{run} {number}".encode()) % (high - low) for number in range(8)]
+
+
+BACKEND = KubernetesBackend

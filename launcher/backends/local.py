@@ -1,0 +1,225 @@
+"""This machine: every node is an agent process of its own, on the loopback address."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher import bundle, proc, storage
+from launcher.agent import cgroup, facts
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._files import FileStream
+from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
+from launcher.options import option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.spec import JobSpec
+
+_ADDR = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """Options of the local backend: none but the job's."""
+
+    share_gpus: bool = option(False, help="Let simulated nodes see all GPUs, instead of an equal part each.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlan:
+    """The agents that would be started on this machine."""
+
+    run_dir: Path
+    python: str
+    job: dict[str, Any]
+    """Content of spec.json, the agent's request."""
+
+    nodes: tuple[PlannedNode, ...]
+
+    @property
+    def master(self) -> str:
+        """The loopback address; the port is chosen by binding it."""
+        return f"{_ADDR}:{self.job['master_port'] or 'chosen at start'}"
+
+    def argv(self, node_rank: int) -> tuple[str, ...]:
+        """The command that starts a node's agent."""
+        return _argv(self.run_dir, self.python, node_rank)
+
+    def to_json(self) -> dict[str, Any]:
+        """The argv of each node and the spec that all of them read."""
+        return {"argv": [list(self.argv(node.node_rank)) for node in self.nodes], "spec": self.job}
+
+
+class LocalBackend(Backend[LocalPlan]):
+    """Runs on this machine; several nodes are simulated by one agent each."""
+
+    name: ClassVar[str] = "local"
+    summary: ClassVar[str] = "Run on this machine; several nodes are simulated, one agent each."
+    options: ClassVar[type] = LocalOptions
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> LocalPlan:
+        """One agent per node, with an equal part of the GPUs each."""
+        if spec.nodes.max > 64:
+            raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 64", hint="use a cluster for more")
+        python = _find_python(spec)
+        nodes = spec.nodes.max
+        shares = _gpu_shares(nodes, {**os.environ, **spec.env}) if not self.opts.share_gpus else None
+        gpus = len(shares[0]) if shares else len(facts.gpus({**os.environ, **spec.env}))
+        workers = max(1, gpus) if spec.workers_per_node == "auto" else spec.workers_per_node
+        job: dict[str, Any] = {
+            **spec.for_agents(),
+            "run": run_dir.name,
+            "folder": str(run_dir),
+            "rendezvous": {"file": str(run_dir / "rendezvous.json")},
+            "master_addr": _ADDR,
+            "max_nodes": nodes,
+            "workers": workers,
+            "sigterm_means": "cancelled",
+            "shares_host": nodes > 1,
+            "node_env": [{"CUDA_VISIBLE_DEVICES": ",".join(ids)} for ids in shares] if shares else None,
+        }
+        host = os.uname().nodename
+        rows = tuple(PlannedNode(node_rank=rank, host=host, workers=workers) for rank in range(nodes))
+        return LocalPlan(run_dir=run_dir, python=python, job=job, nodes=rows)
+
+    def render(self, plan: LocalPlan) -> Mapping[str, str]:
+        """`spec.json` and a shell script that starts the same agents by hand."""
+        lines = [
+            "#!/bin/sh",
+            "# Starts the agents of this run; agent.pyz and spec.json are beside this file.",
+            "set -e",
+        ]
+        lines += [f"cd {shlex.quote(plan.job['cwd'])}"]
+        lines += [f"{shlex.join(plan.argv(node.node_rank))} &" for node in plan.nodes]
+        return {"spec.json": _spec_text(plan), "start.sh": "\n".join([*lines, "wait", ""])}
+
+    def submit(self, plan: LocalPlan) -> Handle:
+        """Write the spec and the agent, start one detached agent per node."""
+        with storage.storage_errors(plan.run_dir):
+            (plan.run_dir / "spec.json").write_text(_spec_text(plan), encoding="utf-8")
+            (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
+        return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes))
+
+    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int) -> Handle:
+        agents: list[dict[str, Any]] = []
+        handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
+        try:
+            for rank in range(nodes):
+                folder = run_dir / "nodes" / str(rank)
+                folder.mkdir(parents=True, exist_ok=True)
+                out, err = folder / "stream", folder / "stderr"
+                identity = proc.start_detached(_argv(run_dir, python, rank), cwd=cwd, env=os.environ, stdout=out, stderr=err)
+                agents.append({"pid": identity.pid, "start_ticks": identity.start_ticks})
+        except BaseException as error:  # an interrupt, too: no agent may be left without a run
+            self.cancel(handle, force=True)
+            if not isinstance(error, OSError):
+                raise
+            raise StorageError(f"{run_dir}: {error.strerror}") from error
+        return handle
+
+    def requeue(self, handle: Handle, attempt: int) -> Handle:
+        """Start the same agents again, when all have ended."""
+        if any(identity.alive() for identity in _agents(handle)):
+            raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+        run_dir = Path(handle["run_dir"])
+        job = storage.read_json(run_dir / "spec.json")
+        if job is None:
+            raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
+        storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, "attempt": attempt, "session": str(attempt)}))
+        return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]))
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """Which agents still run, by pid and start time."""
+        alive = [identity.alive() for identity in _agents(handle)]
+        return Liveness(nodes=tuple("running" if up else "ended" for up in alive))
+
+    def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> FileStream:
+        """The files that the agents write."""
+        return FileStream(Path(handle["run_dir"]), len(handle["agents"]), offsets or {})
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """SIGTERM to every agent; `force` is the second SIGTERM, at which an agent kills its workers."""
+        for identity in _agents(handle):
+            identity.send(signal.SIGTERM)
+        if force:
+            time.sleep(0.05)  # two signals at one moment would be one
+            for identity in _agents(handle):
+                identity.send(signal.SIGTERM)
+        for node, identity in enumerate(_agents(handle)):
+            if not identity.alive():
+                _remove_cgroup(Path(handle["run_dir"]) / "nodes" / str(node) / "agent.json")
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Agents pass every signal on."""
+        for identity in _agents(handle):
+            identity.send(signum)
+
+
+def _agents(handle: Handle) -> list[proc.Identity]:
+    return [proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"]]
+
+
+def _remove_cgroup(agent_json: Path) -> None:
+    """End what an agent that is gone could not end any more, where it had a cgroup for it."""
+    try:
+        path = json.loads(agent_json.read_text(encoding="utf-8")).get("cgroup")
+    except (OSError, ValueError):
+        return
+    if path:
+        cgroup.remove(path)
+
+
+def _argv(run_dir: Path, python: str, node_rank: int) -> tuple[str, ...]:
+    return (python, str(run_dir / "agent.pyz"), "--spec", str(run_dir / "spec.json"), "--node-rank", str(node_rank))
+
+
+def _spec_text(plan: LocalPlan) -> str:
+    return json.dumps(plan.job, indent=2) + "\n"
+
+
+def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
+    """An equal part of this machine's GPUs for each simulated node; None where there is nothing to divide."""
+    ids = facts.gpus(env)
+    if nodes == 1 or not ids:
+        return None
+    if len(ids) < nodes:
+        return [[ids[rank % len(ids)]] for rank in range(nodes)]
+    each = len(ids) // nodes
+    return [ids[rank * each : (rank + 1) * each] for rank in range(nodes)]
+
+
+def _find_python(spec: JobSpec) -> str:
+    """The interpreter for the workers: the one that was named, ours if it has torch, else the one on PATH if that has it."""
+    import shutil
+    from importlib.util import find_spec
+
+    if spec.python:
+        named = shutil.which(spec.python)
+        if named is None:
+            raise SpecError(f"python {spec.python!r} is not on PATH, or not executable")
+        candidates = [os.path.join(spec.cwd, named)]
+    else:
+        if find_spec("torch") is not None:
+            return sys.executable
+        candidates = list(filter(None, [shutil.which("python3") or shutil.which("python")]))
+    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    for candidate in candidates:
+        if proc.run([candidate, "-c", probe], timeout_s=20).returncode == 0:
+            return candidate
+    looked = " and ".join(dict.fromkeys([*([] if spec.python else [sys.executable]), *candidates]))
+    raise BackendUnavailableError(
+        f"no torch here: looked in {looked}",
+        hint="pip install 'distlaunch[train]', or name an interpreter that has it: --python PATH",
+    )
+
+
+BACKEND = LocalBackend

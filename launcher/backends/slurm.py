@@ -1,0 +1,297 @@
+"""Slurm: one sbatch file per run, whose text a person can read, sign and submit by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher import bundle, output, storage
+from launcher.backends import _slurm_control, _slurm_step
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._files import FileStream
+from launcher.backends._slurm_options import SlurmOptions
+from launcher.backends._slurm_states import (
+    ending,
+    explain,
+    from_accounting,
+    job_of,
+    lost_host,
+    meaning,
+    not_started,
+)
+from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
+from launcher.spec import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.backends._base import NodeState
+    from launcher.backends._slurm_step import Allocation
+    from launcher.backends._submitit import Queue
+    from launcher.spec import JobSpec
+
+_SNAPSHOT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmPlan:
+    """The job file, and the spec that its agents read."""
+
+    run_dir: Path
+    text: str
+    job: dict[str, Any]
+    nodes: tuple[PlannedNode, ...]
+    bundled: bool
+    """The script is one of ours and travels with the run."""
+
+    name: str
+    """Of the job."""
+
+    within: Allocation | None
+    """The allocation in which it is a step; None: a job of its own."""
+
+    copied: Path | None
+    """The folder of which the run gets a copy."""
+
+    tasks: tuple[int, ...]
+    """Indices of a job array."""
+
+    @property
+    def master(self) -> str:
+        """Known when Slurm has given the nodes."""
+        return "the first node:chosen at start"
+
+    def to_json(self) -> dict[str, Any]:
+        """The job file's text and the spec."""
+        return {"sbatch": self.text, "spec": self.job}
+
+
+class SlurmBackend(Backend[SlurmPlan]):
+    """Submits through submitit; follows by files on the shared file system, asks squeue only now and then."""
+
+    name: ClassVar[str] = "slurm"
+    summary: ClassVar[str] = "Run as a Slurm job, from a login node."
+    options: ClassVar[type] = SlurmOptions
+    _queue: ClassVar[Queue | None] = None
+
+    @property
+    def may_start_again(self) -> bool:
+        """Slurm requeues what it preempted or what lost a node; where it may not, too, it alone knows why it stopped a job."""
+        return self._within() is None
+
+    def _within(self) -> Allocation | None:
+        return None if self.opts.new_job else _slurm_step.allocation(os.environ)
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> SlurmPlan:
+        """The job file and the spec; asks Slurm nothing."""
+        from launcher.backends import _slurm_script
+
+        within = self._within()
+        tasks = _slurm_script.indices(self.opts.array) if self.opts.array else ()
+        if within and tasks:
+            raise SpecError(
+                f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
+            )
+        nodes = _slurm_step.nodes_of(spec.nodes, within) if within else spec.nodes.max
+        copied, moved = self._copied(spec, run_dir)
+        lead_s = parse_duration(self.opts.lead, "lead")
+        job: dict[str, Any] = {
+            **spec.for_agents(),
+            "run": run_dir.name,
+            "command": [moved(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
+            "cwd": moved(spec.cwd),
+            "folder": str(run_dir),
+            "rendezvous": {"file": str(run_dir / "rendezvous.json")},
+            "max_nodes": nodes,
+            "signals_reach_workers": True,
+            "end_signal": "SIGURG",
+            "lead_s": lead_s,
+            "time_limit_s": spec.time_limit_s if within else None,  # of a job of its own, Slurm keeps it
+            **({"array": True} if tasks else {}),
+        }
+        python = spec.python or ("python3" if self.opts.container_image else _default_python())
+        agent = (python, str(run_dir / "agent.pyz"), "--spec", str(run_dir / "spec.json"), "--slurm")
+        text = _slurm_script.render(spec, self.opts, run_dir, agent, cwd=job["cwd"], within=within, lead_s=lead_s)
+        workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+        rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
+        bundled = spec.kind == "script" and Path(spec.command[0]).parent == bundle.data("train")
+        return SlurmPlan(
+            run_dir=run_dir, text=text, job=job, nodes=tuple(rows), bundled=bundled,
+            name=spec.name, within=within, copied=copied, tasks=tasks,
+        )  # fmt: skip
+
+    def _copied(self, spec: JobSpec, run_dir: Path) -> tuple[Path | None, Callable[[str], str]]:
+        """The folder that a snapshot is made of, and where a path in it, or of a bundled script, is found in the run's folder."""
+        from launcher import snapshot
+
+        places = {str(bundle.data("train")): run_dir / "payload"}
+        root = snapshot.root(Path(spec.cwd)) if self.opts.snapshot else None
+        if root is not None:
+            places[str(root)] = run_dir / "snapshot"
+
+        def moved(path: str) -> str:
+            for old, new in places.items():
+                if os.path.isabs(path) and Path(path).is_relative_to(old):
+                    return str(new / os.path.relpath(path, old))
+            return path
+
+        return root, moved
+
+    def render(self, plan: SlurmPlan) -> Mapping[str, str]:
+        """What `submit` writes and sends."""
+        name = "step.sh" if plan.within else "job.sbatch"
+        return {name: plan.text, "spec.json": json.dumps(plan.job, indent=2) + "\n"}
+
+    def submit(self, plan: SlurmPlan) -> Handle:
+        """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""
+        if plan.within is None:
+            if shutil.which("sbatch") is None:
+                raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
+            _slurm_control.check_size(self.opts.partition, plan.job["min_nodes"])
+        try:
+            for name, text in self.render(plan).items():
+                (plan.run_dir / name).write_text(text, encoding="utf-8")
+            (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
+            if plan.bundled:
+                shutil.copytree(bundle.data("train"), plan.run_dir / "payload", ignore=shutil.ignore_patterns("__pycache__"))
+            for task in plan.tasks:
+                (plan.run_dir / "tasks" / str(task)).mkdir(parents=True)
+        except OSError as error:
+            raise StorageError(f"{plan.run_dir}: {error.strerror}") from error
+        if plan.copied:
+            self._copy(plan)
+        handle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
+        if plan.within:
+            if useless := _slurm_step.useless(self.opts):
+                output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")
+            return {**handle, **_slurm_step.start(plan.run_dir, plan.job["cwd"], plan.within)}
+        job_id = _slurm_control.send(self._jobs(), plan.run_dir, plan.text)
+        return {**handle, "job_id": job_id, "comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name}
+
+    def _copy(self, plan: SlurmPlan) -> None:
+        from launcher import snapshot
+
+        assert plan.copied is not None
+        copy = plan.run_dir / "snapshot"
+        script = os.path.relpath(os.path.join(plan.job["cwd"], plan.job["command"][0]), copy)
+        found = snapshot.collect(
+            plan.copied, limit_bytes=_SNAPSHOT_BYTES, also=[script], leave_out=[plan.run_dir.parent], keep_outside_links=True
+        )
+        for warning in found.warnings:
+            output.warn(warning)
+        found.copy_to(copy)
+        Path(plan.job["cwd"]).mkdir(parents=True, exist_ok=True)  # a folder without files of its own
+
+    def requeue(self, handle: Handle, attempt: int) -> Handle:
+        """Slurm starts a job again that runs; when it has ended, the same file is submitted once more."""
+        if "step" in handle:
+            raise RequestError(f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation")
+        run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
+        row = self._jobs().of(handle, now=True)
+        if row is not None and meaning(row["state"]) == "pending":
+            raise RequestError(f"job {job_id} waits already: {explain(row['reason'])}")
+        if row is not None and meaning(row["state"]) != "ended":
+            _slurm_control.control("scontrol", "requeue", job_id)
+            return handle
+        if "task" in handle:
+            raise RequestError(f"task {handle['task']} has ended", hint=f"launch it anew with --array {handle['task']}")
+        spec = storage.read_json(run_dir / "spec.json")
+        if spec is None:
+            raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
+        storage.write_whole(run_dir / "spec.json", storage.encode_json({**spec, "attempt": attempt}))
+        text = (run_dir / "job.sbatch").read_text(encoding="utf-8")
+        return {**handle, "job_id": _slurm_control.send(self._jobs(), run_dir, text, besides=job_id)}
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """squeue first, sacct for what has left the queue; without accounting, what left the queue has ended."""
+        if "step" in handle:
+            return _slurm_step.liveness(handle)
+        job_id = job_of(handle)
+        row = self._jobs().of(handle, now=_last_word_said(handle))
+        found: NodeState
+        if row is not None:
+            found, said = meaning(row["state"]), row["state"]
+            if found == "pending":
+                start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
+                said = f"job {job_id} waits: {explain(row['reason'])}{start}"
+        elif not self._jobs().reached:
+            found, said = "unknown", "squeue does not answer"
+        else:
+            state = from_accounting(handle)
+            found, said = (meaning(state), state) if state else ("ended", "")
+        cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
+        if cause and cause["class"] == "node" and (host := lost_host(_folder(handle) / "job.out")):
+            cause["host"] = host
+        states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
+        if found == "running" or not causes:  # srun waits for the others where one of its tasks is over before it began
+            silent = (rank for rank in range(handle["nodes"]) if not (_folder(handle) / f"nodes/{rank}/stream").exists())
+            for rank, (host, why) in zip(silent, not_started(_folder(handle) / "job.out").items(), strict=False):
+                states[rank] = "ended"
+                causes[rank] = {"class": "node", "message": f"the agent could not start on {host}: {why}", "host": host}
+        return Liveness(nodes=tuple(states), detail=said, causes=causes)
+
+    def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> FileStream:
+        """The files that the agents write; following costs the controller nothing."""
+        return FileStream(_folder(handle), handle["nodes"], offsets or {}, job_output=True)
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """A waiting job is cancelled; a running one's agents are told, and give the workers their grace time.
+
+        A plain scancel would reach the workers before their agent could tell them the deadline.
+        """
+        if "step" in handle:
+            _slurm_step.send(handle, *([signal.SIGKILL] if force else [signal.SIGURG]))
+            return
+        job_id = job_of(handle)
+        if force:
+            _slurm_control.control("scancel", "--signal=KILL", job_id)
+            _slurm_control.control("scancel", job_id)
+        else:
+            if self.may_start_again:  # else a preemption meanwhile would start it again
+                _slurm_control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)
+            _slurm_control.control("scancel", "--state=PENDING", job_id)
+            asked = (_folder(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
+            _slurm_control.control("scancel", f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Slurm signals every process of the step."""
+        if "step" in handle:
+            _slurm_step.send(handle, signum)
+        else:
+            _slurm_control.control("scancel", f"--signal={signal.Signals(signum).name.removeprefix('SIG')}", job_of(handle))
+
+    def _jobs(self) -> Queue:
+        from launcher.backends._submitit import Queue
+
+        SlurmBackend._queue = SlurmBackend._queue or Queue()
+        return SlurmBackend._queue
+
+
+def _folder(handle: Handle) -> Path:
+    return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))
+
+
+def _last_word_said(handle: Handle) -> bool:
+    """Whether the first node's agent has ended: then Slurm's word is worth a question at once."""
+    try:
+        with open(_folder(handle) / "nodes/0/stream", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            return file.read().rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
+    except OSError:
+        return False
+
+
+def _default_python() -> str:
+    """Our own interpreter where it has torch, as on a file system that all nodes share; else the nodes' python3."""
+    from importlib.util import find_spec
+
+    return os.path.abspath(sys.executable) if find_spec("torch") is not None else "python3"
+
+
+BACKEND = SlurmBackend

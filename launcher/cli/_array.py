@@ -1,0 +1,101 @@
+"""A job array as one run: its state is that of its tasks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher import output, runs, summary
+from launcher.cli import _observe
+from launcher.errors import LaunchError, StorageError
+from launcher.outcome import EXIT_CODES
+
+if TYPE_CHECKING:
+    from launcher.interrupts import Interrupts
+    from launcher.runs import Run
+
+_POLL_S = (1.0, 10.0)
+_LOOK_S = 0.1
+_WORST_FIRST = ("failed", "timeout", "preempted", "cancelled")
+
+
+def state(run: Run) -> dict[str, Any]:
+    """What the states of the tasks add up to, as `Outcome.to_json` has it, with `tasks`; written down once all are final."""
+    found = [(task, _observe.state_of(task)) for task in map(run.task, run.tasks)]
+    tasks = [
+        {"run": task.id, **{key: of.get(key) for key in ("state", "exit_code", "cause", "duration_s")}} for task, of in found
+    ]
+    counts = Counter(str(of["state"]) for of in tasks)
+    whole: dict[str, Any] = {"state": _whole(counts), "tasks": tasks, "nodes": [], "restarts": 0}
+    whole["exit_code"] = EXIT_CODES.get(whole["state"])
+    whole["cause"] = next((of["cause"] for of in tasks if of["cause"] and of["state"] == whole["state"]), None)
+    whole["detail"] = ", ".join(f"{count} {word}" for word, count in counts.items())
+    if whole["exit_code"] is not None:
+        with suppress(StorageError):
+            runs.finish(run, whole)
+    return whole
+
+
+def _whole(counts: Counter[str]) -> str:
+    """The worst of final states; while some go on, whether any runs."""
+    if all(word in EXIT_CODES for word in counts):
+        return next((word for word in _WORST_FIRST if word in counts), "success")
+    if set(counts) & {"running", "starting", "stopping"}:
+        return "running"
+    return "pending" if "pending" in counts else "unknown"
+
+
+def follow(run: Run, interrupts: Interrupts) -> int:
+    """Tell of each task's end; Ctrl-C cancels all. Returns the exit code."""
+    told: set[str] = set()
+    since, obeyed, pause, next_look = time.monotonic(), 0, _POLL_S[0], 0.0
+    while True:
+        if interrupts.stops > obeyed:
+            obeyed, next_look = interrupts.stops, 0.0
+            _cancel(run, force=obeyed > 1)
+        if time.monotonic() < next_look:
+            time.sleep(_LOOK_S)
+            continue
+        whole = state(run)
+        for task in whole["tasks"]:
+            if task["exit_code"] is not None and task["run"] not in told:
+                told.add(task["run"])
+                _tell(run, task)
+        if whole["exit_code"] is not None:
+            return _end(run, whole, time.monotonic() - since)
+        next_look = time.monotonic() + pause
+        pause = _POLL_S[0] if obeyed else min(pause * 1.3, _POLL_S[1])
+
+
+def _tell(run: Run, task: dict[str, Any]) -> None:
+    took = summary.duration_or_none(task.get("duration_s"))
+    output.note(f"{task['run']}: {task['state']}" + (f" after {took}" if took else ""))
+    if task["exit_code"] and isinstance(task.get("cause"), dict):
+        index = int(task["run"].rpartition("/")[2])
+        for line in summary.cause_lines(task["cause"], run.task(index)):
+            output.note(f"  {line}")
+
+
+def _cancel(run: Run, *, force: bool) -> None:
+    output.note(f"killing {run.id}" if force else f"cancelling {run.id}; once more to kill it")
+    try:
+        for task in [run, *map(run.task, run.tasks)]:
+            runs.request_cancel(task, force=force)
+        _observe.backend_of(run).cancel(run.handle or {}, force=force)
+    except LaunchError as error:
+        output.warn(error.message)
+
+
+def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:
+    data = {"run": run.id, "path": str(run.path), **whole}
+    text = f"{whole['state']} after {summary.duration(took_s)}: {run.id}: {whole['detail']}"
+    if whole["state"] == "success":
+        output.note(text)
+        with suppress(output.StdoutClosedError):
+            output.result(data, "")
+    else:
+        output.report(text)
+        output.failed_result(f"run_{whole['state']}", whole["detail"], f"distlaunch ls {run.id}", data)
+    return int(whole["exit_code"])

@@ -1,0 +1,188 @@
+"""What all backend commands do: plan, submit, follow. Their parameters come from options dataclasses."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher import backends, config, output, runs, storage, summary
+from launcher.cli import _parameters
+from launcher.cli._request import LaunchOptions, resolve
+from launcher.errors import CommandError, LaunchError
+from launcher.options import JobOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from launcher.backends._base import Backend, Plan
+    from launcher.cli._request import Request
+    from launcher.interrupts import Interrupts
+
+SCRIPT_LAST = {"allow_interspersed_args": False}
+"""Everything after the first word that is no option belongs to the script."""
+
+
+def backend_command(name: str) -> Callable[..., int]:
+    """The function behind `distlaunch NAME`, with a parameter for each option of the job and of that backend."""
+    backend = backends.load(name)
+    cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Take settings from [clusters.NAME].")]
+    more = [_parameters.keyword("cluster", cluster, None), *_parameters.from_fields(backend.options)]
+    return launching(backend.summary, lambda values: launch(name, values), more)
+
+
+def launching(summary: str, run: Callable[[dict[str, Any]], int], parameters: list[inspect.Parameter]) -> Callable[..., int]:
+    """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets their values."""
+
+    def command(**values: Any) -> int:
+        return run(values)
+
+    script = typer.Argument(metavar="SCRIPT", show_default=False, help="Python file, or one that comes with distlaunch.")
+    args = typer.Argument(metavar="ARGS", show_default=False, help="The script's own; distlaunch reads none of them.")
+    shared = [
+        *_parameters.from_fields(JobOptions),
+        *parameters,
+        *_parameters.from_fields(LaunchOptions),
+        *_parameters.from_fields(config.GlobalOptions, leave_out=("runs_dir",)),
+    ]
+    ordered = [
+        _parameters.keyword("script", Annotated[str, script]),
+        _parameters.keyword("args", Annotated[list[str] | None, args], None),
+        *{item.name: item for item in shared}.values(),
+    ]
+    command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in ordered}
+    command.__doc__ = summary
+    return command
+
+
+def launch(backend_name: str | None, values: dict[str, Any]) -> int:
+    """Resolve, plan, and submit; then follow the run to its end. Returns the exit code."""
+    request = resolve(backend_name, values)
+    path = runs.root(request.runs_root) / runs.new_id(request.job.name)
+    plan: Plan = request.backend.plan(request.job, path)
+    if request.options.dry_run or request.options.render_to:
+        _render(request, plan)
+        return 0
+    # Imported here: only a launch pays for it.
+    from launcher.interrupts import Interrupts
+
+    run = _run(request, plan, path)
+    with Interrupts() as interrupts:
+        runs.create(run)
+        run = _submit(request.backend, plan, run, interrupts)
+        if request.options.detach and not interrupts.stops:
+            output.result({"run": run.id, "path": str(run.path)}, run.id)
+            return 0
+        return _follow(request, plan, run, interrupts)
+
+
+def _run(request: Request, plan: Plan, path: Path) -> runs.Run:
+    """What will be known of the run once it is over and this process is gone."""
+    return runs.Run(
+        id=path.name,
+        path=path,
+        created=round(time.time(), 3),
+        backend=request.backend_name,
+        options=asdict(request.backend.opts),
+        cluster=request.cluster,
+        command=request.job.command,
+        cwd=request.job.cwd,
+        nodes=str(request.job.nodes),
+        workers=str(request.job.workers_per_node),
+        plan={
+            "nodes": [asdict(node) for node in plan.nodes],
+            "master": plan.master,
+            "min_nodes": request.job.nodes.min,
+            "grace_s": request.job.grace_s,
+            "may_start_again": request.backend.may_start_again,
+            **({"tasks": list(tasks)} if (tasks := getattr(plan, "tasks", ())) else {}),
+        },
+    )
+
+
+def _submit(backend: Backend[Any], plan: Plan, run: runs.Run, interrupts: Interrupts) -> runs.Run:
+    """Send the plan; whatever goes wrong, the run's folder says how it ended, and nothing is left running."""
+    handle = None
+    try:
+        interrupts.check()
+        interrupts.impatient = True
+        handle = backend.submit(plan)
+        interrupts.impatient = False
+        return runs.record_handle(run, handle)
+    except BaseException as error:
+        interrupts.impatient = False
+        if handle is not None:
+            backend.cancel(handle)
+        stopped = interrupts.stops > 0 or isinstance(error, KeyboardInterrupt)
+        _finish_unsubmitted(run, "cancelled" if stopped else "failed", error)
+        if stopped and isinstance(error, Exception):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _finish_unsubmitted(run: runs.Run, state: str, error: BaseException) -> None:
+    message = "cancelled before it was submitted" if state == "cancelled" else f"not submitted: {error}"
+    cause = {"class": "cancelled" if state == "cancelled" else "submission", "message": message}
+    exit_code = 130 if state == "cancelled" else getattr(error, "exit_code", 4)
+    try:
+        runs.finish(run, {"state": state, "exit_code": exit_code, "cause": cause, "nodes": []})
+    except LaunchError as storage_error:
+        output.warn(storage_error.message)
+
+
+def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts) -> int:
+    from launcher.follow import Follower
+
+    output.note(summary.heading(run))
+    output.note(summary.plan_table(plan).rstrip("\n"))
+    if run.tasks:
+        from launcher.cli import _array
+
+        return _array.follow(run, interrupts)
+    since = time.monotonic()
+    outcome = Follower(run, request.backend, ranks=request.ranks, interrupts=interrupts, explain=request.options.explain).follow()
+    if outcome.exit_code is None:
+        raise CommandError(f"{run.id} has not ended", hint=f"distlaunch cancel --force {run.id}")
+    data = {"run": run.id, "path": str(run.path), **outcome.to_json()}
+    closing = summary.closing(run, outcome, time.monotonic() - since)
+    if outcome.state == "success":
+        output.note(closing)
+        # Whoever read our stdout may have seen enough; the run is what counts.
+        with suppress(output.StdoutClosedError):
+            output.result(data, "")
+    else:
+        output.report(closing)
+        message = str((outcome.cause or {}).get("message") or outcome.state)
+        output.failed_result(f"run_{outcome.state}", message, f"distlaunch logs {run.id}", data)
+    return outcome.exit_code
+
+
+def _render(request: Request, plan: Plan) -> None:
+    """Print, or write to files, what would be sent."""
+    texts = request.backend.render(plan)
+    table = summary.plan_table(plan)
+    folder = request.options.render_to
+    if folder:
+        with storage.storage_errors(folder):
+            os.makedirs(folder, exist_ok=True)
+        whole = {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | dict(
+            request.backend.payload(plan)
+        )
+        for name, content in whole.items():
+            path = os.path.join(folder, name)
+            with storage.storage_errors(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            storage.write_whole(path, content)
+    else:
+        output.note(table.rstrip("\n"))
+    human = "\n".join(os.path.join(folder, name) for name in texts) if folder else summary.files(texts)
+    nodes = [asdict(node) for node in plan.nodes]
+    data = {"backend": request.backend_name, "nodes": nodes, "master": plan.master, "files": dict(texts)}
+    output.result({**data, "plan": plan.to_json()}, human)

@@ -1,0 +1,51 @@
+"""Asks a run's backend about it, for the commands that look at runs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from launcher import config, output, runs, status
+from launcher.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.backends._base import Backend
+    from launcher.runs import Run
+
+
+def folder(fmt: str | None) -> Path:
+    """The folder of the run folders; sets how results are printed on the way."""
+    settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
+    output.setup(fmt=settings["output"].value)
+    return runs.root(settings["runs_dir"].value)
+
+
+def backend_of(run: Run) -> Backend[Any]:
+    """The backend that a run was submitted with, with the options of that time."""
+    # Imported here: a list of finished runs needs no backend.
+    from launcher import backends
+
+    cls = backends.load(run.backend)
+    known = {item.name for item in fields(cls.options)}
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in run.options.items()}
+    return cls(cls.options(**{key: value for key, value in options.items() if key in known}))
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    """The run's state as `Outcome.to_json` has it; the backend is asked once where the folder does not tell."""
+    if run.tasks and run.handle and run.result is None:
+        from launcher.cli import _array
+
+        return _array.state(run)
+    known = status.current(run)
+    if known is not None:
+        return known
+    if (seen := status.observe(run)).final:
+        return seen.to_json()
+    try:
+        return status.observe(run, backend_of(run).liveness(run.handle or {})).to_json()
+    except Exception as error:  # noqa: BLE001 - a damaged handle, a broken backend: one run must not break a listing
+        why = error.message if isinstance(error, LaunchError) else repr(error)
+        return {**status.observe(run).to_json(), "detail": f"{run.backend} cannot be asked: {why}"}

@@ -1,0 +1,48 @@
+"""`distlaunch config`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+import typer
+
+from launcher import backends, output
+from launcher import config as settings
+from launcher.cli._parameters import OutputOption  # noqa: TC001 - typer reads them
+from launcher.options import JobOptions
+
+
+def config(
+    cluster: Annotated[Optional[str], typer.Option(metavar="NAME", help="As this cluster has them.", show_default=False)] = None,
+    fmt: OutputOption = None,
+) -> None:
+    """Print every setting with where its value came from."""
+    loaded = settings.load()
+    general = loaded.resolve(settings.GlobalOptions, flags={"output": fmt})
+    output.setup(fmt=general["output"].value)
+    # All are checked, so that this command finds a mistake before a launch does.
+    profiles = {name: loaded.cluster(name, _options_of) for name in loaded.cluster_names()}
+    chosen = loaded.cluster(cluster, _options_of) if cluster else None
+    found = {**general, **loaded.resolve(JobOptions, cluster=chosen)}
+    if chosen:
+        found |= loaded.resolve(_options_of(chosen.backend), cluster=chosen)
+    rows = [(key, _shown(item.value), item.source) for key, item in found.items()]
+    text = output.table(("SETTING", "VALUE", "FROM"), rows)
+    if profiles:
+        text += "\n" + output.table(("CLUSTER", "BACKEND"), [(item.name, item.backend) for item in profiles.values()])
+    data = {
+        "files": [file.path for file in loaded.files],
+        "settings": {key: {"value": item.value, "source": item.source} for key, item in found.items()},
+        "clusters": {item.name: {"backend": item.backend} for item in profiles.values()},
+    }
+    output.result(data, text)
+
+
+def _options_of(name: str) -> type:
+    return backends.load(name).options
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return ", ".join(value) or None
+    return str(value).lower() if isinstance(value, bool) else value if value != "" else None

@@ -1,0 +1,198 @@
+"""`distlaunch doctor BACKEND|--on CLUSTER`: a short job on the nodes, whose reports are compared with one another."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher import backends, config, examine, output, quarantine, runs, summary
+from launcher.agent.protocol import Event, Output
+from launcher.cli import _launch
+from launcher.cli._parameters import PlainCommand, from_fields, keyword
+from launcher.cli._request import resolve
+from launcher.errors import RequestError, SpecError
+from launcher.options import option
+from launcher.reader import StreamReader
+
+if TYPE_CHECKING:
+    from launcher.agent.protocol import Record
+    from launcher.cli._request import Request
+    from launcher.examine import Finding
+    from launcher.runs import Run
+
+CONTEXT_SETTINGS = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
+"""All words are read by the command of the backend that the first one, or --on, names."""
+
+_PREFIX = "doctor: "
+_COLLECT_S = 15.0
+_MARKS = {"ok": "OK", "warn": "warn", "fail": "FAIL"}
+_STYLES = {"OK": "green", "warn": "yellow", "FAIL": "red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """What doctor itself takes; the rest are the job's and the backend's options."""
+
+    seconds: float = option(5.0, metavar="S", help="Seconds of arithmetic on each GPU or processor.")
+    quarantine: bool = option(False, flags=("--quarantine",), help="Later runs on this cluster leave hosts that failed out.")
+    release: tuple[str, ...] = option((), metavar="HOST", help="Take a host off that list; examines nothing.")
+
+
+def doctor(ctx: typer.Context) -> int:
+    """Examine a cluster's nodes: versions, clocks, disks, limits, network, GPUs, speed, links."""
+    words = list(ctx.args)
+    name = words.pop(0) if words and words[0] in backends.names() else None
+    asks = not words or words[0] in ("-h", "--help")
+    named = any(word == "--on" or word.startswith("--on=") for word in words)
+    if name is None and not named and not asks:
+        raise RequestError(f"doctor {words[0]}: where?", hint=f"distlaunch doctor {'|'.join(backends.names())}, or --on CLUSTER")
+    command = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    cluster = Annotated[str | None, typer.Option("--on", metavar="NAME", help="Take settings from [clusters.NAME].")]
+    more = [
+        keyword("on", cluster, None),
+        *from_fields(DoctorOptions),
+        *(from_fields(backends.load(name).options) if name else []),
+    ]
+    function = _launch.launching(str(doctor.__doc__), lambda values: _examine(name, values), more)
+    command.command(cls=PlainCommand, context_settings=_launch.SCRIPT_LAST)(function)
+    prog = f"distlaunch doctor {name or ('--on CLUSTER' if named else 'BACKEND')}"
+    with typer.main.get_command(command).make_context(prog, ["--help"] if asks and not name else [*words, "doctor.py"]) as inner:
+        return int(inner.command.invoke(inner) or 0)
+
+
+def _examine(name: str | None, values: dict[str, Any]) -> int:
+    """Run the job, collect what its nodes say, compare, print; 1 where a check failed."""
+    own = DoctorOptions(**{item.name: values[item.name] for item in fields(DoctorOptions) if values.get(item.name) is not None})
+    values = {**values, "cluster": values["on"], "env": [*(values["env"] or []), "DISTLAUNCH_FACTS=full"]}
+    values["args"] = ["--seconds", f"{own.seconds:g}"]
+    if own.release:
+        return _release(values["cluster"], tuple(own.release))
+    request = replace(resolve(name, values), ranks=frozenset())
+    if own.quarantine and not request.cluster:
+        raise SpecError("--quarantine needs a cluster to keep the list for", hint="distlaunch doctor --on CLUSTER --quarantine")
+    run, exit_code = _run(request)
+    if run is None:
+        return exit_code
+    reports, facts = _collect(request, run)
+    findings = examine.examine(reports, facts)
+    hosts = dict(enumerate(run.hosts)) | {report["node"]: report["host"] for report in reports}
+    silent = sorted(set(range(len(run.hosts))) - {report["node"] for report in reports})
+    if own.quarantine:
+        bad = {hosts[f.node]: f"{f.check}: {f.reason}" for f in findings if f.status == "fail" and f.node not in silent}
+        quarantine.add(str(request.cluster), bad, os.environ)
+    return _show(run, hosts, silent, findings, exit_code)
+
+
+def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
+    if not cluster:
+        raise SpecError("--release needs the cluster whose list it is", hint="distlaunch doctor --on CLUSTER --release HOST")
+    config.load().cluster(cluster, lambda name: backends.load(name).options)
+    if unknown := [host for host in hosts if host not in quarantine.hosts(cluster, os.environ)]:
+        listed = ", ".join(quarantine.hosts(cluster, os.environ)) or "no host"
+        raise SpecError(f"{unknown[0]} is not in {cluster}'s quarantine", hint=f"in it: {listed}")
+    quarantine.release(cluster, hosts, os.environ)
+    left = quarantine.hosts(cluster, os.environ)
+    output.result({"cluster": cluster, "quarantined": left}, f"left out of {cluster}: {', '.join(left) or 'no host'}")
+    return 0
+
+
+def _run(request: Request) -> tuple[Run | None, int]:
+    """Send the job and follow it to its end; None where nothing was sent (--dry-run)."""
+    from launcher.follow import Follower
+    from launcher.interrupts import Interrupts
+
+    path = runs.root(request.runs_root) / runs.new_id(request.job.name)
+    plan = request.backend.plan(request.job, path)
+    if request.options.dry_run or request.options.render_to:
+        _launch._render(request, plan)
+        return None, 0
+    run = _launch._run(request, plan, path)
+    with Interrupts() as interrupts:
+        runs.create(run)
+        run = _launch._submit(request.backend, plan, run, interrupts)
+        output.note(f"{summary.heading(run)}: examining {len(plan.nodes)} node{'s' * (len(plan.nodes) > 1)}")
+        outcome = Follower(run, request.backend, ranks=request.ranks, interrupts=interrupts).follow()
+    if outcome.state != "success":
+        output.warn(f"the job did not end well: {(outcome.cause or {}).get('message') or outcome.state}")
+    return run, outcome.exit_code if outcome.exit_code is not None else 4
+
+
+class _Collector:
+    """Takes the ranks' reports and each node's facts out of the agent streams."""
+
+    def __init__(self) -> None:
+        self.reports: list[dict[str, Any]] = []
+        self.facts: dict[int, dict[str, Any]] = {}
+        self.notes: dict[int, list[str]] = {}
+        self.done = 0
+        self._lines: dict[tuple[int, int], bytes] = {}
+
+    def take(self, node: int, record: Record) -> None:
+        """One record of that node."""
+        if isinstance(record, Output) and not record.stderr:
+            line = self._lines.pop((node, record.rank), b"") + record.data
+            if not record.ends_line:
+                self._lines[node, record.rank] = line
+            elif line.startswith(_PREFIX.encode()):
+                self.reports.append(json.loads(line[len(_PREFIX) :]))
+        elif isinstance(record, Event):
+            self.done += record.name == "done"
+            if record.name == "facts":
+                self.facts[node] = record.fields
+            elif record.name == "fabric":
+                self.notes[node] = list(record.fields.get("notes") or ())
+
+
+def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
+    """What the streams hold, from their start."""
+    stream = request.backend.open_stream(run.handle or {})
+    readers = {node: StreamReader(None) for node in range(len(run.hosts))}
+    found = _Collector()
+    limit = time.monotonic() + _COLLECT_S
+    try:
+        while found.done < len(run.hosts) and time.monotonic() < limit:
+            for chunk in stream.read(0.5):
+                for record in readers[chunk.node].feed(chunk.data):
+                    found.take(chunk.node, record)
+    finally:
+        stream.close()
+    facts = {node: {**about, "notes": found.notes.get(node, [])} for node, about in found.facts.items()}
+    return sorted(found.reports, key=lambda report: int(report["rank"])), facts
+
+
+def _show(run: Run, hosts: dict[int, str], silent: list[int], findings: list[Finding], job_code: int) -> int:
+    """The table, then what is wrong with the way out; the exit code."""
+    rows = []
+    for node, host in sorted(hosts.items()):
+        marks = [
+            "-" if node in silent and check not in ("network", "gpu", "limits") else _mark(findings, node, check)
+            for check in examine.CHECKS
+        ]
+        rows.append((host, node, *marks))
+    text = [output.table(("HOST", "NODE", *(check.upper() for check in examine.CHECKS)), rows).rstrip("\n")]
+    for finding in sorted(findings, key=lambda f: (f.status != "fail", f.node)):
+        mark = output.paint(_MARKS[finding.status], _STYLES[_MARKS[finding.status]], output.STDOUT)
+        text += [f"{mark}  {hosts[finding.node]}: {finding.check}: {finding.reason}", f"      {finding.fix}"]
+    text += [f"FAIL  {hosts[node]}: no report came from it: distlaunch logs {run.id} --node {node}" for node in silent]
+    failed = bool(silent) or job_code != 0 or examine.worst(findings) == "fail"
+    data = {
+        "run": run.id,
+        "nodes": [{"node": node, "host": host, "reported": node not in silent} for node, host in sorted(hosts.items())],
+        "findings": [{"host": hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in findings],
+    }
+    output.result({**data, "ok": not failed}, "\n".join(text))
+    return job_code if job_code not in (0, 1) else int(failed)
+
+
+def _mark(findings: list[Finding], node: int, check: str) -> str:
+    return _MARKS[examine.worst(finding for finding in findings if finding.node == node and finding.check == check)]

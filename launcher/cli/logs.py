@@ -1,0 +1,115 @@
+"""`distlaunch logs RUN`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from launcher import output, runs, status
+from launcher.agent.protocol import Foreign, Output
+from launcher.cli import _observe
+from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
+from launcher.errors import RequestError
+from launcher.reader import StreamReader, parse_ranks
+from launcher.worker_output import WorkerOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from launcher.agent.protocol import Record
+    from launcher.backends._base import Backend
+    from launcher.runs import Run
+
+_BLOCK_BYTES = 1 << 20
+_POLL_S = 3.0
+_NO_NODE = -1
+"""Stands for "nothing has come": what waits for the end of its line may have waited long enough."""
+
+
+def logs(
+    run: RunArgument,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends; Ctrl-C only stops watching.")] = False,
+    rank: Annotated[str, typer.Option(metavar="all|0,3-5", help="Only lines of these ranks.")] = "all",
+    node: Annotated[Optional[int], typer.Option(metavar="N", help="Only lines from this node.", show_default=False)] = None,
+    fmt: OutputOption = None,
+) -> None:
+    """Print what a run's workers wrote: their stdout to stdout, their stderr to stderr."""
+    found = runs.find(_observe.folder(fmt), run)
+    if found.tasks:
+        raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
+    try:
+        ranks = parse_ranks(rank)
+    except ValueError:
+        raise RequestError(f"rank {rank!r} is no list of ranks", hint="write all, or 0,3-5") from None
+    if node is not None and not 0 <= node < len(found.hosts):
+        raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
+    workers = WorkerOutput(ranks, stdout=output.STDOUT)
+    numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
+    readers = {number: StreamReader(ranks) for number in numbers if node in (None, number)}
+    for number, data in _blocks(found, readers, follow=follow):
+        _show(readers[number].feed(data) if number in readers else (), number, workers, foreign=ranks is None)
+        if workers.closed:
+            raise output.StdoutClosedError
+    for number, reader in readers.items():
+        _show(reader.close(), number, workers, foreign=ranks is None)
+    workers.close()
+
+
+def _show(records: Iterable[Record], node: int, workers: WorkerOutput, *, foreign: bool) -> None:
+    now = time.monotonic()
+    for record in records:
+        if isinstance(record, Output):
+            workers.show(record, now)
+        elif foreign and isinstance(record, Foreign):
+            workers.end_line()
+            output.note(f"[{'job' if node == runs.JOB_OUTPUT else node}] " + record.data.decode(errors="surrogateescape"))
+    workers.flush(now)
+
+
+def _blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[int, bytes]]:
+    """Blocks of the nodes' streams, from the run's folder; of all nodes from the backend, where not all is there yet."""
+    paths = {node: run.stream_path(node) for node in nodes}
+    ended = run.handle is None or run.result is not None
+    if not ended and not follow:
+        _observe.backend_of(run).refresh(run.handle or {})
+    if ended or (not follow and any(path.exists() for path in paths.values())):
+        for number, path in paths.items():
+            yield from ((number, block) for block in _file_blocks(path))
+        return
+    yield from _live_blocks(run, _observe.backend_of(run), follow=follow)
+
+
+def _file_blocks(path: Path) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+    except FileNotFoundError:
+        return
+
+
+def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:
+    """What the backend's stream gives; to the run's end if `follow`, else until nothing comes any more."""
+    handle = run.handle or {}
+    stream = backend.open_stream(handle)
+    report = status.report_of(run)
+    readers = [StreamReader(frozenset()) for _ in run.hosts]
+    polled, alive = 0.0, tuple[str, ...]("unknown" for _ in run.hosts)
+    try:
+        while not report.outcome(alive).final:
+            chunks = stream.read(0.2 if follow else 2.0)
+            for chunk in chunks:
+                yield chunk.node, chunk.data
+                for record in readers[chunk.node].feed(chunk.data) if 0 <= chunk.node < len(readers) else ():
+                    report.add(chunk.node, record)
+            if not chunks and not follow:
+                return
+            if not chunks:
+                yield _NO_NODE, b""
+            if not chunks and time.monotonic() - polled > _POLL_S:
+                alive, polled = backend.liveness(handle).nodes, time.monotonic()
+    finally:
+        stream.close()

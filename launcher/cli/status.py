@@ -1,0 +1,66 @@
+"""`distlaunch status RUN`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output, runs, summary
+from launcher.cli import _observe
+from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
+
+if TYPE_CHECKING:
+    from launcher.runs import Run
+
+
+def status(run: RunArgument, fmt: OutputOption = None) -> None:
+    """Print a run's state, node by node."""
+    found = runs.find(_observe.folder(fmt), run)
+    state = _observe.state_of(found)
+    about = {
+        "run": found.id,
+        "path": str(found.path),
+        "backend": found.backend,
+        "cluster": found.cluster,
+        "command": list(found.command),
+        "cwd": found.cwd,
+        "created": found.created,
+    }
+    output.result({**about, **state}, _text(found, state))
+
+
+def _text(run: Run, state: dict[str, Any]) -> str:
+    detail = f" ({state['detail']})" if state.get("detail") else ""
+    lines = [
+        f"run      {run.id}",
+        f"state    {summary.state_text(str(state.get('state')))}{detail}",
+        f"on       {run.backend}" + (f", cluster {run.cluster}" if run.cluster else ""),
+        f"command  {summary.command_line(run.command)}",
+        f"created  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.created))} ({summary.age(run.created)} ago)",
+    ]
+    if isinstance(took := state.get("duration_s"), (int, float)):
+        again = summary.restarts(state.get("restarts") or 0, state.get("attempt") or 0)
+        lines.append(f"took     {summary.duration(took)}{again}")
+    lines.append(f"folder   {run.path}")
+    if isinstance(cause := state.get("cause"), dict):
+        told = summary.cause_lines(cause, run)
+        lines += ["", *told] if told else []
+    tasks = [task for task in state.get("tasks") or () if isinstance(task, dict)]
+    if tasks:
+        each = [(task["run"], task["state"], summary.duration_or_none(task.get("duration_s"))) for task in tasks]
+        lines += ["", output.table(("TASK", "STATE", "TOOK"), each).rstrip("\n")]
+    nodes = [node for node in state.get("nodes") or () if isinstance(node, dict)]
+    if nodes:
+        rows = [
+            (
+                node.get("node"),
+                node.get("host"),
+                summary.ranks_text(tuple(node.get("ranks") or ())),
+                node.get("workers"),
+                node.get("result") or node.get("stopping") or None,
+                summary.age(node.get("last_seen")),
+            )
+            for node in nodes
+        ]
+        lines += ["", output.table(("NODE", "HOST", "RANKS", "RUNNING", "RESULT", "LAST SEEN"), rows).rstrip("\n")]
+    return "\n".join(lines)

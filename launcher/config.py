@@ -1,0 +1,215 @@
+"""Settings in layers; every value knows where it came from.
+
+    defaults < /etc/distlaunch/config.toml < user file < project file < [clusters.NAME] < DISTLAUNCH_* < flags
+
+Which options exist is said by dataclasses (`launcher.options`); this module knows none by name but its own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from launcher.config_file import ConfigFile, close_first, project_file, read_file
+from launcher.errors import ConfigError, RequestError
+from launcher.options import JobOptions, option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+ENV_PREFIX = "DISTLAUNCH_"
+SYSTEM_FILE = "/etc/distlaunch/config.toml"
+PROJECT_FILE = "distlaunch.toml"
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalOptions:
+    """Settings of the command line itself, at the top level of a settings file."""
+
+    runs_dir: str = option("", metavar="DIR", help="Folder of the run folders; otherwise ~/.distlaunch/runs.")
+    output: str = option("human", metavar="human|json", help="How results are printed.")
+    log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from: `flag`, `DISTLAUNCH_NODES`, `/path/file.toml:12` or `default`."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProfile:
+    """One `[clusters.NAME]`, its keys merged over all files and checked."""
+
+    name: str
+    backend: str
+    values: Mapping[str, Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings files and the environment, read once; `load` makes it."""
+
+    files: tuple[ConfigFile, ...]
+    env: Mapping[str, str]
+
+    def resolve(
+        self, cls: type, *, flags: Mapping[str, Any] | None = None, cluster: ClusterProfile | None = None
+    ) -> dict[str, Setting]:
+        """Each field of the options class with its value and source; a flag of None was not given."""
+        layers = [self._section(file, cls) for file in self.files]
+        layers.append(dict(cluster.values) if cluster else {})
+        layers.append(self._from_env(cls))
+        layers.append({key: Setting(value, "flag") for key, value in (flags or {}).items() if value is not None})
+        return {
+            item.name: _pile([layer[item.name] for layer in layers if item.name in layer], item.default, item.metadata)
+            for item in fields(cls)
+        }
+
+    def cluster_names(self) -> list[str]:
+        """All clusters of all files, sorted."""
+        return sorted({name for file in self.files for name in file.tables("clusters")})
+
+    def cluster(self, name: str, options_of: Callable[[str], type]) -> ClusterProfile:
+        """The profile with its keys checked; `options_of` gives a backend's options class or raises `LaunchError`."""
+        parts = [(file, file.tables("clusters")[name]) for file in self.files if name in file.tables("clusters")]
+        if not parts:
+            known = close_first(name, self.cluster_names())
+            raise ConfigError(
+                f"unknown cluster {name!r}",
+                hint=f"known: {', '.join(known)}" if known else f"add [clusters.{name}] to a settings file",
+            )
+        backend, types = self._backend(name, parts, options_of)
+        values: dict[str, Setting] = {}
+        for file, table in parts:
+            own = {key: value for key, value in table.items() if key != "backend"}
+            values |= checked(file, f"clusters.{name}", own, types, ("backend",))
+        return ClusterProfile(name, backend, values)
+
+    def _backend(
+        self, name: str, parts: list[tuple[ConfigFile, dict[str, Any]]], options_of: Callable[[str], type]
+    ) -> tuple[str, dict[str, type]]:
+        """The cluster's backend, and the keys with their types that the cluster may have with it."""
+        given = [(file, table["backend"]) for file, table in parts if "backend" in table]
+        if not given:
+            where = parts[-1][0].where(f"clusters.{name}", "backend")
+            raise ConfigError(f"{where}: [clusters.{name}] names no backend", hint='add a line like backend = "slurm"')
+        file, backend = given[-1]
+        try:
+            options = options_of(str(backend))
+        except RequestError as error:
+            where = file.where(f"clusters.{name}", "backend")
+            raise ConfigError(f"{where}: {error.message} in [clusters.{name}]", hint=error.hint) from None
+        return str(backend), {**field_types(JobOptions), **field_types(options)}
+
+    def _section(self, file: ConfigFile, cls: type) -> dict[str, Setting]:
+        """What the file says of these options: global ones at its top level, job options in `[defaults]`."""
+        if cls is GlobalOptions:
+            top = {key: value for key, value in file.values.items() if key not in ("defaults", "clusters")}
+            return checked(file, "", top, field_types(cls), ("defaults", "clusters"))
+        if cls is JobOptions:
+            return checked(file, "defaults", file.table("defaults"), field_types(cls))
+        return {}
+
+    def _from_env(self, cls: type) -> dict[str, Setting]:
+        found = {}
+        for key, kind in field_types(cls).items():
+            name = ENV_PREFIX + key.upper()
+            if name in self.env:
+                found[key] = Setting(_from_text(self.env[name], kind, name), name)
+        return found
+
+
+def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config:
+    """Read the settings files that exist; `ConfigError` for one that is broken or cannot be read."""
+    env = os.environ if env is None else env
+    candidates = [env.get("DISTLAUNCH_SYSTEM_CONFIG") or SYSTEM_FILE, user_file(env), project_file(PROJECT_FILE, cwd)]
+    read = [read_file(path) for path in candidates if path]
+    config = Config(tuple(file for file in read if file), env)
+    for cls in (GlobalOptions, JobOptions):
+        config.resolve(cls)
+    return config
+
+
+def user_file(env: Mapping[str, str]) -> str | None:
+    """Path of the user's file; None without a home."""
+    base = env.get("XDG_CONFIG_HOME") or (os.path.join(env["HOME"], ".config") if env.get("HOME") else None)
+    return os.path.join(base, "distlaunch", "config.toml") if base else None
+
+
+def build(cls: type[T], settings: Mapping[str, Setting]) -> T:
+    """An instance of the options class with the resolved values."""
+    return cls(**{key: setting.value for key, setting in settings.items()})
+
+
+def field_types(cls: type) -> dict[str, type]:
+    """Each field of an options class with the plain type that it takes; `tuple` stands for `tuple[str, ...]`."""
+    hints = get_type_hints(cls)
+    return {item.name: getattr(hints[item.name], "__origin__", hints[item.name]) for item in fields(cls)}
+
+
+def checked(
+    file: ConfigFile, section: str, table: Mapping[str, Any], types: Mapping[str, type], more: tuple[str, ...] = ()
+) -> dict[str, Setting]:
+    """The table's values as settings; `ConfigError` for a key that is not in `types` or a value of another type."""
+    settings = {}
+    for key, value in table.items():
+        where = file.where(section, key)
+        place = f"in [{section}]" if section else "at the top level"
+        if key not in types:
+            what = "section" if isinstance(value, dict) else "key"
+            known = ", ".join(close_first(key, [*types, *more]))
+            raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=f"known: {known}")
+        settings[key] = Setting(_from_toml(value, types[key], f"{where}: {key}"), where)
+    return settings
+
+
+def _from_toml(value: Any, kind: type, what: str) -> Any:
+    """The value as the field's type. A number is taken for a text too: `nodes = 4`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is str and number:
+        return str(value)
+    if kind is float and number:
+        return float(value)
+    if kind is tuple and isinstance(value, list) and all(isinstance(part, (str, int, float)) for part in value):
+        return tuple(str(part) for part in value)
+    if type(value) is not kind:
+        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {value!r}")
+    return value
+
+
+def _from_text(text: str, kind: type, what: str) -> Any:
+    """The environment variable's text as the field's type; a list is comma-separated or a JSON array."""
+    try:
+        if kind is tuple:
+            return _list(text)
+        return _WORDS[text.strip().lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {text!r}") from None
+
+
+def _list(text: str) -> tuple[str, ...]:
+    """`a,b`; or `["a", "b,c"]` where a part holds a comma, as in NCCL_IB_HCA=mlx5_0,mlx5_1."""
+    if text.lstrip().startswith("["):
+        import json
+
+        return tuple(str(part) for part in json.loads(text))
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:
+    """The last layer's value; for options that add up, all layers' values with the last ones at the end."""
+    if not given:
+        return Setting(default, "default")
+    if not meta.get("adds_up"):
+        return given[-1]
+    values = tuple(dict.fromkeys(value for setting in given for value in setting.value))
+    return Setting(values, " + ".join(setting.source for setting in given))

@@ -1,0 +1,217 @@
+"""What the nodes' reports and facts say when they are compared with one another. Pure: asks nobody."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+T = TypeVar("T")
+Status = Literal["ok", "warn", "fail"]
+_GIB = 1 << 30
+_WORSE: dict[Status, int] = {"ok": 0, "warn": 1, "fail": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check on one node that is not as it should be."""
+
+    node: int
+    check: str
+    status: Status
+    reason: str
+    fix: str
+
+
+CHECKS = ("versions", "clock", "disk", "limits", "network", "gpu", "speed", "links")
+"""Columns of the table."""
+
+
+def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Everything that stands out. `reports` are one per rank, `facts` of each node what its agent read (`docs/fabric.md`)."""
+    first = [report for report in reports if report["local_rank"] == 0]
+    found = [*versions(first, facts), *clocks(first), *disks(first), *limits(facts), *network(facts), *gpus(facts)]
+    return [*found, *speed(reports), *links(reports)]
+
+
+def worst(findings: Iterable[Finding]) -> Status:
+    """Of all of them; ok where there are none."""
+    return max((finding.status for finding in findings), key=_WORSE.__getitem__, default="ok")
+
+
+def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
+    """Those that differ from what most nodes have."""
+    of: dict[int, dict[str, str]] = {report["node"]: dict(report["versions"]) for report in first}
+    for node, about in facts.items():
+        drivers = {gpu["driver"] for gpu in about["gpus"] if gpu["driver"]}
+        of.setdefault(node, {})["driver"] = ", ".join(sorted(drivers))
+    for what in ("python", "torch", "cuda", "nccl", "driver", "gpu"):
+        have = {node: about.get(what, "") for node, about in of.items()}
+        common = Counter(have.values()).most_common(1)[0][0] if have else ""
+        for node, value in have.items():
+            if value != common:
+                status: Status = "warn" if what in ("python", "driver", "gpu") else "fail"
+                reason = f"{what} {value or 'missing'}, where most nodes have {common or 'none'}"
+                yield Finding(node, "versions", status, reason, f"install {what} {common} there, or leave the node out")
+
+
+def clocks(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """More than a second from the median clock; beyond a minute certificates and rendezvous deadlines fail."""
+    if not first:
+        return
+    middle = statistics.median(report["clock_offset_s"] for report in first)
+    for report in first:
+        off = report["clock_offset_s"] - middle
+        if abs(off) > 1:
+            reason = f"clock {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the others"
+            status: Status = "fail" if abs(off) > 60 else "warn"
+            yield Finding(report["node"], "clock", status, reason, "start chrony or systemd-timesyncd there")
+
+
+def disks(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """Not writable, or nearly full."""
+    for report in first:
+        for path, about in report["disks"].items():
+            if about["error"]:
+                fix = f"free space in {path}, or see whose it is"
+                yield Finding(report["node"], "disk", "fail", f"{path}: {about['error']}", fix)
+            elif about["free"] < min(_GIB, about["total"] / 20):
+                reason = f"{path}: {about['free'] / 2**20:.0f} MiB of {about['total'] / 2**20:.0f} are free"
+                yield Finding(report["node"], "disk", "warn", reason, f"free space in {path}")
+
+
+def limits(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
+    """Too little locked memory for RDMA, too few open files, a /dev/shm as containers have it by default."""
+    for node, about in facts.items():
+        has = about["limits"]
+        memlock, rdma = has["memlock_bytes"], any(hca["state"] == "ACTIVE" for hca in about["hcas"])
+        if memlock is not None and memlock < _GIB and rdma:
+            fix = "LimitMEMLOCK=infinity for the service that starts jobs, or ulimit -l unlimited"
+            yield Finding(node, "limits", "fail", f"locked memory {memlock // 1024} KiB with RDMA devices", fix)
+        elif memlock is not None and memlock < 1 << 20:
+            yield Finding(node, "limits", "warn", f"locked memory {memlock // 1024} KiB", "ulimit -l unlimited")
+        if has["open_files"] is not None and has["open_files"] < 4096:
+            yield Finding(node, "limits", "warn", f"at most {has['open_files']} open files", "ulimit -n 65536")
+        if has["shm_bytes"] is not None and has["shm_bytes"] < _GIB:
+            fix = "start the container with --shm-size 16g or --ipc host"
+            yield Finding(node, "limits", "warn", f"shared memory (/dev/shm) of {has['shm_bytes'] / 2**20:.0f} MiB", fix)
+
+
+def network(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
+    """Ports that are down or slow where the same port elsewhere is not; MTUs that differ; notes of the nodes themselves."""
+    rates: dict[str, list[float]] = {}
+    mtus: dict[str, list[int]] = {}
+    for about in facts.values():
+        for hca in about["hcas"]:
+            rates.setdefault(hca["name"], []).append(_rate(hca))
+        for nic in _wires(about):
+            mtus.setdefault(nic["name"], []).append(nic["mtu"])
+    for node, about in facts.items():
+        for hca in about["hcas"]:
+            usual = statistics.median_high(rates[hca["name"]])
+            if _rate(hca) < usual:
+                reason = f"{hca['name']} is {hca['state']} at {_rate(hca):g} Gb/s, elsewhere it has {usual:g}"
+                yield Finding(node, "network", "fail", reason, "reseat or replace the cable, look at the switch's port")
+        for nic in _wires(about):
+            usual_mtu = statistics.median_high(mtus[nic["name"]])
+            if nic["mtu"] != usual_mtu:
+                reason = f"{nic['name']} has MTU {nic['mtu']}, elsewhere {usual_mtu}"
+                yield Finding(node, "network", "warn", reason, f"ip link set {nic['name']} mtu {usual_mtu}")
+        for note in about.get("notes", ()):
+            yield Finding(node, "network", "warn", note, "see docs/fabric.md")
+
+
+def _rate(hca: Mapping[str, Any]) -> float:
+    return float(hca["rate_gbps"]) if hca["state"] == "ACTIVE" else 0.0
+
+
+def _wires(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    kinds = ("physical", "bond", "ipoib", "vlan", "veth")
+    return [nic for nic in about["nics"] if nic["up"] and nic["addresses"] and nic["kind"] in kinds]
+
+
+def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
+    """Fewer than elsewhere, errors, a PCIe link that is narrower than it could be, missing NVLinks."""
+    usual = statistics.mode([len(about["gpus"]) for about in facts.values()]) if facts else 0
+    for node, about in facts.items():
+        if len(about["gpus"]) < usual:
+            reason = f"{len(about['gpus'])} GPUs, elsewhere {usual}"
+            yield Finding(node, "gpu", "fail", reason, "see dmesg for Xid errors; reboot the node")
+        for gpu in about["gpus"]:
+            if gpu["xid"]:
+                numbers = ", ".join(map(str, sorted(set(gpu["xid"]))))
+                reason = f"GPU {gpu['index']}: Xid {numbers}"
+                yield Finding(node, "gpu", "fail", reason, "see NVIDIA's Xid catalogue; reset or replace it")
+            if gpu["ecc_uncorrected"]:
+                reason = f"GPU {gpu['index']}: {gpu['ecc_uncorrected']} uncorrected ECC errors"
+                yield Finding(node, "gpu", "fail", reason, "drain the node and reset the GPU; replace it when they come again")
+            width = gpu["pcie"].rpartition("x")[2].split(" of ")
+            if len(width) == 2 and all(map(str.isdigit, width)) and int(width[0]) < int(width[1]):
+                reason = f"GPU {gpu['index']}: PCIe x{width[0]} of {width[1]}"
+                yield Finding(node, "gpu", "warn", reason, "reseat the card or its riser")
+            by_nvlink = {link.startswith("NV") for link in gpu["links"].values()}
+            if len(by_nvlink) > 1:
+                reason = f"GPU {gpu['index']}: no NVLink to some GPUs"
+                yield Finding(node, "gpu", "warn", reason, "nvidia-smi nvlink -s; restart nvidia-fabricmanager")
+
+
+def speed(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """Arithmetic far below the median of all ranks."""
+    if len(reports) < 3:
+        return  # two that differ: who is to say which is wrong
+    rates = [report["gemm_tflops"] for report in reports]
+    middle = statistics.median(rates)
+    deviation = statistics.median(abs(rate - middle) for rate in rates)
+    for report in reports:
+        part = report["gemm_tflops"] / middle
+        if part < 0.8 and middle - report["gemm_tflops"] > 4 * deviation:
+            reason = (
+                f"rank {report['rank']} (local {report['local_rank']}): {report['gemm_tflops']:.3g} TFLOP/s, "
+                f"{part:.0%} of the median {middle:.3g} (deviation {deviation:.2g})"
+            )
+            status: Status = "fail" if part < 0.5 else "warn"
+            yield Finding(report["node"], "speed", status, reason, "look at clocks, power cap, temperature, other jobs")
+
+
+def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """Hosts whose usual pair is far below that of other hosts; then single pairs between the others."""
+    node_of = {report["rank"]: report["node"] for report in reports}
+    hosts = {report["node"]: report["host"] for report in reports}
+    pairs = {
+        (report["rank"], other): max(report["gbytes_per_s"][other], 1e-9)
+        for report in reports
+        for other in range(report["rank"] + 1, len(reports))
+        if node_of[report["rank"]] != node_of.get(other, report["node"])
+    }
+    if len(hosts) < 3 or not pairs:
+        return  # of two, who is to say which is slow
+
+    own: dict[int, list[float]] = {node: [] for node in hosts}
+    for (a, b), rate in pairs.items():
+        own[node_of[a]].append(rate)
+        own[node_of[b]].append(rate)
+    usual: dict[int, float] = {node: statistics.median_high(rates) for node, rates in own.items()}
+    bad, middle = _far_below(usual)
+    bad = [node for node in bad if max(own[node]) < middle]
+    for node in bad:
+        reason = f"{usual[node]:.3g} GB/s with most hosts; a host's median is {middle:.3g}"
+        yield Finding(node, "links", "fail", reason, "its cable, port or NIC: see ethtool, and the switch's error counters")
+    slow, middle = _far_below({(a, b): rate for (a, b), rate in pairs.items() if not {node_of[a], node_of[b]} & set(bad)})
+    for a, b in slow:
+        reason = f"{pairs[a, b]:.3g} GB/s to {hosts[node_of[b]]}, {pairs[a, b] / middle:.0%} of the median pair"
+        yield Finding(node_of[a], "links", "warn", reason, "the path between these two: a link between their switches")
+
+
+def _far_below(rates: Mapping[T, float]) -> tuple[list[T], float]:
+    """Those below half of the median and further from it than is usual, slowest first; and the median."""
+    if len(rates) < 3:
+        return [], 0.0
+    middle = statistics.median_high(rates.values())
+    spread = statistics.median_low(abs(math.log(rate / middle)) for rate in rates.values())
+    far = {key: rate for key, rate in rates.items() if math.log(middle / rate) > max(math.log(2), 4 * spread)}
+    return sorted(far, key=lambda key: far[key]), middle

@@ -1,0 +1,220 @@
+"""Follows a run to its end: shows what it writes, obeys Ctrl-C, notices what nobody reports."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from launcher import output, runs
+from launcher.agent.protocol import Event, Output
+from launcher.announce import Announcer
+from launcher.errors import LaunchError, StorageError
+from launcher.reader import StreamReader
+from launcher.runs import JOB_OUTPUT
+from launcher.status import agent_stderr, report_of
+from launcher.worker_output import WorkerOutput
+
+if TYPE_CHECKING:
+    from launcher.agent.protocol import Foreign
+    from launcher.backends._base import Backend, Liveness, NodeState, Stream
+    from launcher.interrupts import Interrupts
+    from launcher.outcome import NodeReport, Outcome
+    from launcher.reader import Wanted
+    from launcher.runs import Run
+
+READ_TIMEOUT_S = 0.2
+"""A signal to the launcher waits at most so long."""
+
+POLL_S = (1.0, 10.0)
+"""The backend is asked about its nodes this often: at first, and in the end where nothing happens."""
+
+SETTLE_S = 2.0
+"""So long a node must be gone and its stream be silent before its end counts as one without a word."""
+
+HANG_S = 20.0
+"""So long others may go on after a node has failed. Agents end one another themselves; this is for when they cannot."""
+
+FORCE_S = 10.0
+"""So long a run may take to end after its grace time is over, and again after it was ended by force."""
+
+
+class Follower:
+    """One run, followed by one terminal that owns it: Ctrl-C there cancels the run."""
+
+    def __init__(
+        self, run: Run, backend: Backend[Any], *, ranks: Wanted | None, interrupts: Interrupts, explain: bool = False
+    ) -> None:
+        """`run` was submitted; `ranks` are those whose lines are shown, None for all."""
+        if run.handle is None:
+            raise ValueError(f"{run.id} was not submitted")
+        self._run, self._handle, self._backend, self._interrupts = run, run.handle, backend, interrupts
+        self._report = report_of(run)
+        self._readers = {node: StreamReader(ranks) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
+        self._workers = WorkerOutput(ranks)
+        self._announcer = Announcer(run.hosts, self._workers, explain=explain)
+        self._alive: list[NodeState] = []
+        self._liveness: Liveness | None = None
+        self._gone_since: dict[int, float] = {}
+        self._next_poll, self._poll_s = time.monotonic() + POLL_S[0], POLL_S[0]
+        self._stops_obeyed = 0
+        self._cancel_requested: float | None = None
+        self._hanging_since: float | None = None
+        self._deadline: float | None = None
+        """When to use force; after that, when to give up."""
+
+        self._forced = self._given_up = False
+
+    def follow(self) -> Outcome:
+        """The run's final outcome, written to its folder. When it cannot be ended, the state is `unknown`."""
+        stream = self._backend.open_stream(self._handle)
+        try:
+            outcome = self._report.outcome()
+            while not outcome.final and not self._given_up:
+                changed = self._read(stream, READ_TIMEOUT_S)
+                now = time.monotonic()
+                self._obey(now)
+                changed |= self._ask_backend(now)
+                self._enforce(now, outcome)
+                if changed:
+                    outcome = self._outcome()
+                    self._announcer.state(outcome)
+        finally:
+            stream.close()
+            self._end_streams()
+        if not outcome.final:
+            return replace(outcome, state="unknown", detail="it did not end in time")
+        try:
+            runs.finish(self._run, outcome.to_json())
+        except StorageError as error:
+            output.warn(error.message)
+        return outcome
+
+    def _end_streams(self) -> None:
+        """Show what is left of lines that were cut off."""
+        for reader in self._readers.values():
+            for record in reader.close():
+                if isinstance(record, Output):
+                    self._workers.show(record, time.monotonic())
+        self._workers.close()
+
+    def _read(self, stream: Stream, timeout_s: float) -> bool:
+        """Show what has come; whether an event was among it."""
+        news = False
+        chunks = stream.read(timeout_s)
+        now = time.monotonic()
+        for chunk in chunks:
+            self._gone_since.pop(chunk.node, None)
+            reader = self._readers.get(chunk.node)
+            for record in reader.feed(chunk.data) if reader else ():
+                if isinstance(record, Output):
+                    self._workers.show(record, now)
+                else:
+                    self._take(chunk.node, record)
+                    news = True
+        self._workers.flush(now)
+        self._announcer.tick(now)
+        return news
+
+    def _take(self, node: int, record: Event | Foreign) -> None:
+        self._announcer.record(node, record)
+        if node == JOB_OUTPUT:
+            return
+        self._report.add(node, record)
+        if isinstance(record, Event) and record.name == "agent_started" and node < len(self._alive):
+            self._alive[node] = "running"  # newer than what the backend said when it was asked last
+        if self._report.nodes[node].failing:
+            # Things are ending: look more closely.
+            self._poll_s = POLL_S[0]
+
+    def _outcome(self) -> Outcome:
+        asked = self._cancel_requested or self._run.cancel_requested
+        detail, causes = (self._liveness.detail, self._liveness.causes) if self._liveness else ("", None)
+        return self._report.outcome(self._alive, detail=detail, causes=causes, cancel_requested=asked)
+
+    def _ask_backend(self, now: float) -> bool:
+        """Ask which nodes are alive, when it is time to; whether the answer is news."""
+        if now < self._next_poll:
+            return False
+        try:
+            liveness = self._backend.liveness(self._handle)
+        except LaunchError as error:
+            output.detail(f"{self._backend.name}: {error.message}")
+            liveness = None
+        self._poll_s = min(self._poll_s * 1.3, POLL_S[1])
+        states = list(liveness.nodes) if liveness else []
+        for node, state in enumerate(states):
+            if state != "ended" or self._done(node):
+                self._gone_since.pop(node, None)
+            elif now - self._gone_since.setdefault(node, now) < SETTLE_S:
+                states[node], self._poll_s = "running", POLL_S[0]
+            elif node < len(self._alive) and self._alive[node] != "ended":
+                self._report.nodes[node].last_words.extend(agent_stderr(self._run, node))
+        self._next_poll = time.monotonic() + self._poll_s
+        if liveness is None:
+            return False
+        self._alive, self._liveness = states, liveness
+        return True
+
+    def _done(self, node: int) -> bool:
+        return node < len(self._report.nodes) and self._report.nodes[node].result is not None
+
+    def _obey(self, now: float) -> None:
+        """Do what signals to the launcher ask for."""
+        for signum in self._interrupts.for_workers():
+            self._try("signal", signum)
+        if self._interrupts.stops == self._stops_obeyed:
+            return
+        first, self._stops_obeyed = self._stops_obeyed == 0, self._interrupts.stops
+        if first and self._stops_obeyed == 1:
+            self._workers.end_line()
+            output.note(f"cancelling {self._run.id}; once more to kill it")
+            self._cancel(now, force=False, asked=True)
+        elif not self._forced:
+            self._workers.end_line()
+            output.note(f"killing {self._run.id}")
+            self._cancel(now, force=True, asked=True)
+
+    def _enforce(self, now: float, outcome: Outcome) -> None:
+        """See to it that a run that is to end does end."""
+        gone = any(state == "ended" and not self._done(node) for node, state in enumerate(self._alive))
+        failing = gone or any(self._ends_the_run(node) for node in outcome.nodes)
+        if not (self._report.all_needed and failing):
+            self._hanging_since = None
+        else:
+            self._hanging_since = self._hanging_since or now
+        if self._deadline is None:
+            if self._hanging_since is not None and now - self._hanging_since > HANG_S:
+                output.warn(f"other nodes still run {HANG_S:.0f} s after one failed; ending them")
+                self._cancel(now, force=False, asked=False)
+        elif now > self._deadline:
+            if self._forced:
+                self._given_up = True
+            else:
+                output.warn(f"{self._run.id} has not ended in its grace time; killing it")
+                self._cancel(now, force=True, asked=False)
+
+    def _ends_the_run(self, node: NodeReport) -> bool:
+        """Whether the others have nothing to wait for. Who starts runs again notices by itself that it has lost a node."""
+        lost = self._report.may_start_again and (node.cause or {}).get("class") in ("node", "fabric")
+        return node.failing and not lost and (node.result == "failed" or not self._report.may_start_again)
+
+    def _cancel(self, now: float, *, force: bool, asked: bool) -> None:
+        if asked:
+            self._cancel_requested = time.time()
+            try:
+                runs.request_cancel(self._run, force=force)
+            except StorageError as error:
+                output.warn(error.message)
+        self._try("cancel", force=force)
+        self._forced = force
+        self._deadline = now + FORCE_S + (0.0 if force else self._run.grace_s)
+        self._poll_s = POLL_S[0]
+        self._next_poll = min(self._next_poll, now + self._poll_s)
+
+    def _try(self, method: str, *args: Any, **keywords: Any) -> None:
+        """Ask the backend for something; that it cannot is said, and the run goes on being followed."""
+        try:
+            getattr(self._backend, method)(self._handle, *args, **keywords)
+        except LaunchError as error:
+            output.warn(f"{self._backend.name} cannot {method} the run: {error.message}")

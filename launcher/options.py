@@ -1,0 +1,60 @@
+"""Settings as dataclass fields: the command line and the TOML files are both made from them.
+
+A field's name is the TOML key and, with dashes, the flag; its type (`str`, `int`, `float`, `bool` or `tuple[str, ...]`)
+is what both accept. A backend adds its own options by declaring a dataclass like `JobOptions` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def option(default: T, *, help: str, metavar: str | None = None, flags: tuple[str, ...] = (), adds_up: bool = False) -> T:
+    """A dataclass field with what the command line needs to know about it.
+
+    `flags` replaces the flag that the field's name gives, for short forms: `("-e", "--env")`. A list that `adds_up` has
+    the values of all layers (files, environment, flags), where otherwise the last layer that gives one replaces it.
+    """
+    meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags, "adds_up": adds_up}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What every backend takes; `spec.from_options` turns it into a `JobSpec`."""
+
+    nodes: str = option(
+        "", metavar="N|MIN:MAX", help="Number of nodes, otherwise 1, or all hosts of an inventory; MIN:MAX makes the run elastic."
+    )
+    nproc_per_node: str = option(
+        "auto", metavar="M|auto", help="Workers per node; auto: one per GPU, or one on a node without GPUs."
+    )
+    name: str = option("", help="Name of the run; otherwise the script's name.")
+    python: str = option("", metavar="PATH", help="Python with torch that runs the workers.")
+    env: tuple[str, ...] = option(
+        (),
+        metavar="K=V|K",
+        flags=("-e", "--env"),
+        help="Variable for the workers; K alone takes its value from here.",
+        adds_up=True,
+    )
+    secret: tuple[str, ...] = option(
+        (), metavar="NAME", help="Variable whose value is never written to a file, an argv or a log.", adds_up=True
+    )
+    start: str = option(
+        "fork",
+        metavar="fork|spawn",
+        help="fork: torch is imported once per node; spawn: once per worker, like torchrun.",
+    )
+    preload: tuple[str, ...] = option(
+        (), metavar="MODULE", help="Further module to import once per node before the fork.", adds_up=True
+    )
+    max_restarts: int = option(0, metavar="K", help="How often the whole gang is restarted after a worker failed.")
+    time: str = option("", metavar="DURATION", help="Time limit: 90s, 10m, 2h, 1-12:00:00. Then SIGTERM, later SIGKILL.")
+    grace: str = option("30s", metavar="DURATION", help="Time between SIGTERM and SIGKILL.")
+    rdzv_timeout: str = option("10m", metavar="DURATION", help="How long nodes wait for one another at the start.")
+    master_port: int = option(0, metavar="PORT", help="MASTER_PORT; 0: a free one, chosen on the master at start.")
+    no_python: bool = option(False, help="SCRIPT is a program, not a Python script.")

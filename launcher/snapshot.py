@@ -1,0 +1,278 @@
+"""The user's files as they are now, for nodes that do not see them: collected once, addressed by their content."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from launcher import storage
+from launcher.errors import SpecError
+from launcher.snapshot_files import git_root, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_BLOCK_BYTES = 1 << 20
+_MTIME_S = 946_684_800  # 2000-01-01: the same for all, and not 0, which ninja takes for "missing"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file or link of a snapshot."""
+
+    path: str
+    """Relative to the folder; bytes that are no UTF-8 as surrogates."""
+
+    size: int
+    executable: bool = False
+    link: str | None = None
+    """Where a symbolic link points to, always relative; None for a file."""
+
+    sha256: str = ""
+
+    @property
+    def mode(self) -> int:
+        """Permissions of the copy."""
+        return 0o755 if self.executable else 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The files of a folder at one moment; `collect` makes it."""
+
+    folder: Path
+    files: tuple[File, ...]
+    """Sorted by path."""
+
+    warnings: tuple[str, ...] = ()
+    """What was left out although it is there, for a person to know."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of all sizes."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over paths, modes and contents: equal digests, equal copies."""
+        whole = hashlib.sha256()
+        for file in self.files:
+            fields = (file.path, f"{file.mode:o}" if file.link is None else "link", file.link or "", file.sha256)
+            whole.update(b"\0".join(map(os.fsencode, fields)) + b"\0\n")
+        return whole.hexdigest()
+
+    def copy_to(self, dest: Path) -> None:
+        """Write the files below `dest`, which is made. `SpecError` for one that is no longer what was collected."""
+        with storage.storage_errors(dest):
+            dest.mkdir(parents=True, exist_ok=True)
+            for file in self.files:
+                path = dest / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if file.link is not None:
+                    path.symlink_to(file.link)
+                    continue
+                with open(path, "xb") as copy:
+                    copy.writelines(_Reader(self.folder, file))
+                path.chmod(file.mode)
+                os.utime(path, (_MTIME_S, _MTIME_S))
+
+    def write_tar(self, target: Path | IO[bytes], *, compress: bool = False) -> None:
+        """Write the files as a tar, the same bytes for the same digest. `SpecError` as in `copy_to`."""
+        with ExitStack() as stack:
+            if isinstance(target, Path):
+                stack.enter_context(storage.storage_errors(target))
+                target = stack.enter_context(open(target, "wb"))
+            if compress:
+                target = stack.enter_context(gzip.GzipFile("", "wb", compresslevel=1, fileobj=target, mtime=0))  # type: ignore[assignment]
+            tar = stack.enter_context(tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT))
+            for file in self.files:
+                info = tarfile.TarInfo(file.path)
+                info.mtime = _MTIME_S
+                if file.link is not None:
+                    info.type, info.linkname, info.mode = tarfile.SYMTYPE, file.link, 0o777
+                    tar.addfile(info)
+                else:
+                    info.mode, info.size = file.mode, file.size
+                    reader = _Reader(self.folder, file)
+                    tar.addfile(info, io.BufferedReader(reader, _BLOCK_BYTES))
+                    reader.check()
+
+
+def root(folder: Path) -> Path:
+    """The top of the git work tree that `folder` is in; `folder` itself where there is none."""
+    return git_root(folder) or folder
+
+
+def collect(
+    folder: Path,
+    *,
+    limit_bytes: int,
+    also: Sequence[str] = (),
+    leave_out: Sequence[Path] = (),
+    keep_outside_links: bool = False,
+) -> Snapshot:
+    """The files of `folder`: in a git work tree those that git tracks, as they are now, and new ones that it does not ignore.
+
+    Args:
+        limit_bytes: more than so much is a `SpecError` that names what is large.
+        also: paths in `folder` that are taken even if git ignores them: the script itself.
+        leave_out: files and folders that are not taken, wherever they are: the folder of the runs.
+        keep_outside_links: links that lead out of the folder are kept, as for a copy on the same file system.
+
+    Raises:
+        SpecError: too much, links that lead out of the folder, files that cannot be read.
+        CommandError: git does not end.
+    """
+    folder = folder.resolve()
+    paths, warnings = listed(folder, limit_files=100_000, leave_out=[path.resolve() for path in leave_out])
+    paths |= {os.fsencode(path) for path in map(os.path.normpath, also) if _exists_in(folder, path)}
+    files: list[File] = []
+    outside: list[str] = []
+    for path in sorted(paths):
+        name = os.fsdecode(path)
+        try:
+            about = os.lstat(folder / name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # tracked, and deleted
+        except OSError as error:
+            raise _unreadable(name, error) from error
+        if stat.S_ISLNK(about.st_mode):
+            link = _link(folder, name)
+            if link is None and keep_outside_links:
+                link = os.path.join((folder / name).parent, os.readlink(folder / name))
+            if link is None:
+                outside.append(name)
+            else:
+                files.append(File(path=name, size=0, link=link))
+        elif stat.S_ISREG(about.st_mode):
+            files.append(File(path=name, size=about.st_size, executable=bool(about.st_mode & 0o100)))
+        elif not stat.S_ISDIR(about.st_mode):
+            warnings.append(f"{name} is no file (a socket, pipe or device): not taken along")
+    if outside:
+        raise SpecError(
+            f"links lead out of {str(folder)!r}: {_some(outside)}",
+            hint="their targets are not on the nodes: list the links in .gitignore, or replace them by what they point to",
+        )
+    _check_size(folder, files, limit_bytes)
+    return Snapshot(folder=folder, files=tuple(_hashed(folder, file) for file in files), warnings=tuple(warnings))
+
+
+def _exists_in(folder: Path, path: str) -> bool:
+    return not path.startswith(("/", "../")) and os.path.lexists(folder / path)
+
+
+def _link(folder: Path, name: str) -> str | None:
+    """The link's target, relative to the link, if that is in the folder; else None."""
+    target = os.readlink(folder / name)
+    base = (folder / name).parent
+    for end in (os.path.realpath(base / target), os.path.normpath(base / target)):
+        if os.path.commonpath((end, folder)) != str(folder):
+            return None
+    return os.path.relpath(target, base) if os.path.isabs(target) else target
+
+
+def _check_size(folder: Path, files: Sequence[File], limit_bytes: int) -> None:
+    total = sum(file.size for file in files)
+    if total <= limit_bytes:
+        return
+    sizes: dict[str, int] = {}
+    for file in files:
+        top, slash, _ = file.path.partition("/")
+        sizes[top + slash] = sizes.get(top + slash, 0) + file.size
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
+    raise SpecError(
+        f"the files in {str(folder)!r} are {_size(total)}, and at most {_size(limit_bytes)} are sent with a run; "
+        "the largest: " + ", ".join(f"{name} {_size(sizes[name])}" for name in largest),
+        hint="list what the run does not need in .gitignore (of a git repository), start in a smaller folder, or raise "
+        "--snapshot-limit; data sets belong on a file system of the nodes",
+    )
+
+
+def _hashed(folder: Path, file: File) -> File:
+    """The file with the hash of its first `size` bytes: what is added to a log meanwhile does not count."""
+    if file.link is not None:
+        return file
+    reader = _Reader(folder, file)
+    for _ in reader:
+        pass
+    return File(path=file.path, size=file.size, executable=file.executable, sha256=reader.hash.hexdigest())
+
+
+class _Reader(io.RawIOBase):
+    """Reads as many bytes of a file as were collected, and notices others than those."""
+
+    def __init__(self, folder: Path, file: File) -> None:
+        self.hash = hashlib.sha256()
+        self._about, self._left = file, file.size
+        try:
+            self._file = open(folder / file.path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+        except OSError as error:
+            raise _unreadable(file.path, error) from error
+
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self.read(_BLOCK_BYTES):
+            yield block
+        self.check()
+
+    def readable(self) -> bool:
+        """It is a reader."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; raises `SpecError` where there are fewer than there were."""
+        view = memoryview(buffer)[: self._left]
+        if not view:
+            return 0
+        try:
+            count = self._file.readinto(view) or 0
+        except OSError as error:
+            raise _unreadable(self._about.path, error) from error
+        if not count:
+            raise self._changed()
+        self.hash.update(view[:count])
+        self._left -= count
+        return count
+
+    def check(self) -> None:
+        """Raise `SpecError` unless what was read is what was collected."""
+        self.close()
+        if self._left or self._about.sha256 not in ("", self.hash.hexdigest()):
+            raise self._changed()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+    def _changed(self) -> SpecError:
+        return SpecError(
+            f"{self._about.path} changed while it was read",
+            hint="start again; if it changes all the time and the run does not need it, list it in .gitignore",
+        )
+
+
+def _unreadable(name: str, error: OSError) -> SpecError:
+    return SpecError(
+        f"{name} cannot be read: {error.strerror}", hint="make it readable, or list it in .gitignore if the run does not need it"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

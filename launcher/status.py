@@ -1,0 +1,132 @@
+"""The state of a run at this moment, from the ends of its streams: never from all of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher import runs
+from launcher.agent.protocol import Event, Foreign, Output, parse
+from launcher.errors import StorageError
+from launcher.outcome import EXIT_CODES, Outcome, RunReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from launcher.agent.protocol import Record
+    from launcher.backends._base import Liveness
+    from launcher.runs import Run
+
+END_BYTES = 128 * 1024
+"""How much is read of each end of a stream: the first events are at its head, `done` is its last line."""
+
+STREAM_DELAY_S = 60.0
+"""Network file systems show what another host appended after at most so long."""
+
+SUBMISSION_S = 60.0
+"""A run without a handle is being submitted for at most so long; then its launcher has died."""
+
+
+def report_of(run: Run) -> RunReport:
+    """An empty report for that run."""
+    return RunReport(run.hosts, min_nodes=run.min_nodes, may_start_again=run.may_start_again, attempt=run.attempt)
+
+
+def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
+    """What the streams in the run's folder add up to, with the backend's word for each node.
+
+    A final outcome is written to the run's folder, as nobody seems to have seen it before.
+    """
+    report = report_of(run)
+    alive = liveness.nodes if liveness else ()
+    for node in report.nodes:
+        path = run.stream_path(node.node)
+        for record in ends(path):
+            node.add(record)
+        with suppress(OSError):
+            # Workers that write much push the last heartbeat out of the part that we read.
+            node.last_seen = max(node.last_seen or 0.0, round(path.stat().st_mtime, 3))
+        if node.result is None and node.node < len(alive) and alive[node.node] == "ended":
+            node.last_words.extend(agent_stderr(run, node.node))
+    detail, causes = (liveness.detail, liveness.causes) if liveness else ("", None)
+    outcome = report.outcome(alive, detail=detail, causes=causes, cancel_requested=run.cancel_requested)
+    if outcome.final and _settled(outcome):
+        with suppress(StorageError):
+            runs.finish(run, outcome.to_json())
+    return outcome
+
+
+def _settled(outcome: Outcome) -> bool:
+    """Whether a `done` that is missing cannot merely be late, as on a network file system."""
+    late = time.time() - STREAM_DELAY_S
+    return all(node.result is not None or (node.last_seen or 0.0) < late for node in outcome.nodes)
+
+
+def current(run: Run) -> dict[str, Any] | None:
+    """The state as far as the folder alone tells it; None when the backend has to be asked."""
+    if run.damaged:
+        return _without_streams("unknown", run.damaged)
+    if (result := run.result) is not None and result.get("state") in EXIT_CODES:
+        return result
+    if run.handle is None:
+        lost = time.time() - run.created > SUBMISSION_S
+        detail = "its launcher ended before the run was submitted" if lost else "being submitted"
+        return _without_streams("unknown" if lost else "pending", detail)
+    return None
+
+
+def _without_streams(state: str, detail: str) -> dict[str, Any]:
+    return {"state": state, "exit_code": None, "cause": None, "detail": detail, "nodes": []}
+
+
+def ends(path: Path) -> Iterator[Record]:
+    """Events and foreign lines at the head and at the tail of a stream."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            parts = [file.read(size if size <= 2 * END_BYTES else END_BYTES)]
+            if size > 2 * END_BYTES:
+                file.seek(size - END_BYTES)
+                parts.append(file.read(END_BYTES).partition(b"\n")[2])
+    except OSError:
+        return
+    for part in parts:
+        for line in part.split(b"\n")[:-1]:
+            record = parse(line)
+            if isinstance(record, (Event, Foreign)):
+                yield record
+
+
+def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
+    """The last lines that a rank wrote to stderr: what there is to say of a worker without a Python traceback."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
+            data = file.read()
+    except OSError:
+        return []
+    text = b""
+    for line in data.split(b"\n"):
+        record = parse(line)
+        if isinstance(record, Output) and record.rank == rank and record.stderr:
+            text += record.data + (b"\n" if record.ends_line else b"")
+    return text.decode(errors="replace").splitlines()[-count:]
+
+
+def agent_stderr(run: Run, node: int, count: int = 5) -> list[str]:
+    """Why the agent died, if it could say so: its last words, else the last lines of its own stderr."""
+    folder = run.path / "nodes" / str(node)
+    with suppress(OSError):
+        words = (folder / "last_words").read_text(encoding="ascii", errors="replace").strip()
+        if words:
+            return [words]
+    lines: list[str] = []
+    for path in (folder / "stderr", run.path / "job.out"):
+        with suppress(OSError), open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = lines or file.read().decode(errors="replace").splitlines()
+    return [line for line in lines if line.strip()][-count:]

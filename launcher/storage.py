@@ -1,0 +1,71 @@
+"""Files that appear whole: written beside their place, flushed to disk, then moved there in one step."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+StrPath = str | os.PathLike[str]
+
+
+def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace the file: readers see the old content or all of the new one. Raises `StorageError`."""
+    with storage_errors(path), _finished_beside(path, data, mode) as temporary:
+        os.replace(temporary, path)
+
+
+def write_once(path: StrPath, data: bytes, *, mode: int = 0o644) -> bool:
+    """Create the file with this content; False, and nothing is changed, when it exists already."""
+    with storage_errors(path), _finished_beside(path, data, mode) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        return True
+
+
+def encode_json(value: Any) -> bytes:
+    """Readable JSON in ASCII; text that is no valid UTF-8 survives as escapes."""
+    return json.dumps(value, indent=1).encode("ascii") + b"\n"
+
+
+def read_json(path: StrPath) -> dict[str, Any] | None:
+    """The object in the file; None when it is missing, unreadable or no JSON object."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@contextmanager
+def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
+    """Turns an `OSError` about the path into a `StorageError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}", hint=hint) from error
+
+
+@contextmanager
+def _finished_beside(path: StrPath, data: bytes, mode: int) -> Iterator[str]:
+    """A flushed temporary file with the data in the path's own folder; removed afterwards where it is still there."""
+    folder, name = os.path.split(os.fspath(path))
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)

@@ -1,0 +1,142 @@
+"""A run in words and tables for people."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from launcher import output, status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends._base import Plan
+    from launcher.outcome import Outcome
+    from launcher.runs import Run
+
+_CLASSES = {
+    "user_code": "the script failed",
+    "node": "a node failed",
+    "fabric": "the network failed",
+    "out_of_memory": "out of memory",
+    "preempted": "preempted",
+    "cancelled": "cancelled",
+    "timeout": "time limit reached",
+    "submission": "not submitted",
+}
+_ROWS_PER_HOST = 2
+_STATE_STYLES = {"success": "green", "failed": "red", "timeout": "red", "preempted": "yellow", "cancelled": "yellow"}
+
+
+def heading(run: Run) -> str:
+    """One line that names a run that begins."""
+    where = f"{run.backend}, cluster {run.cluster}" if run.cluster else run.backend
+    return f"{output.paint(run.id, 'bold')} on {where}"
+
+
+def plan_table(plan: Plan) -> str:
+    """Host, node rank and ranks of each node, and where they meet; many nodes of one host are one row."""
+    rows, first = [], 0
+    for host, grouped in groupby(plan.nodes, key=lambda node: node.host):
+        nodes = list(grouped)
+        for part in [nodes] if len(nodes) > _ROWS_PER_HOST else [[node] for node in nodes]:
+            counts = [node.workers for node in part]
+            last = -1 if first < 0 or None in counts else first + sum(count or 0 for count in counts)
+            ranks = "?" if last < 0 else ranks_text(range(first, last))
+            where = ranks_text(tuple(node.node_rank for node in part))
+            rows.append((host, where, ranks, plan.master if part[0].node_rank == 0 else ""))
+            first = last
+    return output.table(("HOST", "NODE", "RANKS", "MASTER"), rows)
+
+
+def ranks_text(ranks: range | tuple[int, ...]) -> str:
+    """`0-3`, or a list where they are not in a row."""
+    if not ranks:
+        return "-"
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def files(texts: Mapping[str, str]) -> str:
+    """The rendered texts one after the other; one alone is printed as it is, so that it can be redirected to a file."""
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n".join(f"# ---- {name} ----\n{text.rstrip()}\n" for name, text in texts.items())
+
+
+def closing(run: Run, outcome: Outcome, took_s: float) -> str:
+    """The last words on a run: how it ended, why, and where its logs are."""
+    state = output.paint(outcome.state, _STATE_STYLES.get(outcome.state, "bold"))
+    lines = [f"{state} after {duration(took_s)}{restarts(outcome.restarts, outcome.attempt)}: {run.id}"]
+    if outcome.cause is not None:
+        lines += [f"  {line}" for line in cause_lines(outcome.cause, run)]
+    lines.append(f"  logs: distlaunch logs {run.id}   folder: {run.path}")
+    return "\n".join(lines)
+
+
+def restarts(by_agents: int, by_scheduler: int) -> str:
+    """`, 2 restarts, attempt 1`; empty where nothing was started again."""
+    return (f", {by_agents} restarts" if by_agents else "") + (f", attempt {by_scheduler}" if by_scheduler else "")
+
+
+def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
+    """The first failure: what, where, and the traceback once. Nothing for a run that was cancelled as somebody asked."""
+    if cause.get("class") == "cancelled":
+        return []
+    what = _CLASSES.get(str(cause.get("class")), str(cause.get("class")))
+    lines = [f"{what}: {cause.get('message')}"]
+    rank, node = cause.get("rank"), cause.get("node")
+    where = [f"rank {rank}"] if rank is not None else []
+    where += [f"host {cause['host']}"] if cause.get("host") else []
+    where += [f"node {node}"] if node is not None else []
+    ended = f"signal {cause['signal']}" if cause.get("signal") else None
+    ended = f"exit code {cause['exit_code']}" if ended is None and cause.get("exit_code") is not None else ended
+    if where:
+        lines.append("first failure: " + ", ".join([*where, *([ended] if ended else [])]))
+    if cause.get("traceback"):
+        lines += str(cause["traceback"]).rstrip("\n").splitlines()
+    elif run is not None and isinstance(rank, int) and isinstance(node, int):
+        said = status.last_lines(run.stream_path(node), rank)
+        lines += ["its last lines on stderr:", *(f"  {line}" for line in said)] if said else []
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """`3.2 s`, `5 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, secs = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {secs} s"
+
+
+def duration_or_none(seconds: object) -> str | None:
+    """A duration that may not be known yet."""
+    return duration(seconds) if isinstance(seconds, (int, float)) else None
+
+
+def age(when: float | None) -> str:
+    """How long ago, in one unit; `-` when it is not known."""
+    if not when:
+        return "-"
+    seconds = max(0.0, time.time() - when)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def command_line(command: tuple[str, ...]) -> str:
+    """The command as one would type it."""
+    return shlex.join(command)
+
+
+def state_text(state: str) -> str:
+    """The state, in its colour when stdout is a terminal."""
+    return output.paint(state, _STATE_STYLES.get(state, "bold"), output.STDOUT)

@@ -1,0 +1,91 @@
+"""Shows workers' lines on the terminal: bytes as they are, never a line cut by another rank's."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from launcher import output
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from launcher.agent.protocol import Output
+
+MAX_HELD_BYTES = 64 * 1024
+MAX_HELD_S = 2.0
+BATCH_BYTES = 64 * 1024
+
+
+class WorkerOutput:
+    """Workers' stdout goes to our stdout, their stderr to our stderr; with JSON on stdout everything goes to stderr.
+
+    One rank alone is passed through at once, byte by byte as it came, so that progress bars work. Lines of several ranks
+    are marked `[node:rank]`, and a piece of a line waits for the rest of it, for a while.
+    """
+
+    def __init__(self, ranks: AbstractSet[int] | None, *, stdout: int | None = None) -> None:
+        """`ranks` are those that will be shown, None for all; `stdout` is where their stdout goes."""
+        self._alone = ranks is not None and len(ranks) == 1
+        self._stdout = stdout or (output.STDERR if output.as_json() else output.STDOUT)
+        self._held: dict[tuple[int, int, bool], tuple[bytes, float]] = {}
+        self._open: dict[int, bool] = {}
+        self._batch, self._batch_fd = bytearray(), self._stdout
+        self.closed = False
+        """Nobody reads the workers' stdout any more."""
+
+    def show(self, record: Output, now: float) -> None:
+        """Write the record's lines, or keep its piece of one until `now` (seconds) is late enough."""
+        if self._alone:
+            self._write(record.stderr, record.data + b"\n" if record.ends_line else record.data)
+            return
+        key = (record.node, record.rank, record.stderr)
+        before, since = self._held.pop(key, (b"", now))
+        data = before + record.data
+        if record.ends_line:
+            self._write_lines(key, data)
+        elif len(data) >= MAX_HELD_BYTES:
+            # Its first part becomes a line of its own: memory is bounded, and so is a person's patience.
+            self._write_lines(key, data)
+        else:
+            self._held[key] = (data, since)
+
+    def flush(self, now: float) -> None:
+        """Write out what was shown, and as lines of their own the pieces that have waited long enough."""
+        for key, (data, since) in list(self._held.items()):
+            if now - since >= MAX_HELD_S:
+                del self._held[key]
+                self._write_lines(key, data)
+        self._write_out()
+
+    def close(self) -> None:
+        """Write what is still held, and end a line that was left open on a terminal."""
+        self.flush(float("inf"))
+        self.end_line()
+
+    def end_line(self) -> None:
+        """Go to a new line where a worker left the terminal in the middle of one: something else is to be written."""
+        self._write_out()
+        for fd in (self._stdout, output.STDERR):
+            if self._open.get(fd) and os.isatty(fd):
+                output.write(fd, b"\n")
+                self._open[fd] = False
+
+    def _write_lines(self, key: tuple[int, int, bool], lines: bytes) -> None:
+        node, rank, stderr = key
+        mark = b"[%d:%d] " % (node, rank)
+        self._write(stderr, mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
+
+    def _write(self, stderr: bool, data: bytes) -> None:
+        # In batches: the order is kept, and a million short lines are not a million writes.
+        fd = output.STDERR if stderr else self._stdout
+        if fd != self._batch_fd or len(self._batch) > BATCH_BYTES:
+            self._write_out()
+            self._batch_fd = fd
+        self._batch += data
+        self._open[fd] = not data.endswith(b"\n")
+
+    def _write_out(self) -> None:
+        batch, self._batch = bytes(self._batch), bytearray()
+        if batch and not output.write(self._batch_fd, batch) and self._batch_fd == self._stdout:
+            self.closed = True

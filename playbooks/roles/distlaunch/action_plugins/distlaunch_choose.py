@@ -1,0 +1,106 @@
+"""Which hosts run which node: made from what the preflight found, with a reason for each host that is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ansible.plugins.action import ActionBase
+
+_CLOCK_S = 2.0
+_ROOM_BYTES = 32_000_000
+
+
+class ActionModule(ActionBase):
+    """`hosts` in order, `nodes` to use, `least` to be content with, `snapshot_bytes`, `workers` and `gpus_matter`."""
+
+    def run(self, tmp=None, task_vars=None):
+        """The choice as the fact `distlaunch_choice`; fails with all `problems` when there are too few hosts."""
+        result = super().run(tmp, task_vars)
+        args, hostvars = self._task.args, task_vars["hostvars"]
+        hosts = list(args["hosts"])
+        found = {host: dict(hostvars[host].get("distlaunch_preflight") or {}) for host in hosts}
+        problems, warnings = find_problems(found, args)
+        good = [host for host in hosts if host not in problems][: int(args["nodes"])]
+        result.update(problems=problems, changed=False)
+        if len(good) < int(args["least"]):
+            shown = "; ".join(f"{host}: {problem['message']}" for host, problem in problems.items())
+            return {**result, "failed": True, "msg": f"{len(good)} of {args['nodes']} hosts can take part: {shown}"}
+        copying = {}
+        for host in good:
+            own = hostvars[host].get("distlaunch_shared", True) is False
+            copying.setdefault(host if own else str(found[host]["disk"]), host)
+        choice = {
+            "master": good[0],
+            "others": good[1:],
+            "lacking": [host for host in copying.values() if args["digest"] and not found[host]["has_files"]],
+            "ranks": {host: rank for rank, host in enumerate(good)},
+            "copying": list(copying.values()),
+            "left_out": [host for host in hosts if host not in good],
+        }
+        result["choice"], result["notes"] = choice, warnings
+        result["ansible_facts"] = {"distlaunch_choice": choice}
+        return result
+
+
+def find_problems(found, args):
+    """Why hosts cannot take part, by host, and what is worth a word although they can."""
+    problems = {host: problem for host, facts in found.items() if (problem := _own_problem(facts, args))}
+    good = {host: facts for host, facts in found.items() if host not in problems}
+    _same_machine(good, problems)
+    _different(good, problems, "torch", "torch")
+    if args["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
+        for host, facts in good.items():
+            if not facts["gpus"]:
+                message = "no GPUs here, and there are on other hosts: does nvidia-smi work?"
+                problems.setdefault(host, {"kind": "gpus", "message": message})
+    return problems, _warnings(good)
+
+
+def _own_problem(facts, args):
+    """What keeps a host from taking part, seen alone; None: nothing."""
+    message = str(facts.get("problem") or facts.get("msg") or "no answer").strip()
+    if facts.get("unreachable"):
+        return {"kind": "unreachable", "message": message}
+    if facts.get("problem") or facts.get("failed") or "machine" not in facts:
+        return {"kind": "disk" if "No space left" in message else "host", "message": message}
+    if facts["torch"] is None:
+        return {"kind": "torch", "message": f"there is no torch in {facts['python']}"}
+    if facts["free_bytes"] < 2 * int(args["snapshot_bytes"]) + _ROOM_BYTES:
+        return {"kind": "disk", "message": f"the disk is full: {facts['free_bytes'] / 1e6:.0f} MB are free in {facts['folder']}"}
+    return None if facts["has_cwd"] else {"kind": "files", "message": f"there is no folder {args['cwd']}"}
+
+
+def _warnings(good):
+    """What a person should know of hosts that can take part."""
+    warnings = []
+    versions = sorted({facts["python_version"].rpartition(".")[0] for facts in good.values()})
+    if len(versions) > 1:
+        warnings.append(f"hosts have different Pythons: {', '.join(versions)}")
+    for host, facts in good.items():
+        early, late = sorted(facts["clock_s"])
+        if early > _CLOCK_S or late < -_CLOCK_S:
+            warnings.append(f"the clock of {host} differs by {early if early > 0 else late:.0f} s from the one here")
+        if facts["user_processes_end"]:
+            warnings.append(f"{host}: systemd ends a user's processes at logout; run there once: loginctl enable-linger")
+    return warnings
+
+
+def _same_machine(good, problems):
+    """Two names for one machine would start two nodes on it."""
+    seen = {}
+    for host, facts in good.items():
+        first = seen.setdefault(str(facts["machine"]), host)
+        if first != host:
+            problems[host] = {"kind": "duplicate", "message": f"{host} and {first} are one machine ({facts['hostname']})"}
+
+
+def _different(good, problems, key, what):
+    """Those that differ from most."""
+    counts = Counter(facts[key] for host, facts in good.items() if host not in problems)
+    if len(counts) < 2:
+        return
+    usual = counts.most_common(1)[0][0]  # on a tie the first host's
+    for host, facts in good.items():
+        if facts[key] != usual and host not in problems:
+            message = f"{what} is {facts[key]}, and {usual} on {counts[usual]} other host{'s' * (counts[usual] > 1)}"
+            problems[host] = {"kind": key, "message": message}

@@ -1,0 +1,136 @@
+"""Runs the real agent through the local backend, and reads back what it streamed."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import spec
+from launcher.agent import processes, protocol
+from launcher.backends.local import LocalBackend, LocalOptions
+from launcher.options import JobOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+LIMIT_S = 90
+
+
+@dataclass
+class Run:
+    """A run that was started; `wait` reads its streams to their end."""
+
+    folder: Path
+    handle: dict[str, Any]
+    backend: LocalBackend
+    events: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    stdout: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
+    stderr: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
+    foreign: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._stream = self.backend.open_stream(self.handle)
+        self._decoders: dict[int, protocol.Decoder] = defaultdict(protocol.Decoder)
+
+    def pump(self, timeout_s: float = 0.1) -> bool:
+        """Take what has come; False when nothing has."""
+        chunks = self._stream.read(timeout_s)
+        for chunk in chunks:
+            for record in self._decoders[chunk.node].feed(chunk.data):
+                if isinstance(record, protocol.Event):
+                    self.events.append((chunk.node, record.name, record.fields))
+                elif isinstance(record, protocol.Output):
+                    into = self.stderr if record.stderr else self.stdout
+                    into[record.rank] += record.data + (b"\n" if record.ends_line else b"")
+                else:
+                    self.foreign.append(record.data)
+        return bool(chunks)
+
+    def until(self, met: Callable[[], object]) -> None:
+        """Read on until `met`."""
+        limit = time.monotonic() + LIMIT_S
+        while not met():
+            self.pump()
+            assert time.monotonic() < limit, f"not met in {LIMIT_S} s: {self.events} {self.agent_stderr()}"
+
+    def wait(self) -> Run:
+        """Read on until all agents have ended."""
+        limit = time.monotonic() + LIMIT_S
+        while self.pump() or "running" in self.backend.liveness(self.handle).nodes:
+            assert time.monotonic() < limit, f"no end in {LIMIT_S} s: {self.events} {self.agent_stderr()}"
+        while self.pump(0):
+            pass
+        return self
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """The fields of all events of that name."""
+        return [fields for _, event, fields in self.events if event == name]
+
+    def result(self) -> str:
+        """What all nodes agree on; fails when they do not."""
+        results = {fields["result"] for fields in self.of("done")}
+        assert len(results) == 1, (results, self.events, self.agent_stderr())
+        return str(results.pop())
+
+    def cause(self) -> dict[str, Any]:
+        """The first cause over all nodes."""
+        causes = [fields["cause"] for fields in self.of("done") if fields["cause"]]
+        return dict(min(causes, key=lambda cause: (cause["secondary"], cause["time"])))
+
+    def agent_pid(self, node: int = 0) -> int:
+        return int(self.handle["agents"][node]["pid"])
+
+    def worker_pids(self) -> list[int]:
+        return [fields["pid"] for fields in self.of("worker_started")]
+
+    def agent_stderr(self) -> str:
+        return "\n".join(path.read_text() for path in self.folder.glob("nodes/*/stderr"))
+
+
+class Runner:
+    """Starts runs and ends what a failed test left running."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self._tmp_path = self.folder = tmp_path
+        self.runs: list[Run] = []
+
+    def start(self, script: str | Path, *args: str, kind: spec.Kind = "script", cwd: Path | None = None, **options: Any) -> Run:
+        """`script` is a file, or the text of one."""
+        if isinstance(script, str) and "\n" in script:
+            path = self._tmp_path / f"script{len(self.runs)}.py"
+            path.write_text(script)
+            script = path
+        options = {"nproc_per_node": "1", "grace": "10s", **options}
+        job = spec.from_options(JobOptions(**options), (str(script), *args), kind=kind, cwd=str(cwd or self._tmp_path))
+        folder = self.folder / f"run-{len(self.runs)}"
+        folder.mkdir()
+        backend = LocalBackend(LocalOptions())
+        run = Run(folder, backend.submit(backend.plan(job, folder)), backend)
+        self.runs.append(run)
+        return run
+
+    def __call__(self, script: str | Path, *args: str, **options: Any) -> Run:
+        """Start a run and wait for its end."""
+        return self.start(script, *args, **options).wait()
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that is no zombie."""
+    return processes.start_ticks(pid) is not None
+
+
+def gone(*pids: int, within_s: float = 15) -> bool:
+    """Whether these end in time."""
+    limit = time.monotonic() + within_s
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True

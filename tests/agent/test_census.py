@@ -1,0 +1,102 @@
+"""A script cannot tell a forked worker from one that torchrun started: all it can see is compared, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.agent.harness import SCRIPTS, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE"}
+"""Variables that only we give."""
+
+PER_RUN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "CENSUS_OUT", "PYTEST_CURRENT_TEST"}
+"""Variables that torchrun gives too, with a value of each run's own."""
+
+SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""False, where torchrun says True: a store that outlives a restart holds stale peers (docs/architecture.md)."""
+
+ARGS = ["a b", "'\"$HOME`x`\\", "--flag=ü", "line\nbreak", "--", "-x"]
+
+
+def read(prefix: Path, ranks: int) -> list[dict[str, Any]]:
+    return [json.loads(prefix.with_name(f"{prefix.name}.{rank}").read_text()) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+    """What the workers of torchrun saw; each case runs once."""
+    seen: dict[str, list[dict[str, Any]]] = {}
+
+    def run(target: list[str], ranks: int, env: dict[str, str]) -> list[dict[str, Any]]:
+        key = repr((target, ranks, env))
+        if key not in seen:
+            seen[key] = under_torchrun(tmp_path_factory.mktemp("torchrun") / "theirs", target, ranks, env)
+        return seen[key]
+
+    return run
+
+
+def under_torchrun(prefix: Path, target: list[str], ranks: int, env: dict[str, str]) -> list[dict[str, Any]]:
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *target, *ARGS]
+    environment = {**os.environ, **env, "CENSUS_OUT": str(prefix)}
+    subprocess.run(argv, check=True, timeout=120, env=environment, stdin=subprocess.DEVNULL, capture_output=True, cwd=SCRIPTS)
+    return read(prefix, ranks)
+
+
+def differences(theirs: Any, ours: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        found = {}
+        for key in sorted(set(theirs) | set(ours)):
+            found.update(differences(theirs.get(key), ours.get(key), f"{path}/{key}"))
+        return found
+    return {} if theirs == ours else {path: (theirs, ours)}
+
+
+CASES = [
+    pytest.param(["census.py"], "script", 2, {}, id="script"),
+    pytest.param(["-m", "census"], "module", 2, {}, id="module"),
+    pytest.param(["census.py"], "script", 1, {}, id="one worker, so no OMP_NUM_THREADS"),
+    pytest.param(["./../scripts/census.py"], "script", 2, {"OMP_NUM_THREADS": "2", "PYTHONPATH": "/nowhere"}, id="threads"),
+]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(("target", "kind", "ranks", "env"), CASES)
+def test_a_worker_sees_what_it_sees_under_torchrun(
+    agents: Runner, torchrun: Callable[..., Any], tmp_path: Path, target: list[str], kind: str, ranks: int,
+    env: dict[str, str], start: str,
+) -> None:  # fmt: skip
+    theirs = torchrun(target, ranks, env)
+    pairs = tuple(f"{key}={value}" for key, value in {**env, "CENSUS_OUT": str(tmp_path / "ours")}.items())
+    run = agents(target[-1], *ARGS, kind=kind, nproc_per_node=str(ranks), env=pairs, start=start, cwd=SCRIPTS)
+    assert run.result() == "success", run.stderr
+    ours = read(tmp_path / "ours", ranks)
+
+    expected = {f"/env/{name}" for name in OURS | PER_RUN | {SHARED_STORE}} | {"/seeds", "/authkey"}
+    for rank in range(ranks):
+        found = differences(theirs[rank], ours[rank])
+        assert {key: value for key, value in found.items() if key not in expected} == {}
+        assert found[f"/env/{SHARED_STORE}"] == ("True", "False")
+        assert set(ours[rank]["env"]) - set(theirs[rank]["env"]) == OURS
+
+
+def test_every_rank_and_run_draws_its_own_seeds(agents: Runner, tmp_path: Path) -> None:
+    seen = []
+    for name in ("one", "two"):
+        run = agents(SCRIPTS / "census.py", nproc_per_node="2", env=(f"CENSUS_OUT={tmp_path / name}",))
+        assert run.result() == "success", run.stderr
+        seen += read(tmp_path / name, 2)
+
+    for kind in range(4):  # torch's initial seed, numpy, random, torch's first number
+        assert len({census["seeds"][kind] for census in seen}) == len(seen)
+    assert len({census["authkey"] for census in seen}) == len(seen)

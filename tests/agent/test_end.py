@@ -1,0 +1,148 @@
+"""A worker ends as an interpreter ends: the same output, the same hooks, the same exit code as `python -u script.py`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Runner
+
+ROOT = Path(__file__).parents[2]
+
+HOOKS = """
+import atexit, sys, threading, time, weakref
+class Thing: pass
+thing = Thing()
+weakref.finalize(thing, print, "finalised")
+atexit.register(print, "first registered")
+atexit.register(lambda: print("last registered", file=sys.stderr))
+threading.Thread(target=lambda: (time.sleep(0.3), print("thread done"))).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+unflushed = open(1, "w", closefd=False)
+unflushed.write("flushed at the end\\n")
+"""
+
+ENDINGS = {
+    "end": "",
+    "exit 3": "sys.exit(3)",
+    "exit with a message": "sys.exit('a message')",
+    "exit none": "sys.exit()",
+    "exit true": "raise SystemExit(True)",
+    "exception": "def f():\n    raise ValueError('broken\\nin two')\nf()",
+    "chained": "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('after') from e",
+    "group": "raise ExceptionGroup('many', [ValueError('a'), KeyError('b')])",
+    "interrupt": "raise KeyboardInterrupt",
+    "own excepthook": "sys.excepthook = lambda t, v, tb: print('my hook', t.__name__, v)\nraise ValueError('x')",
+    "failing hook": "atexit.register(lambda: 1 / 0)",
+    "syntax error of an import": "exec(compile('a b', 'gen.py', 'exec'))",
+    "destructor of a global": "class T:\n    def __del__(self): print('destroyed', thing is not None)\nt = T()",
+    "destructor of a cycle": "class T:\n    def __del__(self): print('destroyed')\nt = T()\nt.me = t",
+    "destructor in a function's default": "class T:\n    def __del__(self): print('destroyed')\ndef f(x=T()): pass",
+    "object held by torch": "import torch\nclass T:\n    def __del__(self): print('destroyed')\ntorch.mine = T()\nt = T()",
+    "unflushed stdout of its own": "import io\nsys.stdout = io.TextIOWrapper(open(1, 'wb', closefd=False))\nprint('late')",
+    "exit 256": "sys.exit(256)",
+    "exit -1": "sys.exit(-1)",
+    "exit in a hook": "atexit.register(sys.exit, 5)",
+    "os exit": "import os\nos._exit(9)",
+    "killed": "import os\nos.kill(os.getpid(), 11)",
+    "abort": "import os\nos.abort()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_worker_ends_like_an_interpreter(agents: Runner, tmp_path: Path, ending: str) -> None:
+    if ending == "group" and sys.version_info < (3, 11):
+        pytest.skip("exception groups came with Python 3.11")
+    script = tmp_path / "ending.py"
+    script.write_text(HOOKS + ENDINGS[ending] + "\n")
+    argv = [sys.executable, "-u", str(script)]
+    plain = subprocess.run(argv, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, cwd=tmp_path)
+
+    run = agents(script)
+
+    # The order in which an interpreter destroys objects at its end is nobody's to rely on.
+    assert sorted(run.stdout[0].splitlines()) == sorted(plain.stdout.splitlines())
+    addresses = re.compile(rb"0x[0-9a-f]+")
+    assert addresses.sub(b"0x", run.stderr[0]) == addresses.sub(b"0x", plain.stderr)
+    exited = run.of("worker_exited")[0]
+    code = exited["exit_code"] if exited.get("signal") is None else -signal.Signals[exited["signal"]]
+    assert code == plain.returncode
+    assert run.result() == ("success" if plain.returncode == 0 else "failed")
+
+
+def test_the_cause_has_the_scripts_own_traceback_without_our_frames(agents: Runner, tmp_path: Path) -> None:
+    for start in ("fork", "spawn"):
+        run = agents("def f():\n    raise ValueError('broken')\nf()\n", start=start)
+
+        cause = run.cause()
+        lines = [f'File "{tmp_path}/script{len(agents.runs) - 1}.py", line {n}, in ' for n in (3, 2)]
+        assert cause["class"] == "user_code"
+        assert cause["message"] == "ValueError: broken"
+        assert [line.strip() for line in cause["traceback"].splitlines() if "File" in line] == [
+            lines[0] + "<module>", lines[1] + "f",
+        ]  # fmt: skip
+        assert cause["traceback"].endswith("ValueError: broken\n")
+
+
+def test_a_script_that_executes_itself_again_with_other_variables_runs(agents: Runner) -> None:
+    run = agents(
+        "import os, sys\n"
+        "if 'AGAIN' not in os.environ:\n"
+        "    os.environ['AGAIN'] = '1'\n"
+        "    os.execv(sys.executable, [sys.executable, *sys.argv])\n"
+        "print(os.environ['AGAIN'], os.environ['RANK'], sys.argv[1:])\n",
+        "an arg",
+    )
+
+    assert run.result() == "success", run.stderr
+    assert run.stdout[0] == b"1 0 ['an arg']\n"
+
+
+def test_a_program_that_is_not_python_runs_with_the_workers_variables(agents: Runner, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "$RANK of $WORLD_SIZE: $1"\nexit $RANK\n')
+    os.chmod(program, 0o755)
+
+    run = agents(program, "a b", kind="program", nproc_per_node="2")
+
+    assert run.stdout[1] == b"1 of 2: a b\n"
+    assert run.cause()["exit_code"] == 1
+    assert run.cause()["rank"] == 1
+
+
+def test_a_program_that_cannot_be_executed_says_so(agents: Runner, tmp_path: Path) -> None:
+    run = agents(tmp_path / "nothing", kind="program")
+
+    assert run.result() == "failed"
+    assert f"cannot execute {tmp_path}/nothing: No such file or directory".encode() in run.stderr[0]
+    assert run.cause()["exit_code"] == 127
+
+
+def test_with_ld_preload_the_interpreter_itself_ends_the_worker(agents: Runner, tmp_path: Path) -> None:
+    script = tmp_path / "ending.py"
+    script.write_text(HOOKS + "sys.exit(4)\n")
+    plain = subprocess.run([sys.executable, "-u", str(script)], capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+
+    run = agents(script, env=("LD_PRELOAD=libm.so.6",))
+
+    assert sorted(run.stdout[0].splitlines()) == sorted(plain.stdout.splitlines())
+    assert run.of("worker_exited")[0]["exit_code"] == 4
+
+
+def test_nothing_that_torch_brings_counts_as_the_users_own() -> None:
+    code = (
+        "import sys, torch, torch.distributed, torch.distributed.nn\n"
+        "known = set(sys.modules)\n"
+        "from launcher.agent import ending\n"
+        "sys.exit([name for name in known if not ending._is_installed(sys.modules[name])])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=ROOT)
+    assert done.stderr == b"[]\n"

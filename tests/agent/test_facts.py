@@ -1,0 +1,41 @@
+"""GPUs are counted as CUDA would show them, and divided among simulated nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.agent import facts
+from launcher.backends import local
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"),
+    [
+        (None, ["0", "1", "2", "3"]),
+        ("2,0", ["2", "0"]),
+        ("", []),
+        ("-1", []),
+        ("1,7,0", ["1"]),  # CUDA stops at the first that is not there
+        ("GPU-aa,MIG-bb", ["GPU-aa", "MIG-bb"]),
+        (" 3 , 1", ["3", "1"]),
+    ],
+)
+def test_visible_devices_are_read_by_cudas_rules(variable: str | None, seen: list[str]) -> None:
+    assert facts.visible(variable, 4) == seen
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "shares"),
+    [
+        (1, "0,1,2,3", None),
+        (2, "", None),
+        (2, "0,1,2,3", [["0", "1"], ["2", "3"]]),
+        (2, "3,1,0", [["3"], ["1"]]),
+        (3, "0,1", [["0"], ["1"], ["0"]]),
+    ],
+)
+def test_simulated_nodes_get_an_equal_part_of_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: str, shares: list[list[str]] | None
+) -> None:
+    monkeypatch.setattr(facts, "_nvml_gpus", lambda: 4 if gpus else 0)
+    assert local._gpu_shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares

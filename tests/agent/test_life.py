@@ -1,0 +1,296 @@
+"""Signals reach every worker, every wait has a limit, and nothing of a run outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.agent.harness import Run, alive, gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.agent.harness import Runner
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+def tell(name):
+    open(f"{sys.argv[1]}/{name}.{os.environ['RANK']}", "w").write(str(os.getpid()))
+if os.fork() == 0:  # a daemon: in a session of its own, its parent gone, deaf to SIGTERM
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        tell("daemon")
+        time.sleep(600)
+    os._exit(0)
+if os.fork() == 0:
+    tell("child")
+    time.sleep(600)
+os.wait()
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+tell("worker")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def family(agents: Runner, folder: Path, **options: Any) -> tuple[Run, list[int]]:
+    """A run of workers with children of every kind, and the pids of all of them."""
+    folder.mkdir()
+    run = agents.start(FAMILY, str(folder), nproc_per_node="2", **options)
+    nodes = int(options.get("nodes", "1"))
+    run.until(lambda: list(run.stdout.values()) == [b"ready\n"] * 2 * nodes)
+    pids = [int(path.read_text()) for path in folder.iterdir()]
+    below = [psutil.Process(int(agent["pid"])).children(recursive=True) for agent in run.handle["agents"]]
+    pids += [process.pid for processes in below for process in processes]
+    assert len(set(pids)) >= 2 * 4 * nodes
+    return run, pids
+
+
+def test_cancel_ends_the_whole_family_and_no_other_run(agents: Runner, tmp_path: Path) -> None:
+    other, others = family(agents, tmp_path / "other")
+    run, pids = family(agents, tmp_path / "mine", nodes="2")
+
+    run.backend.cancel(run.handle)
+
+    assert run.wait().result() == "cancelled"
+    assert [fields["exit_code"] for fields in run.of("done")] == [130, 130]
+    assert gone(*pids)
+    assert all(alive(pid) for pid in others)
+    other.backend.cancel(other.handle)
+    assert other.wait().result() == "cancelled"
+
+
+@pytest.mark.parametrize("victim", ["agent", "fork server", "torchelastic"])
+def test_killing_one_of_our_own_processes_ends_the_whole_family(agents: Runner, tmp_path: Path, victim: str) -> None:
+    run, pids = family(agents, tmp_path / "mine", grace="2s")
+    agent = psutil.Process(run.agent_pid())
+    server = agent.children()[0]
+    workers = run.worker_pids()
+    elastic = next(child for child in server.children() if child.pid not in workers and child.num_threads() > 1)
+    target = {"agent": agent, "fork server": server, "torchelastic": elastic}[victim]
+
+    target.kill()
+    run.wait()
+
+    assert gone(*pids)
+    if victim != "agent":
+        assert run.result() == "failed"
+        assert run.cause()["class"] == "node"
+
+
+@pytest.fixture
+def unified_cgroups(tmp_path: Path) -> Iterator[Path]:
+    """The unified hierarchy, mounted where the agent finds it."""
+    folder = tmp_path / "unified"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "cgroup2", "none", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cgroup v2 cannot be mounted here: {mounted.stderr.decode()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_with_a_cgroup_cancel_finds_what_is_left_when_all_our_processes_were_killed(
+    unified_cgroups: Path, agents: Runner, tmp_path: Path
+) -> None:
+    run, pids = family(agents, tmp_path / "mine")
+    own = json.loads((run.folder / "nodes/0/agent.json").read_text())["cgroup"]
+    assert Path(own).is_relative_to(unified_cgroups)
+    agent = psutil.Process(run.agent_pid())
+    ours = [agent, *agent.children()]
+    for process in ours:
+        process.suspend()  # so that none can clean up after another
+    for process in reversed(ours):
+        process.kill()
+    daemon = int((tmp_path / "mine/daemon.0").read_text())
+    run.wait()
+    assert alive(daemon)
+
+    run.backend.cancel(run.handle)
+
+    assert gone(*pids)
+    assert not Path(own).exists()
+
+
+def test_a_worker_that_succeeds_leaves_nothing_behind_at_the_end_of_the_run(agents: Runner, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    run = agents(FAMILY.replace('time.sleep(600)\n"""', "").rpartition("time.sleep(600)")[0], str(folder))
+
+    assert run.result() == "success", run.stderr
+    assert gone(*(int(path.read_text()) for path in folder.iterdir()))
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH"])
+def test_signals_that_mean_something_to_scripts_are_passed_on(agents: Runner, name: str) -> None:
+    run = agents.start(
+        "import os, signal\n"
+        f"signal.signal(signal.{name}, lambda *_: (print('got it', flush=True), os._exit(0)))\n"
+        "print('ready', flush=True)\nwhile True: signal.pause()\n",
+        nproc_per_node="2",
+    )
+    run.until(lambda: len(run.stdout) == 2)
+
+    run.backend.signal(run.handle, getattr(signal, name))
+
+    assert run.wait().result() == "success"
+    assert list(run.stdout.values()) == [b"ready\ngot it\n"] * 2
+
+
+def test_sigterm_gives_the_workers_the_deadline_and_their_grace_time(agents: Runner) -> None:
+    run = agents.start(
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    left = float(open(os.environ['DISTLAUNCH_DEADLINE_FILE']).read()) - time.time()\n"
+        "    assert 5 < left < 10.1, left\n"
+        "    time.sleep(1)\n    print('saved', flush=True)\n    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\nprint('ready', flush=True)\nwhile True: signal.pause()\n",
+        nproc_per_node="2", nodes="2", max_restarts=3,
+    )  # fmt: skip
+    run.until(lambda: len(run.stdout) == 4)
+
+    os.kill(run.agent_pid(1), signal.SIGTERM)  # one node only: the others are told
+    run.until(lambda: len(run.of("stopping")) == 2)
+    os.kill(run.agent_pid(0), signal.SIGTERM)  # as from a scheduler that is slower than our word: not a second request
+
+    assert run.wait().result() == "cancelled"
+    assert list(run.stdout.values()) == [b"ready\nsaved\n"] * 4
+    assert run.of("restart") == []
+
+
+def test_a_script_that_ignores_sigterm_is_killed_at_the_deadline_or_by_a_second_signal(agents: Runner) -> None:
+    deaf = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    patient = agents.start(deaf, grace="1s")
+    forced = agents.start(deaf, grace="300s")
+    for run in (patient, forced):
+        run.until(lambda run=run: run.stdout[0] == b"ready\n")  # type: ignore[misc]
+
+    patient.backend.cancel(patient.handle)
+    forced.backend.cancel(forced.handle, force=True)
+
+    for run in (patient, forced):
+        assert run.wait().result() == "cancelled"
+        assert run.of("worker_exited")[0]["signal"] == "SIGKILL"
+
+
+def test_the_time_limit_ends_the_run_as_a_timeout(agents: Runner) -> None:
+    run = agents("import time\ntime.sleep(600)\n", time="1s", nodes="2", max_restarts=2)
+
+    assert run.result() == "timeout"
+    assert {fields["exit_code"] for fields in run.of("done")} == {124}
+    assert run.cause()["class"] == "timeout"
+
+
+def test_a_run_that_is_cancelled_before_its_workers_exist_ends_at_once(agents: Runner, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    run = agents.start("print('never')\n", preload=("slow",), nodes="2")
+    run.until(lambda: len(run.of("agent_started")) == 2)
+
+    run.backend.cancel(run.handle)
+
+    assert run.wait().result() == "cancelled"
+    assert run.worker_pids() == []
+
+
+def test_a_worker_may_end_long_before_the_others_and_need_not_use_torch_distributed(agents: Runner) -> None:
+    run = agents("import os, time\ntime.sleep(2 * int(os.environ['RANK']))\nprint('end')\n", nodes="2")
+
+    assert run.result() == "success"
+    assert list(run.stdout.values()) == [b"end\n"] * 2
+
+
+def test_a_failure_on_one_node_ends_the_others_and_is_their_cause_too(agents: Runner) -> None:
+    run = agents(
+        "import os, time\n"
+        "if os.environ['RANK'] == '5': raise ValueError('only here')\n"
+        "time.sleep(600)\n",
+        nodes="3", nproc_per_node="2",
+    )  # fmt: skip
+
+    assert run.result() == "failed"
+    for done in run.of("done"):
+        assert (done["cause"]["node"], done["cause"]["rank"], done["cause"]["message"]) == (2, 5, "ValueError: only here")
+
+
+def test_the_first_failure_is_told_apart_from_those_that_follow_from_it(agents: Runner) -> None:
+    run = agents(
+        "import torch, torch.distributed as dist, time\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "if dist.get_rank() == 3:\n"
+        "    import atexit; atexit.register(time.sleep, 0.5)\n"
+        "    dist.destroy_process_group()\n"
+        "    raise KeyError('the real one')\n"
+        "dist.all_reduce(torch.ones(1))\n",
+        nodes="2", nproc_per_node="2",
+    )  # fmt: skip
+
+    assert run.result() == "failed"
+    assert (run.cause()["rank"], run.cause()["message"], run.cause()["class"]) == (3, "KeyError: 'the real one'", "user_code")
+
+
+def test_a_worker_killed_by_somebody_else_is_told_from_one_killed_for_want_of_memory(agents: Runner) -> None:
+    run = agents("import os\nos.kill(os.getpid(), 9)\n")
+
+    assert run.cause()["class"] == "node"
+    assert run.cause()["signal"] == "SIGKILL"
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 300 MB that a process can move itself into."""
+    root = Path("/sys/fs/cgroup/memory")
+    v2 = not root.is_dir()
+    group = (Path("/sys/fs/cgroup") if v2 else root) / f"distlaunch-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(300 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield group
+    for _ in range(100):
+        try:
+            group.rmdir()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            break
+
+
+def test_the_kernels_out_of_memory_killer_is_named(agents: Runner, small_cgroup: Path) -> None:
+    run = agents(
+        f"import os\nopen('{small_cgroup}/cgroup.procs', 'w').write(str(os.getpid()))\n"
+        "if os.environ['RANK'] == '1': hog = [bytearray(1 << 20) for _ in range(2000)]\n"
+        "import time; time.sleep(600)\n",
+        nproc_per_node="2",
+    )
+
+    assert run.cause()["class"] == "out_of_memory"
+    assert run.cause()["rank"] == 1
+
+
+def test_pythons_and_torchs_own_memory_errors_are_of_that_class_too(agents: Runner) -> None:
+    assert agents("import torch\ntorch.ones(1 << 50)\n").cause()["class"] == "out_of_memory"
+
+
+def test_a_full_disk_under_the_run_folder_ends_the_run_and_is_told(small_disk: Path, agents: Runner) -> None:
+    agents.folder = small_disk
+    run = agents.start(
+        "import time\nprint('ready', flush=True)\nfor _ in range(100):\n    print('x' * 100_000)\ntime.sleep(600)\n",
+        nproc_per_node="2",
+    )
+    run.wait()
+
+    assert gone(*run.worker_pids())
+    assert run.of("done") == []
+    assert "No space left on device" in (run.folder / "nodes/0/last_words").read_text()
+    assert run.stdout[0].startswith(b"ready\n")

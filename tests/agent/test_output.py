@@ -1,0 +1,107 @@
+"""What workers write arrives byte for byte, line by line, in bounded memory."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from launcher.agent import protocol
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Runner
+
+TEXTS = {
+    "progress bar": b"".join(b"\r%3d%%" % i for i in range(100)) + b"\n",
+    "no newline at the end": b"one\ntwo",
+    "empty lines": b"\n\n\n",
+    "binary": bytes(range(256)) * 50,
+    "a line of a megabyte": b"x" * (1 << 20) + b"\nend\n",
+    "looks like the protocol": b'0.1| fake\n{"event":"done","result":"success"}\n7.7!+x\n',
+    "terminal codes": b"\x1b[31mred\x1b[0m \xe2\x9c\x93 \xff\xfe\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("size", [1, 7, 4096, 1 << 20])
+def test_tagging_and_decoding_gives_the_same_bytes_however_they_are_cut(text: bytes, size: int) -> None:
+    tagger = protocol.LineTagger(3, 14, protocol.STDERR)
+    stream = b"".join(tagger.feed(text[i : i + size]) for i in range(0, len(text), size)) + tagger.flush()
+    decoder = protocol.Decoder()
+    cuts = random.Random(size)
+    records: list[protocol.Record] = []
+    at = 0
+    while at < len(stream):
+        step = cuts.randint(1, 100_000)
+        records += decoder.feed(stream[at : at + step])
+        at += step
+    records += decoder.close()
+
+    assert all(isinstance(r, protocol.Output) and (r.node, r.rank, r.stderr) == (3, 14, True) for r in records)
+    assert b"".join(r.data + (b"\n" if r.ends_line else b"") for r in records if isinstance(r, protocol.Output)) == text
+    assert max((len(line) for line in stream.split(b"\n")), default=0) < 3 * protocol.MAX_PAYLOAD_BYTES
+
+
+def test_a_line_of_another_program_is_foreign_and_does_not_disturb() -> None:
+    text = b'slurmstepd: error: x\n{"event": broken\n0.1| ok\n' + protocol.encode_event("heartbeat", 2, workers=1)
+    records = list(protocol.Decoder().feed(text))
+
+    assert [type(record).__name__ for record in records] == ["Foreign", "Foreign", "Output", "Event"]
+
+
+def test_every_byte_of_both_streams_arrives_from_real_workers(agents: Runner) -> None:
+    texts = list(TEXTS.values())
+    run = agents(
+        f"import os, sys\nrank = int(os.environ['RANK'])\ntexts = {texts!r}\n"
+        "for text in texts:\n"
+        "    os.write(1, b'%d' % rank + text) if len(text) < 60000 else sys.stdout.buffer.write(b'%d' % rank + text)\n"
+        "    sys.stderr.buffer.write(text); sys.stderr.flush()\n",
+        nproc_per_node="3",
+    )
+
+    assert run.result() == "success"
+    for rank in range(3):
+        assert run.stdout[rank] == b"".join(b"%d" % rank + text for text in texts)
+        assert run.stderr[rank] == b"".join(texts)
+    assert run.foreign == []
+
+
+def test_many_lines_of_many_ranks_arrive_whole_and_the_agent_stays_small(agents: Runner) -> None:
+    run = agents.start(
+        "import os\nrank = os.environ['RANK']\n"
+        "for number in range(20000):\n    print(rank, number, 'x' * 80)\n"
+        "print('written', flush=True)\nimport time\ntime.sleep(1)\n",
+        nproc_per_node="4",
+    )
+    run.until(lambda: all(out.endswith(b"written\n") for out in run.stdout.values()) and len(run.stdout) == 4)
+    peak = psutil.Process(run.agent_pid()).memory_info().rss
+    run.wait()
+
+    for rank in range(4):
+        lines = run.stdout[rank].decode().splitlines()
+        assert lines == [*(f"{rank} {number} {'x' * 80}" for number in range(20000)), "written"]
+    assert peak < 60 << 20
+
+
+def test_a_prompt_without_a_newline_is_seen_while_the_worker_goes_on(agents: Runner) -> None:
+    run = agents.start("import sys, time\nsys.stdout.write('loading...')\ntime.sleep(60)\n")
+
+    run.until(lambda: run.stdout[0] == b"loading...")
+    run.backend.cancel(run.handle)
+    assert run.wait().result() == "cancelled"
+
+
+def test_output_of_a_child_that_outlives_its_worker_is_kept(agents: Runner) -> None:
+    run = agents(
+        "import os, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    if os.fork() == 0:\n        time.sleep(0.5)\n        os.write(1, b'late\\n')\n        os._exit(0)\n"
+        "else:\n    time.sleep(1.5)\n",
+        nproc_per_node="2",
+    )
+
+    assert run.result() == "success"
+    assert run.stdout[0] == b"late\n"

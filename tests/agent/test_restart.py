@@ -1,0 +1,154 @@
+"""A gang is restarted as one: every node, every time, without a trace of the round before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent import ports
+from tests.agent.harness import alive, gone
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Runner
+
+CRASH = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print(count, int(total), flush=True)
+if count < int(sys.argv[1]) and dist.get_rank() == int(sys.argv[2]):
+    os._exit(7)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_crash_on_any_node_restarts_all_of_them_until_it_works(agents: Runner) -> None:
+    run = agents(CRASH, "3", "3", nodes="2", nproc_per_node="2", max_restarts=3)
+
+    assert run.result() == "success", run.stderr
+    assert dict(run.stdout) == dict.fromkeys(range(4), b"0 4\n1 4\n2 4\n3 4\n")
+    assert [fields["restarts"] for fields in run.of("restart")] == [1, 2, 3]
+    assert {fields["restarts"] for fields in run.of("done")} == {3}
+    assert {(f["cause"]["rank"], f["cause"]["exit_code"]) for f in run.of("restart")} == {(3, 7)}
+    used = {fields["master_port"] for fields in run.of("rendezvous")}
+    assert len(used) == 4  # a port of its own for each round
+
+
+def test_the_budget_of_restarts_is_the_gangs_not_each_nodes(agents: Runner) -> None:
+    script = CRASH.replace("int(sys.argv[2])", "(0 if count % 2 else 3)")
+
+    run = agents(script, "9", "-", nodes="2", nproc_per_node="2", max_restarts=2)
+
+    assert run.result() == "failed"
+    assert {fields["restarts"] for fields in run.of("done")} == {2}
+    assert run.stdout[1] == b"0 4\n1 4\n2 4\n"
+    assert (run.cause()["rank"], run.cause()["exit_code"]) == (3, 7)
+
+
+def test_a_restart_ends_what_the_round_before_has_left(agents: Runner) -> None:
+    run = agents(
+        "import os, subprocess, sys, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    print(left.pid, flush=True)\n"
+        "    os._exit(1)\n"
+        "pid = int(open(sys.argv[1]).read()) if os.path.exists(sys.argv[1]) else 0\n"
+        "print('again', flush=True)\n",
+        "nothing", max_restarts=1,
+    )  # fmt: skip
+
+    assert run.result() == "success"
+    left, again = run.stdout[0].split()
+    assert again == b"again"
+    assert gone(int(left))
+
+
+def test_a_port_that_somebody_took_meanwhile_costs_no_restart(agents: Runner) -> None:
+    run = agents(
+        "import os, torch.distributed as dist, socket\n"
+        "flag = os.path.join(os.environ['DISTLAUNCH_DEADLINE_FILE'] + '.taken')\n"
+        "if os.environ['RANK'] == '0' and not os.path.exists(flag):\n"
+        "    open(flag, 'w').close()\n"
+        "    thief = socket.socket(); thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "    thief.bind(('0.0.0.0', int(os.environ['MASTER_PORT']))); thief.listen()\n"
+        "dist.init_process_group('gloo')\n"
+        "print(dist.get_world_size(), flush=True)\n"
+        "dist.destroy_process_group()\n",
+        nproc_per_node="2",
+    )
+
+    assert run.result() == "success", run.stderr
+    assert run.stdout[1].endswith(b"2\n")
+    assert {fields["restarts"] for fields in run.of("done")} == {0}
+    assert len({fields["master_port"] for fields in run.of("rendezvous")}) == 2
+
+
+def test_the_given_port_is_used_and_a_taken_one_is_named(agents: Runner) -> None:
+    with ports.reserve() as held:
+        port = ports.port_of(held)
+        taken = agents("print('never')\n", master_port=port)
+    free = agents("import os\nprint(os.environ['MASTER_PORT'])\n", master_port=port)
+
+    assert taken.result() == "failed"
+    assert f"port {port} is in use" in taken.cause()["message"]
+    assert free.stdout[0] == b"%d\n" % port
+
+
+def test_two_runs_at_once_on_one_host_do_not_meet(agents: Runner) -> None:
+    runs = [agents.start(CRASH, "1", "1", nproc_per_node="2", max_restarts=1) for _ in range(2)]
+
+    for run in runs:
+        assert run.wait().result() == "success", run.stderr
+        assert run.stdout[0] == b"0 2\n1 2\n"
+
+
+def test_an_elastic_run_goes_on_without_a_node_that_dies(agents: Runner) -> None:
+    run = agents.start(
+        "import os, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "print(os.environ['GROUP_WORLD_SIZE'], flush=True)\n"
+        "if os.environ['GROUP_WORLD_SIZE'] == '2':\n"
+        "    for _ in range(600):\n        dist.all_reduce(torch.ones(1)); time.sleep(0.1)\n"
+        "dist.destroy_process_group()\n",
+        nodes="1:2", max_restarts=3,
+    )  # fmt: skip
+    run.until(lambda: len(run.stdout) == 2)
+
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.wait()
+
+    assert [fields["result"] for fields in run.of("done")] == ["success"]
+    assert run.stdout[0] == b"2\n1\n", (run.stderr, run.events)
+    assert not any(alive(pid) for pid in run.worker_pids())
+
+
+def test_a_node_that_never_comes_is_named_when_the_limit_is_over(agents: Runner) -> None:
+    run = agents.start("print('never')\n", nodes="2", rdzv_timeout="4s", preload=())
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+
+    run.wait()
+
+    assert [fields["result"] for fields in run.of("done")] == ["failed"]
+    assert "missing: node 1" in run.cause()["message"]
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_reserved_port_is_outside_the_ephemeral_range_and_nobody_else_gets_it(family: int) -> None:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        low, high = map(int, file.read().split())
+    with ports.reserve() as held:
+        port = ports.port_of(held)
+        assert not low <= port <= high
+        with pytest.raises(ports.PortTakenError):
+            ports.reserve(port)
+        with socket.socket(family) as server:  # as torch's TCPStore binds it
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("", port))
+            server.listen()

@@ -1,0 +1,83 @@
+"""Finding node 0: by name, by the port that it tells, and never in a gang that is ending."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from launcher.agent import elastic, ports
+from launcher.agent.job import Job
+from launcher.agent.search import Beacon, Search
+from tests.testbed import wait_until
+
+
+def a_listener() -> tuple[Any, int]:
+    sock = ports.reserve()
+    sock.listen(8)
+    return sock, ports.port_of(sock)
+
+
+def some_ports(count: int) -> list[int]:
+    """Ports that are free, or were a moment ago."""
+    held = [ports.reserve() for _ in range(count)]
+    found = [ports.port_of(sock) for sock in held]
+    for sock in held:
+        sock.close()
+    return found
+
+
+def test_a_name_is_waited_for_and_what_is_waited_for_is_said() -> None:
+    nobody = Search("no-such-pod.invalid", port=1)
+    (closed,) = some_ports(1)
+    silent = Search("localhost", port=closed)
+
+    wait_until("the words", lambda: f"port {closed}" in silent.waits_for)
+    assert silent.waits_for.startswith("node 0 to answer at localhost (")
+    assert nobody.waits_for == "DNS to know no-such-pod.invalid"
+    assert nobody.found is None
+
+
+def test_node_0_is_found_by_its_name_once_it_listens() -> None:
+    sock, port = a_listener()
+    with closing(sock):
+        search = Search("localhost", port=port)
+        assert wait_until("node 0", lambda: search.found) == ("localhost", port)
+
+
+def test_of_two_runs_on_one_machine_each_finds_its_own_port() -> None:
+    candidates = some_ports(4)
+    first, second = a_listener(), a_listener()
+    with closing(first[0]), closing(second[0]):
+        Beacon(candidates, "first", first[1])
+        Beacon(candidates, "second", second[1])
+
+        searches = {run: Search("localhost", beacons=candidates, run=run) for run in ("first", "second", "third")}
+        assert wait_until("the second", lambda: searches["second"].found) == ("localhost", second[1])
+        assert wait_until("the first", lambda: searches["first"].found) == ("localhost", first[1])
+        assert searches["third"].found is None
+
+
+class FakeStore:
+    """As much of a TCPStore as is asked."""
+
+    def __init__(self, **members: str) -> None:
+        self._values = members
+
+    def compare_set(self, key: str, _expected: str, wanted: str) -> bytes:
+        return self._values.setdefault(key, wanted).encode()
+
+
+def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
+    job = Job(run="r", command=["x"], kind="script", cwd="/", env={}, folder="/", rendezvous={}, min_nodes=4, max_nodes=4)
+    old, new = FakeStore(**{"member/3": "the one before"}), FakeStore(**{"member/0": "another"})
+    stores, told = [old, old, new], []
+
+    class Link:
+        def event(self, name: str, **fields: Any) -> None:
+            told.append((name, fields["what"]))
+
+    link: Any = Link()
+    found = elastic._present_store(job, 3, "n3", link, lambda: stores.pop(0))
+
+    assert found is new
+    assert told == [("waiting", "the nodes of the attempt before to end")]

@@ -1,0 +1,135 @@
+"""When workers are forked, when they are spawned instead, and what is told of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.agent.harness import Runner
+
+SHARED = "import sys\nprint('preloaded' if 'marker' in sys.modules else 'fresh')\n"
+
+
+def preload(tmp_path: Path, text: str) -> str:
+    (tmp_path / "marker.py").write_text(text)
+    return "marker"
+
+
+def test_a_preloaded_module_is_imported_once_with_the_jobs_variables(agents: Runner, tmp_path: Path) -> None:
+    text = "import os\nwith open('imports', 'a') as file: file.write(os.environ['READ_AT_IMPORT'] + '\\n')\n"
+    run = agents(SHARED, preload=(preload(tmp_path, text),), env=("READ_AT_IMPORT=a value",), nproc_per_node="3")
+
+    assert list(run.stdout.values()) == [b"preloaded\n"] * 3
+    assert (tmp_path / "imports").read_text() == "a value\n"
+    assert run.of("warning") == []
+
+
+def test_a_script_may_name_modules_to_preload_in_a_comment(agents: Runner, tmp_path: Path) -> None:
+    preload(tmp_path, "")
+    run = agents("# distlaunch: preload marker, json\n" + SHARED)
+
+    assert run.stdout[0] == b"preloaded\n"
+
+
+def test_simulated_nodes_do_not_fight_for_the_processors_unless_the_user_says_so(agents: Runner) -> None:
+    text = "import os\nprint(os.environ.get('OMP_NUM_THREADS'))\n"
+
+    assert list(agents(text, nodes="2").stdout.values()) == [b"1\n"] * 2
+    assert list(agents(text, nodes="2", env=("OMP_NUM_THREADS=3",)).stdout.values()) == [b"3\n"] * 2
+
+
+def test_what_was_preloaded_is_collected_at_the_end_as_in_any_interpreter(agents: Runner, tmp_path: Path) -> None:
+    text = "class Cycle:\n    def __init__(self): self.me = self\n    def __del__(self): print('collected')\ncycle = Cycle()\n"
+    run = agents("print('end')\n", preload=(preload(tmp_path, text),))
+
+    assert run.stdout[0] == b"end\ncollected\n"
+
+
+def test_a_preloaded_module_with_a_thread_makes_the_workers_spawn_and_is_told_once(agents: Runner, tmp_path: Path) -> None:
+    text = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    run = agents(SHARED, preload=(preload(tmp_path, text),), nproc_per_node="2")
+
+    assert list(run.stdout.values()) == [b"fresh\n"] * 2
+    assert [fields["message"] for fields in run.of("warning")] == [
+        "workers are spawned, not forked: the preloaded modules have started 1 threads, which a fork would lose"
+    ]
+
+
+def test_a_preloaded_module_that_initialises_cuda_makes_the_workers_spawn(agents: Runner, tmp_path: Path) -> None:
+    text = "import torch\ntorch.cuda.is_initialized = lambda: True\n"  # what a machine without a GPU can show of it
+    run = agents(SHARED, preload=(preload(tmp_path, text),))
+
+    assert run.stdout[0] == b"fresh\n"
+    assert "initialised CUDA" in run.of("warning")[0]["message"]
+
+
+def test_a_script_that_sets_import_time_variables_before_torch_is_spawned(agents: Runner) -> None:
+    text = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())\n"
+    run = agents(text, nproc_per_node="2")
+
+    assert list(run.stdout.values()) == [b"2\n"] * 2
+    assert "OMP_NUM_THREADS" in run.of("warning")[0]["message"]
+
+
+def test_a_script_that_only_reads_such_variables_or_sets_them_later_is_forked(agents: Runner) -> None:
+    run = agents(
+        "import os\nos.environ.get('OMP_NUM_THREADS')\nimport torch\nos.environ['OMP_NUM_THREADS'] = '2'\n"
+        "def f(): os.environ['LD_PRELOAD'] = 'x'\n"
+    )
+
+    assert run.result() == "success"
+    assert run.of("warning") == []
+
+
+def test_another_interpreter_named_like_torchruns_is_spawned(agents: Runner, tmp_path: Path) -> None:
+    other = tmp_path / "python-wrapper"
+    other.write_text(f'#!/bin/sh\nWRAPPED=1 exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+
+    run = agents("import os\nprint(os.environ['WRAPPED'])\n", env=(f"PYTHON_EXEC={other}",))
+
+    assert run.stdout[0] == b"1\n", run.stderr
+    assert "PYTHON_EXEC" in run.of("warning")[0]["message"]
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_its_interpreter(agents: Runner, tmp_path: Path) -> None:
+    broken = agents(SHARED, preload=(preload(tmp_path, "raise OSError('libx.so: not found')\n"),))
+    absent = agents(SHARED, preload=("no_such_module",))
+
+    assert broken.cause()["message"] == f"{sys.executable} cannot import marker: OSError: libx.so: not found"
+    assert absent.cause()["message"].endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    assert {run.cause()["class"] for run in (broken, absent)} == {"node"}
+
+
+def test_a_torch_that_is_broken_is_told_with_its_reason_on_every_node(agents: Runner, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
+
+    run = agents(SHARED, nodes="2")
+
+    assert run.result() == "failed"
+    assert run.cause()["message"].endswith("cannot import torch: ImportError: libcudart.so.12: cannot open shared object file")
+
+
+def test_a_syntax_error_is_told_once_and_starts_no_worker(agents: Runner) -> None:
+    run = agents("print('x')\ndef f(:\n", nproc_per_node="4")
+
+    assert run.result() == "failed"
+    assert run.worker_pids() == []
+    assert run.cause()["message"] == "SyntaxError: invalid syntax (script0.py, line 2)"
+    assert run.cause()["class"] == "user_code"
+
+
+def test_forked_workers_share_the_memory_of_the_imports(agents: Runner) -> None:
+    run = agents.start("import torch, time\nprint('ready', flush=True)\ntime.sleep(600)\n", nproc_per_node="4")
+    run.until(lambda: len(run.stdout) == 4)
+
+    own = [psutil.Process(pid).memory_full_info().uss for pid in run.worker_pids()]
+    run.backend.cancel(run.handle)
+    run.wait()
+
+    assert max(own) < 60 << 20, own  # a process that imported torch itself has over 200 MB of its own

@@ -1,0 +1,279 @@
+"""Real runs on this machine, followed by a real launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.proc import Identity
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from tests.conftest import Cli, Result
+
+SLEEP = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(distlaunch: Cli) -> Iterator[None]:
+    """Every agent that a test's runs had is gone at its end."""
+    yield
+    limit = time.monotonic() + 15
+    while any(agent.alive() for agent in agents(distlaunch)) and time.monotonic() < limit:
+        time.sleep(0.1)
+    left = [agent for agent in agents(distlaunch) if agent.alive()]
+    for agent in left:
+        agent.send(signal.SIGKILL)
+    assert not left
+
+
+def agents(distlaunch: Cli) -> list[Identity]:
+    """The agents of all runs so far."""
+    handles = [json.loads(path.read_text())["handle"] for path in distlaunch.runs.glob("*/run.json")]
+    return [Identity(agent["pid"], agent["start_ticks"]) for handle in handles if handle for agent in handle["agents"]]
+
+
+def recorded(distlaunch: Cli) -> dict[str, Any]:
+    """The only run's result."""
+    (path,) = distlaunch.runs.glob("*/result.json")
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
+def until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
+    """What the process writes to stdout, up to a line with that text."""
+    assert process.stdout
+    seen = b""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"{text!r} did not come: {seen!r}, {process.stderr.read() if process.stderr else b''!r}")
+
+
+def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Exit code and stderr."""
+    _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr.decode()
+
+
+def test_arguments_after_the_script_reach_it_untouched(distlaunch: Cli) -> None:
+    distlaunch.write("args.py", "import os, sys\nos.write(1, repr([os.fsencode(a) for a in sys.argv[1:]]).encode() + b'\\n')\n")
+    args: list[str | bytes] = [
+        "a b",
+        "it's",
+        '"q"',
+        "$HOME",
+        "new\nline",
+        "ünï",
+        "--nodes",
+        "-x",
+        "--",
+        "--help",
+        "",
+        "*",
+        b"\xff\xfe",
+    ]
+
+    done = distlaunch("local", "args.py", *args)
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == repr([arg if isinstance(arg, bytes) else arg.encode() for arg in args]) + "\n"
+
+
+def test_one_rank_is_shown_byte_by_byte_and_success_is_said(distlaunch: Cli) -> None:
+    distlaunch.write("out.py", "import os\nos.write(1, b'50%\\r100%\\n\\xff\\x00 no newline')\nos.write(2, b'err\\n')\n")
+    with distlaunch.start("local", "--nodes", "2", "out.py") as process:
+        stdout, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 0, stderr
+    assert stdout == b"50%\r100%\n\xff\x00 no newline"
+    assert re.search(rb"^err\n", stderr, re.MULTILINE)
+    assert re.search(rb"rendezvous at 127.0.0.1:\d+: 2 nodes, 2 ranks", stderr)
+    assert re.search(rb"success after .* out-", stderr)
+
+
+def test_lines_of_several_ranks_are_marked_and_whole(distlaunch: Cli) -> None:
+    code = "import os, sys\nfor i in range(300): sys.stdout.write(f'{os.environ[\"RANK\"]}:{i}:' + 'x' * 50 + '\\n')\n"
+    distlaunch.write("out.py", code)
+
+    done = distlaunch("local", "--nodes", "2", "--nproc-per-node", "2", "--log-ranks", "all", "out.py")
+
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1200
+    assert all(re.fullmatch(r"\[(\d):(\d)\] \2:\d+:x{50}", line) for line in lines)
+    assert [line for line in lines if line.startswith("[1:3]")] == [f"[1:3] 3:{i}:{'x' * 50}" for i in range(300)]
+
+
+def failing(distlaunch: Cli, *args: str) -> Result:
+    distlaunch.write("fail.py", "import os, time\nif os.environ['RANK'] == '3':\n    raise ValueError('boom')\ntime.sleep(60)\n")
+    return distlaunch("local", "--nodes", "2", "--nproc-per-node", "2", *args, "fail.py")
+
+
+def test_the_first_failure_is_shown_once_with_its_place_and_traceback(distlaunch: Cli) -> None:
+    done = failing(distlaunch, "-q")
+
+    assert done.exit_code == 1
+    assert done.stderr.count("ValueError: boom") == 2, "in the summary and at the end of the one traceback"
+    assert done.stderr.count("Traceback") == 1
+    assert re.search(r"first failure: rank 3, host \S+, node 1, exit code 1", done.stderr)
+
+
+def test_json_of_a_failed_run_has_error_and_result_alone_on_stdout(distlaunch: Cli) -> None:
+    done = failing(distlaunch, "--output", "json")
+
+    assert done.exit_code == 1
+    assert done.json["ok"] is False
+    assert done.json["error"]["code"] == "run_failed"
+    assert done.json["result"]["state"] == "failed"
+    assert done.json["result"]["cause"]["rank"] == 3
+    assert done.json["result"]["exit_code"] == 1
+    assert recorded(distlaunch)["cause"] == done.json["result"]["cause"]
+
+
+def test_a_worker_killed_by_a_signal_fails_the_run_with_its_last_words(distlaunch: Cli) -> None:
+    distlaunch.write(
+        "die.py",
+        "import os, signal, sys\nprint('last words', file=sys.stderr, flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n",
+    )
+
+    done = distlaunch("local", "-q", "--log-ranks", "7", "die.py")
+
+    assert done.exit_code == 1
+    assert "signal SIGSEGV" in done.stderr
+    assert "    last words" in done.stderr
+
+
+def test_the_time_limit_gives_124(distlaunch: Cli) -> None:
+    distlaunch.write("sleep.py", SLEEP)
+
+    assert distlaunch("local", "--time", "4s", "--grace", "1s", "sleep.py").exit_code == 124
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_cancels_the_run(distlaunch: Cli, number: signal.Signals) -> None:
+    distlaunch.write("sleep.py", SLEEP)
+    with distlaunch.start("local", "--nodes", "2", "--grace", "2s", "sleep.py") as process:
+        until(process, b"ready")
+        process.send_signal(number)
+        code, stderr = end(process)
+
+    assert code == 130, stderr
+    assert "cancelling sleep-" in stderr
+    assert "Traceback" not in stderr
+    assert recorded(distlaunch)["state"] == "cancelled"
+
+
+def test_the_second_ctrl_c_does_not_wait_for_the_grace_time(distlaunch: Cli) -> None:
+    distlaunch.write("stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP)
+    with distlaunch.start("local", "--grace", "100s", "stubborn.py") as process:
+        until(process, b"ready")
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        code, stderr = end(process)
+
+    assert code == 130
+    assert "killing stubborn-" in stderr
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 1.0])
+def test_ctrl_c_at_any_moment_leaves_no_traceback_and_nothing_running(distlaunch: Cli, delay_s: float) -> None:
+    distlaunch.write("sleep.py", SLEEP)
+    # Python itself must be up: before that, nobody's handler can do anything.
+    code = "import os, sys; from launcher.cli import main; os.write(1, b'up\\n'); sys.exit(main(sys.argv[1:]))"
+    with distlaunch.start("local", "--grace", "1s", "sleep.py", python=("-c", code)) as process:
+        until(process, b"up")
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        exit_code, stderr = end(process)
+
+    assert exit_code == 130, stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(distlaunch: Cli) -> None:
+    loop = "import time\nfor i in range(20):\n    print(i, flush=True)\n    time.sleep(0.1)\n"
+    distlaunch.write("out.py", loop + "open('done', 'w')\nraise SystemExit(7)\n")
+    with distlaunch.start("local", "out.py") as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        code, stderr = end(process)
+
+    assert code == 1
+    assert "Traceback" not in stderr
+    assert (distlaunch.folder / "done").exists()
+
+
+def test_usr1_reaches_the_workers(distlaunch: Cli) -> None:
+    handler = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: (print('got it', flush=True), sys.exit(0)))\n"
+    distlaunch.write("usr.py", handler + SLEEP)
+    with distlaunch.start("local", "usr.py") as process:
+        until(process, b"ready")
+        process.send_signal(signal.SIGUSR1)
+        until(process, b"got it")
+        code, stderr = end(process)
+
+    assert code == 0, stderr
+
+
+def test_an_agent_that_is_killed_is_the_cause(distlaunch: Cli) -> None:
+    distlaunch.write("sleep.py", SLEEP)
+    with distlaunch.start("local", "sleep.py") as process:
+        until(process, b"ready")
+        agents(distlaunch)[0].send(signal.SIGKILL)
+        code, stderr = end(process)
+
+    assert code == 1
+    assert "a node failed: the agent on host" in stderr
+    assert "ended without a word" in stderr
+
+
+def test_a_detached_run_is_seen_followed_and_cancelled_from_elsewhere(distlaunch: Cli) -> None:
+    distlaunch.write("sleep.py", SLEEP)
+    run = distlaunch("local", "--detach", "--nodes", "2", "--grace", "2s", "sleep.py").stdout.strip()
+    with distlaunch.start("logs", "-f", "last") as process:
+        until(process, b"[0:0] ready")
+        assert distlaunch("ls", "--output", "json").json["result"]["runs"][0]["state"] == "running"
+        status = distlaunch("status", run, "--output", "json").json["result"]
+        assert [(node["ranks"], node["workers"]) for node in status["nodes"]] == [([0], 1), ([1], 1)]
+
+        done = distlaunch("cancel", run[:9])
+
+        assert (done.exit_code, done.stdout) == (0, f"{run}: cancelled\n")
+        assert end(process)[0] == 0
+    assert "cancelled" in distlaunch("status", run).stdout
+    assert distlaunch("cancel", run).stdout == f"{run}: cancelled\n"
+    assert sorted(distlaunch("logs", run).stdout.splitlines()) == ["[0:0] ready", "[1:1] ready"]
+    assert distlaunch("logs", run, "--rank", "1").stdout == "ready\n"
+    assert distlaunch("logs", run, "--node", "1").stdout == "[1:1] ready\n"
+    assert distlaunch("logs", run, "--node", "2").exit_code == 2
+
+
+def test_a_run_that_cannot_be_submitted_is_recorded_as_failed(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    # It answers the question whether it has torch, and is gone when it is to be started.
+    distlaunch.write("python", "#!/bin/sh\nrm ./python\n").chmod(0o755)
+
+    done = distlaunch("local", "--python", "./python", "x.py")
+
+    assert done.exit_code == 4
+    assert recorded(distlaunch)["state"] == "failed"
+    assert "failed" in distlaunch("ls").stdout
+
+
+def test_a_bundled_script_is_said_to_be_used(distlaunch: Cli) -> None:
+    done = distlaunch("local", "--dry-run", "train.py")
+    assert "using the bundled train.py" in done.stderr
+    planned = distlaunch("local", "--dry-run", "--output", "json", "train.py").json["result"]["plan"]
+    assert os.path.isabs(planned["spec"]["command"][0])

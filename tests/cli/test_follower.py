@@ -1,0 +1,183 @@
+"""What a follower does when a cluster misbehaves, with a scripted backend: real ones misbehave too seldom for a test."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import follow, output, runs
+from launcher.agent.protocol import LineTagger, Output, encode_event
+from launcher.backends._base import Chunk, Liveness
+from launcher.errors import BackendUnavailableError
+from launcher.follow import Follower
+from launcher.interrupts import Interrupts
+from launcher.worker_output import WorkerOutput
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+CAUSE = {"class": "user_code", "message": "boom", "host": "h", "node": 0, "rank": 0, "time": 5.0, "secondary": False}
+
+
+class Scripted:
+    """Both backend and stream: gives its chunks one by one, then nothing; knows what it was asked for."""
+
+    name = "scripted"
+
+    def __init__(self, *chunks: Chunk, ends_after_cancels: int = 99) -> None:
+        self.chunks, self.cancels, self.ends_after_cancels = list(chunks), list[bool](), ends_after_cancels
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        if not self.chunks:
+            time.sleep(0.01)
+        return [self.chunks.pop(0)] if self.chunks else []
+
+    def close(self) -> None:
+        pass
+
+    def open_stream(self, handle: object, offsets: Mapping[int, int] | None = None) -> Scripted:
+        return self
+
+    def liveness(self, handle: object) -> Liveness:
+        if not self.cancels:
+            raise BackendUnavailableError("the controller does not answer")
+        over = len(self.cancels) >= self.ends_after_cancels
+        return Liveness(nodes=("ended" if over else "running",) * 2)
+
+    def cancel(self, handle: object, *, force: bool = False) -> None:
+        self.cancels.append(force)
+
+    def signal(self, handle: object, signum: int) -> None:
+        raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds become hundredths."""
+    monkeypatch.setattr(follow, "POLL_S", (0.01, 0.1))
+    for name, seconds in (("HANG_S", 0.1), ("FORCE_S", 1.0), ("SETTLE_S", 0.05)):
+        monkeypatch.setattr(follow, name, seconds)
+
+
+def followed(backend: Scripted, tmp_path: Path) -> tuple[runs.Run, Any]:
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1}
+    run = runs.record_handle(runs.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan), {})
+    backend_: Any = backend
+    return run, Follower(run, backend_, ranks=None, interrupts=Interrupts()).follow()
+
+
+def started(node: int) -> Chunk:
+    return Chunk(node, encode_event("agent_started", node, host=f"h{node}"))
+
+
+def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(tmp_path: Path) -> None:
+    failed = Chunk(0, encode_event("done", 0, result="failed", cause=CAUSE))
+    backend = Scripted(started(0), started(1), failed, ends_after_cancels=2)
+
+    run, outcome = followed(backend, tmp_path)
+
+    assert backend.cancels == [False, True], "asked first, forced when that did not help"
+    assert (outcome.state, outcome.cause) == ("failed", CAUSE)
+    assert run.result == outcome.to_json()
+
+
+def test_a_run_that_cannot_be_ended_is_given_up_without_a_result(tmp_path: Path) -> None:
+    backend = Scripted(started(0), started(1), Chunk(0, encode_event("failure", 0, cause=CAUSE)))
+
+    run, outcome = followed(backend, tmp_path)
+
+    assert (outcome.state, outcome.exit_code) == ("unknown", None)
+    assert run.result is None
+
+
+def test_a_backend_that_does_not_answer_does_not_end_the_following(tmp_path: Path) -> None:
+    done = [Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)]
+
+    assert followed(Scripted(started(0), *done), tmp_path)[1].state == "success"
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
+    """What is written, in place of the terminal."""
+    written: list[tuple[int, bytes]] = []
+
+    def write(fd: int, data: bytes) -> bool:
+        written.append((fd, data))
+        return True
+
+    monkeypatch.setattr(output, "write", write)
+    return written
+
+
+def feed(workers: WorkerOutput, rank: int, data: bytes, *, ends_line: bool, now: float = 0.0) -> None:
+    workers.show(Output(0, rank, False, data, ends_line), now)
+
+
+def test_a_line_of_one_rank_is_not_cut_by_another(shown: list[tuple[int, bytes]]) -> None:
+    workers = WorkerOutput(None)
+    feed(workers, 0, b"one ", ends_line=False)
+    feed(workers, 1, b"other\nlines", ends_line=True)
+    feed(workers, 0, b"line", ends_line=True)
+    workers.flush(0.0)
+
+    assert b"".join(data for _, data in shown) == b"[0:1] other\n[0:1] lines\n[0:0] one line\n"
+
+
+def test_a_piece_waits_two_seconds_and_64_kib_at_most(shown: list[tuple[int, bytes]]) -> None:
+    workers = WorkerOutput(frozenset({0, 1}))
+    feed(workers, 0, b"prompt", ends_line=False)
+    workers.flush(1.9)
+    assert not shown
+    workers.flush(2.0)
+    feed(workers, 0, b"x" * 40_000, ends_line=False, now=3.0)
+    feed(workers, 0, b"x" * 40_000, ends_line=False, now=3.0)
+    workers.flush(3.0)
+
+    assert [data for _, data in shown] == [b"[0:0] prompt\n", b"[0:0] " + b"x" * 80_000 + b"\n"]
+
+
+def test_a_piece_of_the_only_rank_is_shown_at_once(shown: list[tuple[int, bytes]]) -> None:
+    workers = WorkerOutput(frozenset({0}))
+    feed(workers, 0, b"50%\r", ends_line=False)
+    workers.flush(0.0)
+
+    assert shown == [(1, b"50%\r")]
+
+
+def test_a_slow_reader_of_a_non_blocking_pipe_gets_everything() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    data = os.urandom(300_000)
+    if os.fork() == 0:
+        time.sleep(0.2)
+        output.write(write, data)
+        os._exit(0)
+    os.close(write)
+    got = b""
+    while part := os.read(read, 10_000):
+        got += part
+    os.wait()
+    os.close(read)
+
+    assert got == data
+
+
+def test_a_million_lines_use_little_memory_in_the_follower(tmp_path: Path, shown: list[tuple[int, bytes]]) -> None:
+    import tracemalloc
+
+    line = LineTagger(0, 3, "stdout").feed(b"step 1 loss 2.0\n")
+    block = Chunk(0, line * 20_000)
+    backend = Scripted(*[block] * 10, *(Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)))
+    tracemalloc.start()
+    followed(backend, tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert sum(len(data) for _, data in shown) > 200_000 * 16
+    assert peak < 16 * len(block.data) + 10_000_000

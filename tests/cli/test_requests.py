@@ -1,0 +1,209 @@
+"""What is asked for wrongly is refused, with exit code 2 and words that help."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from tests.conftest import Cli
+
+HEAVY = ("torch", "submitit", "ansible", "kubernetes", "jinja2", "rich", "yaml", "pydantic", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["local", "--nodes", "0", "x.py"], "nodes 0 is out of range"),
+        (["local", "--nodes", "-1", "x.py"], "nodes -1 is out of range"),
+        (["local", "--nodes=-1", "x.py"], "nodes -1 is out of range"),
+        (["local", "--nodes", "x", "x.py"], "nodes 'x' is not a number"),
+        (["local", "--nodes", "3:2", "x.py"], "nodes 3:2 is out of range"),
+        (["local", "--nproc-per-node", "0", "x.py"], "nproc-per-node 0 is below 1"),
+        (["local", "--nproc-per-node", "gpu", "x.py"], "nproc-per-node 'gpu' is not a number"),
+        (["local", "--max-restarts", "x", "x.py"], "'x' is no whole number"),
+        (["local", "--master-port", "99999", "x.py"], "master-port 99999 is no port"),
+        (["local", "--time", "30", "x.py"], "time '30' is no duration"),
+        (["local", "--start", "thread", "x.py"], "known: fork, spawn"),
+        (["local", "--env", "1A=2", "x.py"], "is no variable name"),
+        (["local", "--log-ranks", "a", "x.py"], "log-ranks 'a' is no list of ranks"),
+        (["local", "--output", "xml", "x.py"], "output 'xml' is not known"),
+        (["local", "--nodez", "2", "x.py"], "--nodes"),
+        (["local", "-m", "--no-python", "x"], "exclude each other"),
+        (["local"], "missing argument 'SCRIPT'"),
+        (["local", "none.py"], "script 'none.py' does not exist"),
+        (["local", "--cluster", "none", "x.py"], "unknown cluster 'none'"),
+        (["run", "x.py"], "missing option '--on'"),
+        (["locl", "x.py"], "did you mean local?"),
+        (["x.py"], "distlaunch local x.py"),
+        (["statsu", "x"], "did you mean status?"),
+        (["--nonsense"], "no such option: --nonsense"),
+        (["status"], "missing argument 'RUN'"),
+        (["status", "x"], "there are no runs"),
+        (["logs", "x"], "there are no runs"),
+        (["cancel", "x"], "there are no runs"),
+        (["ls", "a", "extra"], "unexpected extra argument"),
+        (["ls", "-n", "x"], "'x' is no whole number"),
+    ],
+)
+def test_a_bad_request_is_explained(distlaunch: Cli, args: list[str], says: str) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch(*args)
+
+    assert done.exit_code == 2, done.stderr
+    assert says in done.stderr
+    assert done.stderr.startswith("error[")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not distlaunch.runs.exists()
+
+
+@pytest.mark.parametrize("args", [["--nodes", "x", "x.py"], ["--nodez", "x.py"], []])
+def test_a_bad_request_is_json_when_json_was_asked_for(distlaunch: Cli, args: list[str]) -> None:
+    distlaunch.write("x.py", "")
+
+    for done in (distlaunch("local", "--output", "json", *args), distlaunch("local", *args, env={"DISTLAUNCH_OUTPUT": "json"})):
+        assert done.exit_code == 2
+        assert done.json["version"] == 1
+        assert done.json["command"] == "local"
+        assert done.json["ok"] is False
+        assert set(done.json["error"]) == {"code", "message", "hint"}
+
+
+def test_the_scripts_own_output_option_is_not_ours(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+
+    assert distlaunch("local", "--nodes", "x", "x.py", "--output", "json").stdout == ""
+
+
+def test_an_unknown_cluster_backend_or_command_lists_the_known(distlaunch: Cli) -> None:
+    done = distlaunch("zzz")
+
+    assert "local" in done.stderr
+    assert "logs, ls" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'say "x"', "new\nline", "$HOME", "ünï", "-dash"])
+def test_any_working_folder_will_do(distlaunch: Cli, name: str) -> None:
+    distlaunch.write(f"{name}/x.py", "")
+
+    done = distlaunch("local", "--dry-run", "--output", "json", "x.py", cwd=distlaunch.folder / name)
+
+    assert done.exit_code == 0, done.stderr
+    assert done.json["result"]["plan"]["spec"]["cwd"] == str(distlaunch.folder / name)
+
+
+def test_a_working_folder_that_is_gone_is_an_error_for_a_launch_only(distlaunch: Cli) -> None:
+    (distlaunch.folder / "gone").mkdir()
+    script = 'cd gone && rmdir ../gone && exec "$0" -m launcher "$@"'
+
+    codes = []
+    for args in (["ls"], ["local", "x.py"]):
+        (distlaunch.folder / "gone").mkdir(exist_ok=True)
+        argv = ["/bin/sh", "-c", script, sys.executable, *args]
+        done = subprocess.run(argv, cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, check=False, timeout=60)
+        codes.append(done.returncode)
+        assert b"Traceback" not in done.stderr
+
+    assert codes == [0, 2]
+
+
+def test_a_dry_run_writes_nothing_and_shows_the_plan(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("local", "--nodes", "2", "--nproc-per-node", "3", "--dry-run", "x.py")
+
+    assert done.exit_code == 0
+    assert [line.split()[1:3] for line in done.stderr.splitlines()] == [["NODE", "RANKS"], ["0", "0-2"], ["1", "3-5"]]
+    assert '"workers": 3' in done.stdout
+    assert sorted(path.name for path in distlaunch.folder.iterdir()) == ["x.py"]
+
+
+def test_rendered_files_are_written_where_it_was_asked(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("local", "--render-to", "by hand", "x.py")
+
+    assert done.stdout.splitlines() == ["by hand/spec.json", "by hand/start.sh"]
+    assert (distlaunch.folder / "by hand" / "spec.json").exists()
+
+
+@pytest.mark.parametrize(
+    "args", [["ls"], ["--help"], ["status", "x"], ["local", "--dry-run", "x.py"], ["config"], ["local", "--help"]]
+)
+def test_a_command_that_only_looks_imports_nothing_heavy(distlaunch: Cli, args: list[str]) -> None:
+    distlaunch.write("x.py", "")
+    code = f"import sys; from launcher.cli import main; main({args!r}); print([m for m in {HEAVY!r} if m in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == b"[]"
+
+
+def test_ls_imports_no_backend(distlaunch: Cli) -> None:
+    code = "import sys; from launcher.cli import main; main(['ls']); print('launcher.backends.local' in sys.modules)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, check=True
+    )
+
+    assert done.stdout == b"False\n"
+
+
+@pytest.mark.parametrize("args", [["--help"], ["local", "--help"], ["ls"], ["config"], ["--version"]])
+def test_a_reader_that_goes_away_is_no_error(distlaunch: Cli, args: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+
+    done = distlaunch(*args, stdout=write)
+    os.close(write)
+
+    assert (done.exit_code, done.stderr.replace(f"no runs in {distlaunch.runs}\n", "")) == (0, "")
+
+
+def test_a_result_that_cannot_be_written_is_an_error(distlaunch: Cli) -> None:
+    with open("/dev/full", "wb") as full:
+        done = distlaunch("--version", stdout=full)
+
+    assert done.exit_code == 4
+    assert os.strerror(errno.ENOSPC) in done.stderr
+
+
+def test_closed_standard_streams_are_no_error(distlaunch: Cli) -> None:
+    script = 'exec "$0" -m launcher config <&- >&- 2>&-'
+
+    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env=distlaunch.env(), cwd=ROOT, check=False, timeout=60)
+
+    assert done.returncode == 0
+
+
+def test_colour_is_for_terminals_only(distlaunch: Cli) -> None:
+    assert "\033" not in distlaunch("local", "none.py").stderr
+    for no_color, coloured in ((None, True), ("1", False)):
+        leader, follower = os.openpty()
+        distlaunch("local", "none.py", stderr=follower, env={"NO_COLOR": no_color, "TERM": "xterm"})
+        os.close(follower)
+        assert (b"\033[31m" in os.read(leader, 10_000)) is coloured
+        os.close(leader)
+
+
+def test_run_ids_and_commands_are_completed(distlaunch: Cli) -> None:
+    for name in ("train-20250101-000000-abcd", "train-20250102-000000-abce", "eval-20250101-120000-qqqq"):
+        (distlaunch.runs / name).mkdir(parents=True)
+
+    def complete(words: str, index: int) -> list[str]:
+        env = {"_DISTLAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(index)}
+        return distlaunch(env=dict(env)).stdout.split()
+
+    assert complete("distlaunch status tr", 2) == ["train-20250102-000000-abce", "train-20250101-000000-abcd"]
+    assert complete("distlaunch l", 1) == ["local", "logs", "ls"]

@@ -1,0 +1,39 @@
+"""`distlaunch requeue`: the same run once more, in its folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.conftest import Cli
+
+FAILS_FIRST = """
+import os, sys
+print("attempt", os.environ.get("DISTLAUNCH_ATTEMPT", "0"))
+if "DISTLAUNCH_ATTEMPT" not in os.environ:
+    raise ValueError("not the first time")
+"""
+
+
+def test_a_run_that_failed_is_started_again_in_its_folder(distlaunch: Cli) -> None:
+    distlaunch.write("script.py", FAILS_FIRST)
+    assert distlaunch("local", "--nodes", "2", "script.py").exit_code == 1
+
+    started = distlaunch("requeue", "last", "--output", "json").json["result"]
+
+    assert started["attempt"] == 1
+    assert distlaunch("logs", "-f", "last", "--rank", "0").stdout == "attempt 0\nattempt 1\n"
+    state = distlaunch("status", "last", "--output", "json").json["result"]
+    assert (state["state"], state["exit_code"], state["attempt"], state["cause"]) == ("success", 0, 1, None)
+    assert len(list(distlaunch.runs.iterdir())) == 1
+
+
+def test_a_run_that_goes_on_is_not(distlaunch: Cli) -> None:
+    distlaunch.write("script.py", "import time\ntime.sleep(600)\n")
+    run = distlaunch("local", "--detach", "script.py").stdout.strip()
+
+    done = distlaunch("requeue", run)
+
+    assert done.exit_code == 2
+    assert "still run" in done.stderr
+    assert distlaunch("cancel", "--force", run).exit_code == 0

@@ -1,0 +1,150 @@
+"""Settings: every layer, and every mistake in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher import config
+from launcher.backends.local import LocalOptions
+from launcher.errors import ConfigError
+from launcher.options import JobOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Cli
+
+
+def load(tmp_path: Path, env: dict[str, str] | None = None, **files: str) -> config.Config:
+    """The settings with these files as `system`, `user` and `project`."""
+    places = {"system": "system.toml", "user": "home/.config/distlaunch/config.toml", "project": "work/distlaunch.toml"}
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    for name, text in files.items():
+        path = tmp_path / places[name]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    where = {"DISTLAUNCH_SYSTEM_CONFIG": str(tmp_path / "system.toml"), "HOME": str(tmp_path / "home")}
+    return config.load({**where, **(env or {})}, str(tmp_path / "work" / "deep"))
+
+
+def test_a_later_layer_wins_and_the_source_says_so(tmp_path: Path) -> None:
+    files = {
+        "system": '[defaults]\nnodes = 1\nstart = "spawn"\ngrace = "5s"\ntime = "1h"\nname = "a"\n',
+        "user": '[defaults]\ngrace = "6s"\ntime = "2h"\nname = "b"\n',
+        "project": '[defaults]\ntime = "3h"\nname = "c"\n[clusters.x]\nbackend = "local"\nname = "d"\nmax_restarts = 4\n',
+    }
+    loaded = load(tmp_path, {"DISTLAUNCH_MAX_RESTARTS": "5"}, **files)
+    found = loaded.resolve(JobOptions, cluster=loaded.cluster("x", lambda _: LocalOptions), flags={"nodes": "7", "python": None})
+
+    assert found["nodes"] == config.Setting("7", "flag")
+    assert found["start"] == config.Setting("spawn", f"{tmp_path}/system.toml:3")
+    assert found["grace"] == config.Setting("6s", f"{tmp_path}/home/.config/distlaunch/config.toml:2")
+    assert found["time"] == config.Setting("3h", f"{tmp_path}/work/distlaunch.toml:2")
+    assert found["name"] == config.Setting("d", f"{tmp_path}/work/distlaunch.toml:6")
+    assert found["max_restarts"] == config.Setting(5, "DISTLAUNCH_MAX_RESTARTS")
+    assert found["python"] == config.Setting("", "default")
+
+
+def test_a_cluster_in_a_later_file_changes_single_keys(tmp_path: Path) -> None:
+    system = '[clusters.x]\nbackend = "local"\nnodes = 2\ngrace = "9s"\n'
+    profile = load(tmp_path, system=system, project="[clusters.x]\nnodes = 3\n").cluster("x", lambda _: LocalOptions)
+
+    assert profile.backend == "local"
+    assert {key: item.value for key, item in profile.values.items()} == {"nodes": "3", "grace": "9s"}
+
+
+def test_variables_of_all_layers_add_up_and_the_last_one_of_a_name_is_last(tmp_path: Path) -> None:
+    loaded = load(tmp_path, {"DISTLAUNCH_ENV": "B=2,C=3"}, project='[defaults]\nenv = ["A=1", "B=1"]\n')
+
+    assert loaded.resolve(JobOptions, flags={"env": ("A=9",)})["env"].value == ("A=1", "B=1", "B=2", "C=3", "A=9")
+
+
+def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
+    loaded = load(tmp_path, {"DISTLAUNCH_ENV": '["NCCL_IB_HCA=mlx5_0,mlx5_1"]'})
+
+    assert loaded.resolve(JobOptions)["env"].value == ("NCCL_IB_HCA=mlx5_0,mlx5_1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "hint"),
+    [
+        ("[defaults]\nnode = 3\n", 2, "unknown key 'node' in [defaults]", "known: nodes, "),
+        ("rusn_dir = 'x'\n", 1, "unknown key 'rusn_dir' at the top level", "known: runs_dir, "),
+        ("\n[default]\nnodes = 3\n", 2, "unknown section 'default' at the top level", "known: defaults, "),
+        ("[defaults]\nmax_restarts = 'x'\n", 2, "max_restarts wants a whole number, not 'x'", None),
+        ("[defaults]\nno_python = 1\n", 2, "no_python wants true or false, not 1", None),
+        ("[defaults]\n# nodes\nenv = 'A=1'\n", 3, "env wants a list of texts", None),
+        ("[defaults]\nnodes = [\n", 2, "broken TOML", None),
+        ("defaults = 3\n", 1, "defaults is a section, not a value", "write [defaults]"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, line: int, message: str, hint: str | None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, project=text)
+
+    assert f"{tmp_path}/work/distlaunch.toml:{line}" in caught.value.message
+    assert message in caught.value.message
+    assert hint is None or str(caught.value.hint).startswith(hint)
+
+
+def test_a_file_that_is_no_text_or_no_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "distlaunch.toml"
+    path.write_bytes(b"a = 1\nb = '\xff'\n")
+    with pytest.raises(ConfigError, match=r"distlaunch.toml:2: not UTF-8"):
+        config.load({}, str(tmp_path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match="cannot read"):
+        config.load({}, str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_RESTARTS", "x"), ("NO_PYTHON", "maybe"), ("ENV", "[1")])
+def test_a_mistake_in_a_variable_is_named(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"DISTLAUNCH_{name} wants"):
+        load(tmp_path, {f"DISTLAUNCH_{name}": value})
+
+
+def test_an_unknown_cluster_lists_the_known_ones(distlaunch: Cli) -> None:
+    distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\n[clusters.big]\nbackend = "local"\n')
+
+    done = distlaunch("run", "--on", "lap", "x.py")
+
+    assert done.exit_code == 2
+    assert "unknown cluster 'lap'" in done.stderr
+    assert "known: lab, big" in done.stderr
+
+
+def test_an_unknown_backend_of_a_cluster_lists_the_known_ones(distlaunch: Cli) -> None:
+    distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "slrum"\n')
+
+    done = distlaunch("run", "--on", "lab", "x.py")
+
+    assert done.exit_code == 2
+    assert "distlaunch.toml:2: unknown backend 'slrum' in [clusters.lab]" in done.stderr
+    assert "local" in done.stderr
+
+
+def test_a_cluster_takes_the_options_of_its_backend_and_no_others(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\nshare_gpus = true\nnodes = 3\n')
+    assert distlaunch("run", "--on", "lab", "--dry-run", "x.py").exit_code == 0
+    assert distlaunch("local", "--cluster", "lab", "--dry-run", "--output", "json", "x.py").json["result"]["nodes"][2]
+
+    distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\npartition = "a"\n')
+    done = distlaunch("run", "--on", "lab", "x.py")
+    assert done.exit_code == 2
+    assert "distlaunch.toml:3: unknown key 'partition' in [clusters.lab]" in done.stderr
+
+
+def test_config_shows_each_value_with_its_source_and_finds_mistakes_in_any_cluster(distlaunch: Cli) -> None:
+    path = distlaunch.write("distlaunch.toml", '[defaults]\nnodes = 4\n[clusters.lab]\nbackend = "local"\n')
+
+    shown = distlaunch("config", "--output", "json", env={"DISTLAUNCH_GRACE": "7s"}).json["result"]
+
+    assert shown["settings"]["nodes"] == {"value": "4", "source": f"{path}:2"}
+    assert shown["settings"]["grace"] == {"value": "7s", "source": "DISTLAUNCH_GRACE"}
+    assert shown["clusters"] == {"lab": {"backend": "local"}}
+    path.write_text('[clusters.lab]\nnodes = "2"\n')
+    assert "names no backend" in distlaunch("config").stderr

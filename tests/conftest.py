@@ -1,0 +1,144 @@
+"""Fixtures for everybody: `distlaunch(...)` runs the command line as a user does, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest_plugins = ["tests.testbed.fixtures"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command did."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The envelope on stdout."""
+        value: dict[str, Any] = json.loads(self.stdout)
+        return value
+
+
+@dataclass(frozen=True)
+class Cli:
+    """`distlaunch` with its runs, settings and home below one temporary folder, which is also its working folder."""
+
+    folder: Path
+
+    @property
+    def runs(self) -> Path:
+        """Where its run folders are."""
+        return self.folder / "runs"
+
+    def env(self, more: dict[str, str | None] | None = None) -> dict[str, str]:
+        """Its environment; None takes a variable away."""
+        env: dict[str, str | None] = {key: value for key, value in os.environ.items() if not key.startswith("DISTLAUNCH_")}
+        env |= {"PYTHONPATH": str(ROOT), "DISTLAUNCH_RUNS_DIR": str(self.runs), "HOME": str(self.folder)}
+        env |= {"DISTLAUNCH_SYSTEM_CONFIG": str(self.folder / "system.toml"), "XDG_CONFIG_HOME": None, **(more or {})}
+        return {key: value for key, value in env.items() if value is not None}
+
+    def start(
+        self,
+        *args: str | bytes,
+        env: dict[str, str | None] | None = None,
+        python: tuple[str, ...] = ("-m", "launcher"),
+        **more: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command and leave it running, with pipes on stdout and stderr."""
+        argv = [sys.executable, *python, *args]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, env=self.env(env), **{"cwd": self.folder, **pipes, **more})
+
+    def __call__(
+        self, *args: str | bytes, env: dict[str, str | None] | None = None, timeout_s: float = 90, **more: Any
+    ) -> Result:
+        """Run a command to its end."""
+        with self.start(*args, env=env, **more) as process:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        return Result(process.returncode, (stdout or b"").decode(errors="replace"), (stderr or b"").decode(errors="replace"))
+
+    def write(self, name: str, text: str) -> Path:
+        """A file below its folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+CLUSTERS = ("slurm", "ansible", "k8s", "testbed_tests")
+"""Folders of tests that mostly wait for real clusters: one after the other, beside the rest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes (pytest-xdist), one of them has the clusters, so that each comes up once."""
+    for item in items:
+        if item.path.parent.name in CLUSTERS:
+            item.add_marker(pytest.mark.xdist_group("clusters"))
+
+
+MAY_SKIP: tuple[str, ...] = ("no GPU", "came with Python", "no Go toolchain", "that other users can run")
+MAY_SKIP += ("cannot be mounted here", "can be made here") if os.geteuid() else ()
+"""Reasons for which a test may skip even where everything can be installed."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the skips by their reasons."""
+    reasons = Counter(skip_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")
+    if os.environ.get("CI"):
+        for reason in filter(is_unexpected, reasons):
+            terminalreporter.write_line(f"these should have run here: {reason}", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a skip that should not have been is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if os.environ.get("CI") and any(is_unexpected(skip_reason(report)) for report in skipped):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """Why a test was skipped."""
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
+
+
+def is_unexpected(reason: str) -> bool:
+    """Whether this machine could have run it."""
+    return not any(known in reason for known in MAY_SKIP)
+
+
+@pytest.fixture
+def distlaunch(tmp_path: Path) -> Cli:
+    """The command line, in a folder of its own."""
+    return Cli(tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB. Ask for it before what writes to it, so that it is taken away last."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

@@ -1,0 +1,102 @@
+"""Hosts with more networks than are good for them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.testbed import fixtures, wait_until
+from tests.testbed.network import ip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.testbed.hosts import Host
+    from tests.testbed.testbed import Testbed
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Nodes:
+    """Hosts without a scheduler: agents started by hand, as a backend would."""
+
+    testbed: Testbed
+    folder: Path
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """n1, n2, ..."""
+        return self.testbed.hosts
+
+    def ip(self, host: Host, *lines: str) -> None:
+        """`ip` commands in a host."""
+        ip("".join(line + "\n" for line in lines), "-netns", host.netns)
+
+    def bridge(self, host: Host, name: str, address: str) -> None:
+        """A bridge as docker makes one, with a link in it, so that it is up."""
+        self.ip(
+            host, f"link add {name} type bridge", f"address add {address} dev {name}",
+            f"link add {name}p type veth peer name {name}q", f"link set {name}p master {name} up",
+            f"link set {name}q up", f"link set {name} up",
+        )  # fmt: skip
+        self.wait_up(host, name)
+
+    def wait_up(self, host: Host, name: str) -> None:
+        """The kernel says so up to a second late."""
+        argv = ("ip", "-netns", host.netns, "link", "show", name)
+        wait_until(f"{name} of {host.name} to be up", lambda: "state UP" in self.testbed.controller.run(argv).stdout, limit_s=30)
+
+    def second_link(self, host: Host, name: str, address: str, *, bridge: str) -> None:
+        """Another link of the host's, to a bridge that is made when it is not there; hosts on one bridge reach one another."""
+        have = self.testbed.controller.run(("ip", "-netns", host.switch, "link", "show", bridge)).returncode == 0
+        end = f"{host.name}{name}"
+        if not have:
+            ip(f"link add {bridge} type bridge stp_state 0 forward_delay 0\nlink set {bridge} up\n", "-netns", host.switch)
+        ip(
+            f"link add {end} type veth peer name {name} netns {host.netns}\nlink set {end} master {bridge} up\n",
+            "-netns",
+            host.switch,
+        )
+        self.ip(host, f"link set {name} up", f"address add {address} dev {name}" + " nodad" * (":" in address))
+        self.wait_up(host, name)
+
+    def run(self, script: str, name: str = "run", **job: Any) -> list[dict[str, Any]]:
+        """An agent per host with a script; the events of all, those of node 0 first."""
+        from launcher import bundle
+
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "script.py").write_text(script)
+        (folder / "agent.pyz").write_bytes(bundle.agent_archive())
+        spec = {
+            "run": name, "command": [str(folder / "script.py")], "kind": "script", "cwd": str(folder),
+            "env": {}, "folder": str(folder), "rendezvous": {"file": str(folder / "rendezvous.json")},
+            "min_nodes": len(self.hosts), "max_nodes": len(self.hosts),
+            "workers": 1, "rdzv_timeout_s": 60, **job,
+        }  # fmt: skip
+        (folder / "spec.json").write_text(json.dumps(spec))
+        agents = []
+        for rank, host in enumerate(self.hosts):
+            argv = (sys.executable, str(folder / "agent.pyz"), "--spec", str(folder / "spec.json"), "--node-rank", str(rank))
+            with (folder / f"stream{rank}").open("wb") as stream, (folder / f"stderr{rank}").open("wb") as errors:
+                agents.append(host.popen(argv, stdout=stream, stderr=errors))
+        codes = [agent.wait(timeout=120) for agent in agents]
+        lines = [(folder / f"stream{rank}").read_text().splitlines() for rank in range(len(agents))]
+        self.output = [line.partition("| ")[2] for each in lines for line in each if re.match(r"\d+\.\d+\| ", line)]
+        self.errors = "".join((folder / f"stderr{rank}").read_text() for rank in range(len(agents)))
+        assert codes == [0] * len(codes), (codes, self.output, self.errors)
+        return [json.loads(line) for each in lines for line in each if line.startswith("{")]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Three hosts, fresh for each test: it may spoil their networks as it likes."""
+    with fixtures.make(3) as testbed:
+        yield Nodes(testbed, tmp_path)

@@ -1,0 +1,86 @@
+"""`distlaunch doctor` as a user runs it: on this machine, and on a real Slurm whose hosts have been spoilt."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testbed import SlurmOptions, fixtures
+
+if TYPE_CHECKING:
+    from tests.conftest import Cli
+
+FASTER = ("--seconds", "0.2")
+
+
+def test_this_machine_is_examined(distlaunch: Cli) -> None:
+    done = distlaunch("doctor", "local", "--nodes", "3", *FASTER, "--output", "json", timeout_s=150)
+
+    assert done.exit_code in (0, 1), done.stderr  # other tests may fill its disks or eat its processors meanwhile
+    told = done.json["result"]
+    assert [node["reported"] for node in told["nodes"]] == [True] * 3
+    assert not [finding for finding in told["findings"] if finding["check"] in ("versions", "clock", "gpu")]
+    events = [
+        json.loads(line)
+        for line in (distlaunch.runs / told["run"] / "nodes/1/stream").read_text().splitlines()
+        if '"facts"' in line
+    ]
+    assert events[0]["nics"][0]["name"] == "lo"
+
+
+@pytest.mark.slurm
+def test_slow_link_full_shm_and_odd_mtu_are_named_and_their_hosts_left_out_later(distlaunch: Cli) -> None:
+    distlaunch.write(".config/distlaunch/config.toml", '[clusters.lab]\nbackend = "slurm"\n')
+    with fixtures.make(4, slurm=SlurmOptions()) as testbed:
+        env: dict[str, str | None] = {
+            key: value for key, value in testbed.slurm.env().items() if key.startswith(("SLURM", "PATH"))
+        }
+        testbed.hosts[2].slow_link(rate_kbit=40_000)
+        testbed.hosts[1].run(("ip", "link", "set", "eth0", "mtu", "1400"), check=True)
+        testbed.hosts[3].private_folder(Path("/dev/shm"), size_bytes=64 << 20)
+        testbed.hosts[3].fill(Path("/dev/shm"))
+
+        done = distlaunch("doctor", "--on", "lab", "--nodes", "4", *FASTER, "--quarantine", env=env, timeout_s=200)
+
+        assert done.exit_code == 1, done.stderr
+        rows = {row.split()[0]: row.split()[2:] for row in done.stdout.splitlines() if re.match(r"n\d ", row)}
+        head = done.stdout.splitlines()[0].split()[2:]
+        marks = {host: dict(zip(head, row, strict=True)) for host, row in rows.items()}
+        assert (marks["n3"]["LINKS"], marks["n4"]["DISK"], marks["n2"]["NETWORK"]) == ("FAIL", "FAIL", "warn")
+        assert (marks["n1"]["LINKS"], marks["n2"]["LINKS"], marks["n1"]["DISK"]) == ("OK", "OK", "OK")
+        assert re.search(r"FAIL  n3: links: [\d.]+ GB/s with most hosts", done.stdout)
+        assert "FAIL  n4: disk: /dev/shm: No space left on device" in done.stdout
+        assert "eth0 has MTU 1400, elsewhere 1500" in done.stdout
+
+        after = distlaunch("run", "--on", "lab", "--nodes", "2", "--log-ranks", "all", "reduce.py", env=env)
+        assert after.exit_code == 0, after.stderr
+        assert {re.search(r" on (n\d)", line)[1] for line in after.stdout.splitlines() if " on n" in line} == {"n1", "n2"}  # type: ignore[index]
+        assert "leaving out n3, n4" in after.stderr or "leaving out n4, n3" in after.stderr
+        assert distlaunch("doctor", "--on", "lab", "--release", "n3", env=env).stdout.strip() == "left out of lab: n4"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("nowhere",), 2, "doctor nowhere: where?"),
+        (("local", "--quarantine"), 2, "--quarantine needs a cluster"),
+        (("--on", "x"), 2, "unknown cluster 'x'"),
+        (("--on", "x", "--release", "n1"), 2, "unknown cluster 'x'"),
+        (("local", "--nodes", "many"), 2, "nodes 'many' is not a number"),
+    ],
+)
+def test_wrong_input_is_one_clear_error(distlaunch: Cli, args: tuple[str, ...], code: int, message: str) -> None:
+    done = distlaunch("doctor", *args)
+
+    assert done.exit_code == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_words_it_says_how_it_is_used(distlaunch: Cli) -> None:
+    assert "--quarantine" in distlaunch("doctor").stdout
+    assert "--partition" in distlaunch("doctor", "slurm", "--help").stdout

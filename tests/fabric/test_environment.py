@@ -1,0 +1,208 @@
+"""The variables that each kind of machine gets: those whose default is wrong there, and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent import fabric, fabric_env
+from tests.fabric import machines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.agent.fabric_env import Choice
+    from tests.fabric.builder import Machine
+
+
+@pytest.fixture(autouse=True)
+def _unnamed_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fabric_env, "resolved", lambda _: [])
+
+
+def choose(
+    machine: Machine, env: Mapping[str, str] | None = None, nccl: tuple[int, ...] | None = (2, 27, 3), gpus: int | None = None
+) -> Choice:
+    tree = machine.tree()
+    found = fabric.read(tree)
+    return fabric_env.choose(found, env or {}, tree=tree, gpus=len(found.gpus) if gpus is None else gpus, nccl=nccl)
+
+
+def values(choice: Choice) -> dict[str, str]:
+    return {variable.name: variable.value for variable in choice.variables}
+
+
+def test_dgx_h100_leaves_the_storage_ports_out(tmp_path: Path) -> None:
+    choice = choose(machines.dgx_h100(tmp_path))
+
+    compute = ",".join(f"mlx5_{number}:1" for number in machines.DGX_COMPUTE)
+    assert values(choice) == {"NCCL_IB_HCA": f"={compute}", "UCX_NET_DEVICES": compute}
+    assert "mlx5_1 (RoCE, 100 Gb/s)" in choice.variables[0].reason
+    assert choice.notes == []
+
+
+def test_one_fabric_alone_needs_nothing(tmp_path: Path) -> None:
+    choice = choose(machines.cpu_node(tmp_path), gpus=2)
+
+    assert values(choice) == {}
+    assert choice.nccl_default == ["ib0"]
+
+
+def test_a_degraded_rail_is_kept_and_told(tmp_path: Path) -> None:
+    machine = machines.dgx_h100(tmp_path)
+    machine.file("/sys/class/infiniband/mlx5_4/ports/1/rate", "200 Gb/sec (4X HDR)")
+
+    choice = choose(machine)
+
+    assert "mlx5_4:1" in values(choice)["NCCL_IB_HCA"].split(",")
+    assert choice.notes == ["mlx5_4: 200 Gb/s, where the other ports of this fabric have 400"]
+
+
+def test_a_port_that_is_down_is_none_of_our_business(tmp_path: Path) -> None:
+    machine = machines.a100_roce(tmp_path)
+    machine.file("/sys/class/infiniband/mlx5_bond_0/ports/1/state", "1: DOWN")
+
+    assert "NCCL_IB_HCA" not in values(choose(machine))
+
+
+@pytest.mark.parametrize(("nccl", "pinned"), [((2, 20, 5), "3"), (None, "3"), ((2, 21, 5), None), ((2, 27, 3), None)])
+def test_roce_pins_the_gid_only_for_an_nccl_that_takes_index_0(
+    tmp_path: Path, nccl: tuple[int, ...] | None, pinned: str | None
+) -> None:
+    found = values(choose(machines.a100_roce(tmp_path), nccl=nccl))
+
+    assert found.get("NCCL_IB_GID_INDEX") == pinned
+    assert found["NCCL_IB_HCA"] == "=" + ",".join(f"mlx5_{number}:1" for number in range(8))
+    assert found["NCCL_CROSS_NIC"] == "0"
+
+
+def test_gid_tables_that_differ_are_told_not_pinned(tmp_path: Path) -> None:
+    machine = machines.a100_roce(tmp_path)
+    at = "/sys/class/infiniband/mlx5_5/ports/1"
+    for index, kind in ((2, "RoCE v2"), (3, "IB/RoCE v1")):
+        machine.file(f"{at}/gid_attrs/types/{index}", kind)
+
+    choice = choose(machine, nccl=(2, 18, 1))
+
+    assert "NCCL_IB_GID_INDEX" not in values(choice)
+    assert "no index is a routable RoCE v2 GID" in choice.notes[0]
+
+
+def test_roce_over_ipv6_alone_names_the_family(tmp_path: Path) -> None:
+    machine = machines.pcie_box(tmp_path)
+    for index in (2, 3):
+        machine.file(f"/sys/class/infiniband/mlx5_0/ports/1/gids/{index}", "2001:0db8:0000:0000:0000:0000:0000:0007")
+
+    assert values(choose(machine))["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"
+    assert values(choose(machine, nccl=(2, 19, 3)))["NCCL_IB_GID_INDEX"] == "3"
+
+
+def test_rails_with_a_gateway_may_be_crossed(tmp_path: Path) -> None:
+    machine = machines.a100_roce(tmp_path)
+    machine.routes("bond0", "ens1np0")
+
+    assert "NCCL_CROSS_NIC" not in values(choose(machine))
+
+
+def test_gpudirect_in_a_virtual_machine_that_hides_the_switches(tmp_path: Path) -> None:
+    machine = machines.pcie_box(tmp_path)
+    assert "NCCL_NET_GDR_LEVEL" not in values(choose(machine))
+    machine.file("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu vme hypervisor")
+
+    assert values(choose(machine))["NCCL_NET_GDR_LEVEL"] == "PHB"
+    assert "NCCL_NET_GDR_LEVEL" not in values(choose(machine, {"NCCL_TOPO_FILE": "/opt/topo.xml"}))
+
+
+def test_efa_without_its_plugin_is_told(tmp_path: Path) -> None:
+    machine = machines.aws_p5(tmp_path)
+    choice = choose(machine)
+    assert values(choice) == {}
+    assert "32 EFA devices, but no libnccl-net.so" in choice.notes[0]
+
+    machine.file("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "")
+    assert choose(machine).notes == []
+    machine.file("/proc/sys/kernel/osrelease", "4.14.320-243.544.amzn2.x86_64")
+    assert values(choose(machine)) == {"FI_EFA_FORK_SAFE": "1"}
+
+
+def test_locked_memory_and_missing_device_files_are_told(tmp_path: Path) -> None:
+    machine = machines.pcie_box(tmp_path)
+    (machine.root / "dev/infiniband/uverbs0").unlink()
+    (machine.root / "dev/infiniband").rmdir()
+
+    notes = choose(machine).notes
+
+    assert [note.split(";")[0] for note in notes] == [
+        "locked memory is limited to 64 KiB",
+        "there are RDMA devices but no /dev/infiniband: the container was started without them",
+    ]
+
+
+def test_what_the_user_set_stands(tmp_path: Path) -> None:
+    env = {"NCCL_IB_HCA": "mlx5_0", "UCX_NET_DEVICES": "all", "NCCL_DEBUG": "INFO", "PATH": "/bin"}
+    machine = machines.dgx_h100(tmp_path)
+
+    assert values(choose(machine, env)) == {}
+    given = fabric_env.given(env, {"NCCL_DEBUG": "INFO"})
+    assert [(variable.name, variable.source) for variable in given] == [
+        ("NCCL_DEBUG", "--env"), ("NCCL_IB_HCA", "environment"), ("UCX_NET_DEVICES", "environment"),
+    ]  # fmt: skip
+
+
+def test_what_the_administrator_set_stands(tmp_path: Path) -> None:
+    machine = machines.laptop(tmp_path)
+    machine.file("/etc/nccl.conf", "# site\nNCCL_SOCKET_IFNAME==bond0\nNCCL_DEBUG=WARN")
+
+    given = fabric_env.given({"NCCL_DEBUG": "INFO", "HOME": "/root"}, {}, machine.tree())
+
+    assert [(variable.name, variable.value, variable.source) for variable in given] == [
+        ("NCCL_DEBUG", "INFO", "environment"), ("NCCL_SOCKET_IFNAME", "=bond0", "/etc/nccl.conf"),
+    ]  # fmt: skip
+
+
+def test_candidates_put_likely_interfaces_first(tmp_path: Path) -> None:
+    nics = fabric.read(machines.laptop(tmp_path).tree()).nics
+
+    found = fabric_env.candidates(nics, [])
+    assert list(found.values()) == ["wlp0s20f3", "wlp0s20f3", "docker0", "br-3f2a9c1d4e5b", "tun0", "wg0"]
+    assert next(iter(fabric_env.candidates(nics, ["127.0.1.1", "10.8.0.6"]))) == "10.8.0.6"
+
+
+def test_sockets_are_named_where_the_default_is_not_what_peers_reach(tmp_path: Path) -> None:
+    choice = choose(machines.laptop(tmp_path), gpus=1)
+    assert choice.nccl_default == ["wlp0s20f3", "br-3f2a9c1d4e5b", "tun0", "wg0", "vethd1c3a2b"]
+    assert choice.gloo_default == "lo"
+
+    settled = fabric_env.settle(choice.to_json(), ["wlp0s20f3"], {}, "peers reach us at")
+
+    assert {variable.name: variable.value for variable in settled} == {
+        "NCCL_SOCKET_IFNAME": "=wlp0s20f3", "GLOO_SOCKET_IFNAME": "wlp0s20f3", "UCX_NET_DEVICES": "wlp0s20f3",
+    }  # fmt: skip
+    assert "br-3f2a9c1d4e5b" in settled[0].reason
+    assert "peers reach us at wlp0s20f3" in settled[0].reason
+    kept = fabric_env.settle(choice.to_json(), ["wlp0s20f3"], {"GLOO_SOCKET_IFNAME": "tun0", "UCX_NET_DEVICES": "tun0"}, "")
+    assert [variable.name for variable in kept] == ["NCCL_SOCKET_IFNAME"]
+
+
+def test_sockets_are_left_alone_where_the_default_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fabric_env, "resolved", lambda _: ["10.11.12.13"])
+    choice = choose(machines.aws_p5(tmp_path))
+
+    assert fabric_env.settle(choice.to_json(), ["ens32"], {}, "") == []
+    assert fabric_env.settle(choice.to_json(), [], {}, "") == []
+
+
+def test_with_rdma_only_the_bootstrap_interface_matters(tmp_path: Path) -> None:
+    choice = choose(machines.a100_roce(tmp_path))
+
+    assert choice.nccl_default == ["bond0"]
+    assert [v.name for v in fabric_env.settle(choice.to_json(), ["bond0"], {}, "")] == ["GLOO_SOCKET_IFNAME"]
+
+
+def test_nccl_version_beside_torch(tmp_path: Path) -> None:
+    (tmp_path / "nvidia_nccl_cu12-2.21.5.dist-info").mkdir()
+
+    assert fabric_env.nccl_version(["/nonexistent", "", str(tmp_path)]) == (2, 21, 5)
+    assert fabric_env.nccl_version(["/nonexistent"]) is None

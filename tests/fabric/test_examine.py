@@ -1,0 +1,152 @@
+"""What doctor makes of reports: each fault is found on its node alone, and sound clusters have none."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import examine, quarantine
+from launcher.agent import fabric
+from tests.fabric import machines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NODES = 6
+VERSIONS = {"python": "3.11.7", "torch": "2.15.0", "cuda": "13.2", "nccl": "2.30.7", "gpu": machines.H100}
+Report = dict[str, Any]
+Facts = dict[int, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def dgx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return fabric.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
+
+
+def sound(dgx: dict[str, Any]) -> tuple[list[Report], Facts]:
+    """One rank on each of six equal nodes."""
+    reports = [
+        {
+            "rank": node, "node": node, "local_rank": 0, "host": f"n{node}", "versions": dict(VERSIONS),
+            "clock_offset_s": 0.001 * node,
+            "disks": {"/": {"free": 1 << 40, "total": 1 << 41, "error": None}}, "gemm_tflops": 700.0 + node,
+            "gbytes_per_s": [0.0 if other == node else 40.0 + other for other in range(NODES)],
+        }
+        for node in range(NODES)
+    ]  # fmt: skip
+    facts = {node: copy.deepcopy(dgx) for node in range(NODES)}
+    for about in facts.values():
+        about["limits"]["shm_bytes"] = 64 << 30
+    return reports, facts
+
+
+def test_a_sound_cluster_has_no_findings(dgx: dict[str, Any]) -> None:
+    found = examine.examine(*sound(dgx))
+
+    assert found == []
+    assert examine.worst(found) == "ok"
+
+
+def set_in(path: str, value: Any) -> Callable[[list[Report], Facts], None]:
+    """`report.versions.torch` or `facts.limits.memlock_bytes` of node 2."""
+
+    def spoil(reports: list[Report], facts: Facts) -> None:
+        first, *keys = path.split(".")
+        at: Any = reports[2] if first == "report" else facts[2]
+        for key in keys[:-1]:
+            at = at[int(key) if isinstance(at, list) else key]
+        at[int(keys[-1]) if isinstance(at, list) else keys[-1]] = value
+
+    return spoil
+
+
+def slow_host(reports: list[Report], _: Facts) -> None:
+    for node in range(NODES):
+        reports[node]["gbytes_per_s"][2] = reports[2]["gbytes_per_s"][node] = 0.0 if node == 2 else 3.0
+
+
+def slow_link(reports: list[Report], _: Facts) -> None:
+    reports[2]["gbytes_per_s"][4] = reports[4]["gbytes_per_s"][2] = 3.0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "status", "words"),
+    [
+        (set_in("report.versions.torch", "2.14.1"), "versions", "fail", "torch 2.14.1, where most nodes have 2.15.0"),
+        (set_in("report.versions.python", "3.12.1"), "versions", "warn", "python 3.12.1"),
+        (set_in("facts.gpus.0.driver", "550.1"), "versions", "warn", "driver 535.161.08, 550.1"),
+        (set_in("report.clock_offset_s", -300.0), "clock", "fail", "clock 300.0 s behind the others"),
+        (set_in("report.clock_offset_s", 2.5), "clock", "warn", "2.5 s ahead"),
+        (set_in("report.disks./.error", "No space left on device"), "disk", "fail", "/: No space left on device"),
+        (set_in("report.disks./.free", 100 << 20), "disk", "warn", "100 MiB"),
+        (set_in("facts.limits.memlock_bytes", 65536), "limits", "fail", "locked memory 64 KiB with RDMA devices"),
+        (set_in("facts.limits.open_files", 1024), "limits", "warn", "1024 open files"),
+        (set_in("facts.limits.shm_bytes", 64 << 20), "limits", "warn", "64 MiB"),
+        (set_in("facts.hcas.3.state", "DOWN"), "network", "fail", "mlx5_4 is DOWN at 0 Gb/s, elsewhere it has 400"),
+        (set_in("facts.hcas.3.rate_gbps", 200.0), "network", "fail", "mlx5_4 is ACTIVE at 200 Gb/s"),
+        (set_in("facts.nics.-1.mtu", 9000), "network", "warn", "ens6f1 has MTU 9000, elsewhere 1500"),
+        (set_in("facts.notes", ["something"]), "network", "warn", "something"),
+        (lambda _, facts: facts[2]["gpus"].pop(), "gpu", "fail", "7 GPUs, elsewhere 8"),
+        (set_in("facts.gpus.5.xid", [79, 48, 79]), "gpu", "fail", "GPU 5: Xid 48, 79"),
+        (set_in("facts.gpus.5.ecc_uncorrected", 2), "gpu", "fail", "GPU 5: 2 uncorrected ECC errors"),
+        (set_in("facts.gpus.5.pcie", "gen 5 of 5, x8 of 16"), "gpu", "warn", "GPU 5: PCIe x8 of 16"),
+        (set_in("facts.gpus.5.links.0", "SYS"), "gpu", "warn", "GPU 5: no NVLink to some GPUs"),
+        (set_in("report.gemm_tflops", 500.0), "speed", "warn", "71% of the median"),
+        (set_in("report.gemm_tflops", 100.0), "speed", "fail", "100 TFLOP/s, 14% of the median 702 (deviation"),
+        (slow_host, "links", "fail", "3 GB/s with most hosts; a host's median is 4"),
+        (slow_link, "links", "warn", "3 GB/s to n4, 7% of the median pair"),
+    ],
+)
+def test_a_fault_is_found_on_its_node_alone(
+    dgx: dict[str, Any], spoil: Callable[[list[Report], Facts], None], check: str, status: str, words: str
+) -> None:
+    reports, facts = sound(dgx)
+    spoil(reports, facts)
+
+    found = examine.examine(reports, facts)
+
+    assert [(finding.node, finding.check, finding.status) for finding in found] == [(2, check, status)]
+    assert words in found[0].reason
+    assert found[0].fix
+
+
+def test_two_nodes_that_differ_in_speed_accuse_nobody(dgx: dict[str, Any]) -> None:
+    reports, facts = sound(dgx)
+    reports[1]["gemm_tflops"] = 1.0
+
+    assert examine.examine(reports[:2], {0: facts[0], 1: facts[1]}) == []
+
+
+def test_quarantine_is_kept_per_cluster_and_left_again(tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert quarantine.hosts("lab", env) == {}
+
+    quarantine.add("lab", {"n3": "links: slow"}, env)
+    quarantine.add("lab", {"n4": "disk: full"}, env)
+    quarantine.add("other", {"n9": "gpu: Xid 79"}, env)
+    assert quarantine.hosts("lab", env) == {"n3": "links: slow", "n4": "disk: full"}
+
+    quarantine.release("lab", ("n3",), env)
+    assert list(quarantine.hosts("lab", env)) == ["n4"]
+    (tmp_path / "distlaunch/quarantine.json").write_text("not json")
+    assert quarantine.hosts("lab", env) == {}
+    assert os.path.basename(quarantine.path(env)) == "quarantine.json"
+
+
+def test_four_hosts_of_which_one_is_slow_and_links_that_merely_vary(dgx: dict[str, Any]) -> None:
+    reports, facts = sound(dgx)
+    slow_host(reports, facts)
+    four = [{**report, "gbytes_per_s": report["gbytes_per_s"][:4]} for report in reports[:4]]
+
+    assert [(finding.node, finding.status) for finding in examine.links(four)] == [(2, "fail")]
+
+    rates = iter([1.6, 0.5, 1.1, 0.7, 2.4, 0.4, 1.9, 0.6, 1.2, 0.8, 2.9, 0.5, 1.4, 0.9, 2.2])
+    for a in range(NODES):
+        for b in range(a + 1, NODES):
+            reports[a]["gbytes_per_s"][b] = reports[b]["gbytes_per_s"][a] = next(rates)
+
+    assert list(examine.links(reports)) == []

@@ -1,0 +1,138 @@
+"""Nodes find the addresses by which they reach one another, on real hosts with docker bridges, dead subnets and IPv6 only."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.agent import net, reach
+
+if TYPE_CHECKING:
+    from tests.fabric.conftest import Nodes
+
+SUM = """
+import os, socket
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(value)
+print(int(value), os.environ.get("GLOO_SOCKET_IFNAME"), os.environ["MASTER_ADDR"])
+dist.destroy_process_group()
+"""
+
+
+def told(events: list[dict[str, Any]], name: str = "fabric") -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == name]
+
+
+def test_where_the_default_is_right_nothing_is_set(nodes: Nodes) -> None:
+    for host in nodes.hosts:
+        nodes.bridge(host, "docker0", "172.17.0.1/16")
+
+    found = told(nodes.run(SUM))
+
+    assert [event["interfaces"] for event in found] == [["eth0"]] * 3
+    assert [[v["name"] for v in event["variables"] if v["source"] == "chosen"] for event in found] == [["UCX_NET_DEVICES"]] * 3
+    assert nodes.output == [f"6 None {nodes.hosts[0].address}"] * 3
+
+
+def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes) -> None:
+    for number, host in enumerate(nodes.hosts):
+        nodes.bridge(host, "docker0", "172.17.0.1/16")
+        nodes.second_link(host, "aaa0", f"10.88.0.{number + 1}/24", bridge=f"apart{number}")  # all in one subnet, none connected
+        host.run(("mount", "--bind", str(_hosts_file(nodes, host.name)), "/etc/hosts"), check=True, cwd="/")
+
+    found = told(nodes.run(SUM))
+
+    assert [event["interfaces"] for event in found] == [["eth0"]] * 3
+    gloo = [next(v for v in event["variables"] if v["name"] == "GLOO_SOCKET_IFNAME") for event in found]
+    assert {(v["value"], v["source"]) for v in gloo} == {("eth0", "chosen")}
+    assert "all 2 peers reach this node at eth0" in gloo[0]["reason"]
+    assert nodes.output == [f"6 eth0 {nodes.hosts[0].address}"] * 3
+
+
+def _hosts_file(nodes: Nodes, name: str) -> object:
+    """As Debian writes it: the own name is 127.0.1.1."""
+    path = nodes.folder / f"hosts-{name}"
+    path.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+    return path
+
+
+def test_ipv6_only(nodes: Nodes) -> None:
+    for number, host in enumerate(nodes.hosts):
+        nodes.ip(host, f"address delete {host.address}/24 dev eth0", f"address add fd00:77::{number + 1}/64 dev eth0 nodad")
+        path = _hosts_file(nodes, host.name)
+        host.run(("mount", "--bind", str(path), "/etc/hosts"), check=True, cwd="/")
+
+    found = told(nodes.run(SUM))
+
+    assert [event["interfaces"] for event in found] == [["eth0"]] * 3
+    assert nodes.output == ["6 eth0 fd00:77::1"] * 3
+
+
+def test_what_the_user_set_is_not_touched(nodes: Nodes) -> None:
+    for number, host in enumerate(nodes.hosts):
+        nodes.second_link(host, "rail0", f"10.99.0.{number + 1}/24", bridge="rail")
+
+    found = told(nodes.run(SUM, env={"GLOO_SOCKET_IFNAME": "rail0"}))
+
+    assert [line.split()[1] for line in nodes.output] == ["rail0"] * 3
+    assert [v for event in found for v in event["variables"] if v["name"] == "GLOO_SOCKET_IFNAME"] == [
+        {"name": "GLOO_SOCKET_IFNAME", "value": "rail0", "source": "--env", "reason": "set by you"}
+    ] * 3
+    assert {name for event in found for name in event["interfaces"]} == {"eth0", "rail0"}
+
+
+@pytest.mark.parametrize("nodes_", [2, 3, 64, 65, 66, 1000])
+def test_every_node_is_tried_by_somebody_and_none_tries_too_many(nodes_: int) -> None:
+    tried = [reach.partners(rank, nodes_) for rank in range(nodes_)]
+
+    assert all(rank not in peers for rank, peers in enumerate(tried))
+    assert {peer for peers in tried for peer in peers} == set(range(nodes_))
+    assert max(map(len, tried)) <= 64
+    assert all(0 in peers for peers in tried[1:])
+
+
+def test_who_answers_with_another_token_is_not_the_peer() -> None:
+    answerer = reach.Answerer(b"right")
+    try:
+        right = reach.Target(1, "127.0.0.1", answerer.port, b"right")
+        wrong = reach.Target(2, "127.0.0.1", answerer.port, b"other")
+        six = reach.Target(3, "::1", answerer.port, b"right")
+        nobody = reach.Target(4, "127.0.0.1", 1, b"right")
+        found = reach.attempt([right, wrong, nobody, *([six] if socket.has_ipv6 else [])], limit_s=30, settle_s=30)
+    finally:
+        answerer.close()
+
+    assert right in found
+    assert not {wrong, nobody} & found
+
+
+def test_a_peer_is_never_sought_at_an_address_of_our_own() -> None:
+    about = {"addresses": ["10.0.0.2", "172.17.0.1"], "port": 5, "token": "t"}
+
+    assert [target.address for target in reach.targets({1: about}, ["10.0.0.1", "172.17.0.1"])] == ["10.0.0.2"]
+    same_host = reach.targets({1: about}, ["10.0.0.2", "172.17.0.1"])
+    assert [target.address for target in same_host] == ["10.0.0.2", "172.17.0.1"]
+
+
+def test_the_best_address_is_one_that_all_reach_else_one_that_most_reach() -> None:
+    seen: list[dict[str, list[str]]] = [
+        {"1": []},
+        {"0": ["b", "a"]},
+        {"0": ["b"], "1": ["x"]},
+        {"0": ["b", "c"], "1": ["x", "y"]},
+    ]
+
+    assert reach.common(0, ["a", "b", "c"], seen) == ["b"]
+    assert reach.common(1, ["y", "x"], seen) == ["x"]
+    assert reach.common(2, ["z"], seen) == []
+
+
+def test_first_reachable_prefers_and_does_not_wait_for_the_dead() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert net.first_reachable(["127.0.0.9", "127.0.0.1"], port) == "127.0.0.1"
+    assert net.first_reachable(["127.0.0.1"], port) is None

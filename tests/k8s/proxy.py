@@ -1,0 +1,57 @@
+"""A proxy between distlaunch and the API server."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from launcher.backends import _kube_api
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Proxy(ThreadingHTTPServer):
+    """Between distlaunch and the API server: counts requests, and may swallow answers."""
+
+    daemon_threads = True
+
+    def __init__(self, kubeconfig: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._kubeconfig = kubeconfig
+        self.cluster = _kube_api.connect(str(kubeconfig), "", "")
+        self.requests: list[str] = []
+        self.swallow: str = ""
+        """The answer to the first request of this method and collection is not passed on."""
+
+    def kubeconfig(self) -> str:
+        """The user's, with this as the server."""
+        found = yaml.safe_load(self._kubeconfig.read_text())
+        found["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{self.server_address[1]}"}
+        return yaml.dump(found)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Proxy
+
+    def do(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
+        path = self.path.partition("?")[0]
+        self.server.requests.append(f"{self.command} {path}")
+        configuration = self.server.cluster._configuration
+        headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")}
+        answer = self.server.cluster._pool.request(self.command, configuration.host + self.path, body=body, headers=headers)
+        if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):
+            self.server.swallow = ""
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(answer.data)))
+        self.end_headers()
+        self.wfile.write(answer.data)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = do  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass

@@ -1,0 +1,155 @@
+"""Pod logs as streams: nothing lost and nothing doubled, wherever a connection breaks and whoever goes on."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.backends._kube_api import ApiError, UnreachableError
+from launcher.backends._kube_logs import NodeLog, Position
+from launcher.backends._kube_states import Pod
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FakeResponse:
+    """Gives the bytes in odd pieces, and breaks off where it is told to."""
+
+    def __init__(self, data: bytes, breaks_at: int | None, rng: random.Random) -> None:
+        self._data = data if breaks_at is None else data[:breaks_at]
+        self._breaks, self._rng = breaks_at is not None, rng
+
+    def read1(self, _size: int) -> bytes:
+        count = self._rng.randint(1, 700)
+        block, self._data = self._data[:count], self._data[count:]
+        if not block and self._breaks:
+            raise ConnectionResetError
+        return block
+
+    def close(self) -> None:
+        pass
+
+
+class FakeKubelet:
+    """A log of lines with times, served as a kubelet does: only those that are not before `sinceTime`, by whole seconds."""
+
+    namespace = "ns"
+
+    def __init__(self, lines: list[tuple[float, bytes]], seed: int = 0) -> None:
+        self.lines, self.rng, self.breaks = lines, random.Random(seed), 0
+
+    def open(self, _path: str, query: dict[str, Any], *, silent_s: float) -> FakeResponse:
+        since = query.get("sinceTime", "")
+        data = b"".join(stamp(when) + b" " + text + b"\n" for when, text in self.lines if stamp(when).decode()[:19] >= since[:19])
+        if self.breaks:
+            self.breaks -= 1
+            return FakeResponse(data, self.rng.randint(0, len(data)), self.rng)
+        return FakeResponse(data, None, self.rng)
+
+
+def stamp(when: float) -> bytes:
+    whole, fraction = divmod(when, 1)
+    return f"2026-11-20T14:{int(whole) // 60:02}:{int(whole) % 60:02}.{int(fraction * 1e9):09}Z".encode()
+
+
+def a_pod(uid: str = "u1", phase: str = "Succeeded") -> Pod:
+    ended = {"state": {"terminated": {"exitCode": 0}}}
+    return Pod(0, f"pod-{uid}", uid, "2026-11-20T14:00:00Z", phase, "n1", {"containerStatuses": [ended]})
+
+
+def some_lines(count: int, seed: int) -> list[tuple[float, bytes]]:
+    """Bursts of lines in one moment, pauses, and times that are a little out of order, as of two pipes."""
+    rng, now, found = random.Random(seed), 5.0, []
+    for number in range(count):
+        now += rng.choice([0, 0, 0.000001, 0.01, 0.3, 1.2])
+        found.append((max(0.0, now - rng.choice([0, 0, 0.00002])), b"line %d " % number + b"x" * rng.randint(0, 300)))
+    return found
+
+
+def text_of(lines: list[tuple[float, bytes]]) -> bytes:
+    return b"".join(text + b"\n" for _, text in lines)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_that_breaks_off_again_and_again_is_whole(tmp_path: Path, seed: int) -> None:
+    kubelet: Any = FakeKubelet(some_lines(400, seed), seed)
+    kubelet.breaks = 12
+    log = NodeLog(tmp_path, 0, kubelet)
+
+    while not log.is_complete(a_pod()):
+        try:
+            log.catch_up(a_pod())
+        except UnreachableError:
+            continue
+
+    log.close()
+    assert (tmp_path / "stream").read_bytes() == text_of(kubelet.lines)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_another_process_goes_on_where_one_was_killed(tmp_path: Path, seed: int) -> None:
+    lines = some_lines(300, seed)
+    kubelet: Any = FakeKubelet(lines[:200], seed)
+    running = a_pod(phase="Running")
+    running.status["containerStatuses"][0]["state"] = {"running": {}}
+    log = NodeLog(tmp_path, 0, kubelet)
+    log.catch_up(running)
+    with open(tmp_path / "stream", "ab") as file:  # it wrote more than it had time to note
+        file.write(b"line 200 and so")
+
+    kubelet.lines = lines
+    later = NodeLog(tmp_path, 0, kubelet)
+    later.catch_up(a_pod())
+
+    assert later.is_complete(a_pod())
+    assert (tmp_path / "stream").read_bytes() == text_of(lines)
+
+
+def test_the_next_pod_of_a_node_is_appended(tmp_path: Path) -> None:
+    kubelet: Any = FakeKubelet([(1.0, b"first")])
+    log = NodeLog(tmp_path, 0, kubelet)
+    log.catch_up(a_pod("u1"))
+    kubelet.lines = [(0.5, b"second")]  # another machine, whose clock is behind
+    log.catch_up(a_pod("u2"))
+
+    assert (tmp_path / "stream").read_bytes() == b"first\nsecond\n"
+
+
+def test_a_line_that_is_still_being_written_waits_for_its_end() -> None:
+    position = Position()
+
+    assert position.take([stamp(1) + b" a"]) == [b"a"]
+    position.since()
+    assert position.take([stamp(1) + b" a", stamp(2) + b" b"]) == [b"b"]
+
+
+def test_times_of_other_zones_and_the_kubelets_own_words(tmp_path: Path) -> None:
+    position = Position()
+    lines = [b"2026-11-20T16:00:00.5+02:00 a", b"2026-11-20T14:00:01Z b", b"rpc error: the runtime is not there"]
+
+    assert position.take(lines) == [b"a", b"b", b"rpc error: the runtime is not there"]
+    assert position.since() == "2026-11-20T14:00:00Z"
+
+
+def test_the_log_of_a_pod_that_was_removed_ends_with_a_word(tmp_path: Path) -> None:
+    class Gone(FakeKubelet):
+        def open(self, _path: str, query: dict[str, Any], *, silent_s: float) -> FakeResponse:
+            if query.get("sinceTime"):
+                raise ApiError(404, "gone")
+            return super().open(_path, query, silent_s=silent_s)
+
+    kubelet: Any = Gone([(1.0, b"first")])
+    running = a_pod(phase="Running")
+    running.status["containerStatuses"][0]["state"] = {"running": {}}
+    log = NodeLog(tmp_path, 0, kubelet)
+    log.catch_up(running)
+    log.catch_up(running)
+
+    lines = (tmp_path / "stream").read_bytes().splitlines()
+    assert lines[0] == b"first"
+    assert b'"event":"warning"' in lines[1]
+    assert b"was removed before it was read" in lines[1]
+    assert log.is_complete(running)

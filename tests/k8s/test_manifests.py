@@ -1,0 +1,250 @@
+"""What `distlaunch k8s` would create: valid by the published schemas, as asked for, with no secret in it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Cli
+
+VERSIONS = ("1.31", kubernetes_validate.latest_version())
+CUSTOM = ("JobSet", "TrainJob", "TrainingRuntime", "PyTorchJob")
+EVERYTHING = (
+    "--namespace=team --gpus-per-node=8 --cpu=32 --memory=64Gi --resource=rdma/hca=1 --volume=pvc:data:/data:ro "
+    "--volume=hostpath:/scratch:/scratch --volume=nfs:filer:/home:/home --volume=emptydir:10Gi:/tmp/x "
+    "--node-selector=gpu=h100 --toleration=nvidia.com/gpu:NoSchedule --toleration=team=ml "
+    "--prefer-same=topology.kubernetes.io/zone --require-same=rack --spread --priority-class=high "
+    "--service-account=trainer --pull-secret=registry --pull-policy=IfNotPresent --secret-ref=HF=hub:token "
+    "--label=team=ml --annotation=example.com/why=because --run-as=1000:2000 --time=1h --grace=1m"
+)
+
+
+def rendered(distlaunch: Cli, *options: str, **more: Any) -> list[dict[str, Any]]:
+    """The documents that are printed, each checked against the schemas."""
+    distlaunch.write("x.py", "print(1)\n")
+    done = distlaunch("k8s", "--dry-run", "--image", "registry.test/torch:1", *options, "x.py", "--lr", "1", **more)
+    assert done.exit_code == 0, done.stderr
+    found = list(yaml.safe_load_all(done.stdout))
+    for item in found:
+        for version in VERSIONS if item["kind"] not in CUSTOM else ():
+            kubernetes_validate.validate(item, version, strict=True)
+    return found
+
+
+def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (item,) = [item for item in found if item["kind"] == kind]
+    return item
+
+
+def spec_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(found[0]["data"]["spec.json"])
+    return value
+
+
+def test_a_job_a_service_and_a_config_map(distlaunch: Cli) -> None:
+    found = rendered(distlaunch, "--nodes", "4")
+
+    assert [item["kind"] for item in found] == ["ConfigMap", "ConfigMap", "Service", "Job"]
+    name = found[0]["metadata"]["name"]
+    job = one(found, "Job")["spec"]
+    assert (job["completions"], job["parallelism"], job["completionMode"]) == (4, 4, "Indexed")
+    assert one(found, "Service")["spec"]["publishNotReadyAddresses"] is True
+    assert spec_of(found)["rendezvous"] == {"addr": f"{name}-0.{name}", "port": 29400}
+    assert spec_of(found)["command"] == ["x.py", "--lr", "1"]
+    assert all(item["metadata"]["labels"]["distlaunch/run"] == name for item in found)
+    assert "namespace" not in found[0]["metadata"]
+
+
+def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
+    found = rendered(distlaunch, *EVERYTHING.split())
+
+    pod = one(found, "Job")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "cpu": "32", "memory": "64Gi", "rdma/hca": "1"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32768Mi"}} in pod["volumes"]
+    assert {"name": "HF", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}} in container["env"]
+    assert pod["terminationGracePeriodSeconds"] == 75
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert spec_of(found)["workers"] == 8
+    assert all(item["metadata"]["namespace"] == "team" for item in found)
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob", "pytorchjob", "pods"])
+def test_every_kind_holds_the_same_pod(distlaunch: Cli, kind: str) -> None:
+    found = rendered(distlaunch, "--nodes", "3", "--kind", kind, "--name", "a-name-of-thirty-two-characters-")
+    name = found[-1]["metadata"]["name"].removesuffix("-2") if kind == "pods" else found[-1]["metadata"]["name"]
+    last = f"{name}{ {'job': '-2', 'jobset': '-n-0-2', 'trainjob': '-node-0-2', 'pytorchjob': '-worker-1', 'pods': '-2'}[kind] }"
+
+    text = json.dumps(found)
+    assert text.count("/distlaunch/input/agent.pyz") == {"pytorchjob": 2, "pods": 3}.get(kind, 1)
+    assert spec_of(found)["rendezvous"]["addr"].split(".")[0].startswith(name)
+    assert len(last) <= 63
+    if kind == "pods":
+        assert [item["metadata"]["name"] for item in found[-3:]] == [f"{name}-0", f"{name}-1", f"{name}-2"]
+    if kind == "pytorchjob":
+        assert found[-1]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+        assert "RANK" in found[-1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_a_failed_rank_ends_the_run_a_disruption_starts_it_again(distlaunch: Cli) -> None:
+    job = one(rendered(distlaunch, "--nodes", "2"), "Job")["spec"]
+    elastic = one(rendered(distlaunch, "--nodes", "2:4"), "Job")["spec"]
+
+    rules = job["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["Ignore", "Ignore", "FailJob"]
+    assert rules[2]["onExitCodes"] == {"operator": "NotIn", "values": [0, 143]}
+    assert job["maxFailedIndexes"] == 0
+    assert elastic["podFailurePolicy"]["rules"][2]["action"] == "FailIndex"
+    assert (elastic["completions"], elastic["maxFailedIndexes"]) == (4, 2)
+
+
+def test_the_network_of_the_machines_has_ports_that_depend_on_the_run(distlaunch: Cli) -> None:
+    first, second = (rendered(distlaunch, "--host-network", "--nodes", "2") for _ in range(2))
+
+    ports = spec_of(first)["rendezvous"]["ports"]
+    assert len(set(ports)) == 8
+    assert all(20_000 <= port < 29_000 for port in ports)
+    assert ports != spec_of(second)["rendezvous"]["ports"]
+    assert one(first, "Job")["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+def test_secrets_are_referred_to_and_never_rendered(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    done = distlaunch("k8s", "--dry-run", "--image", "i", "--secret", "TOKEN", "x.py", env={"TOKEN": "s3cr3t-value"})
+
+    assert done.exit_code == 0, done.stderr
+    assert "s3cr3t-value" not in done.stdout + done.stderr
+    assert base64.b64encode(b"s3cr3t-value").decode() not in done.stdout
+    (item,) = [item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "Job"]
+    env = item["spec"]["template"]["spec"]["containers"][0]["env"]
+    name = item["metadata"]["name"]
+    assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "TOKEN"}}} in env
+    assert f"kubectl create secret generic {name}" in done.stdout
+
+
+def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_together(distlaunch: Cli, tmp_path: Path) -> None:
+    from launcher.agent.unpack import unpack
+
+    content = os.urandom(1_000_000)
+    distlaunch.write("sub/däta.txt", "hello\n")
+    (distlaunch.folder / "noise.bin").write_bytes(content)
+    found = [item for item in rendered(distlaunch) if item["kind"] == "ConfigMap"]
+
+    assert len(found) > 5
+    assert max(len(yaml.dump(item)) for item in found) < 256 * 1024
+    inside = tmp_path / "input"
+    inside.mkdir()
+    for item in found:
+        for key, text in item["binaryData"].items():
+            (inside / key).write_bytes(base64.b64decode(text))
+    unpack(str(inside), str(tmp_path / "run"))
+    assert (tmp_path / "run/files/noise.bin").read_bytes() == content
+    assert (tmp_path / "run/files/sub/däta.txt").read_text() == "hello\n"
+
+
+def test_many_files_travel_in_large_pieces_and_too_many_are_refused_with_a_way_out(distlaunch: Cli) -> None:
+    (distlaunch.folder / "noise.bin").write_bytes(os.urandom(5_000_000))
+    found = [item for item in rendered(distlaunch) if item["kind"] == "ConfigMap"]
+    (distlaunch.folder / "noise.bin").write_bytes(os.urandom(30_000_000))
+    refused = distlaunch("k8s", "--dry-run", "--image", "i", "x.py")
+
+    assert 6 <= len(found) <= 8
+    assert refused.exit_code == 2
+    assert "30 MB when packed" in refused.stderr
+    assert "--workdir" in refused.stderr
+
+
+def test_a_bundled_script_travels_with_the_run(distlaunch: Cli) -> None:
+    done = distlaunch("k8s", "--dry-run", "--image", "i", "train.py", "--epochs", "1")
+    found = list(yaml.safe_load_all(done.stdout))
+
+    assert spec_of(found)["command"] == ["/distlaunch/run/bundled/train.py", "--epochs", "1"]
+    pieces = {key: text for item in found if item["kind"] == "ConfigMap" for key, text in item["binaryData"].items()}
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(pieces["bundled.tgz.000"]))) as tar:
+        assert "train.py" in tar.getnames()
+
+
+def test_a_patch_is_merged_by_names_and_may_take_away(distlaunch: Cli) -> None:
+    patch = distlaunch.write(
+        "patch.yaml",
+        "kind: Job\nspec:\n  ttlSecondsAfterFinished: null\n  template:\n    spec:\n      hostIPC: true\n      containers:\n"
+        "      - name: node\n        env: [{name: A, value: b}]\n      - {name: side, image: s}\n"
+        "---\nkind: Service\nmetadata: {annotations: {a: b}}\n",
+    )
+    found = rendered(distlaunch, "--patch", str(patch))
+
+    job = one(found, "Job")["spec"]
+    containers = job["template"]["spec"]["containers"]
+    assert "ttlSecondsAfterFinished" not in job
+    assert job["template"]["spec"]["hostIPC"] is True
+    assert [item["name"] for item in containers] == ["node", "side"]
+    assert {"name": "A", "value": "b"} in containers[0]["env"]
+    assert containers[0]["image"] == "registry.test/torch:1"
+    assert one(found, "Service")["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_kueue_holds_the_run_until_it_is_admitted(distlaunch: Cli) -> None:
+    job = one(rendered(distlaunch, "--queue", "team"), "Job")
+
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert job["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--image", ""], "no image given"),
+        (["--memory", "10 GB"], "memory '10 GB' is no quantity"),
+        (["--cpu", "two"], "cpu 'two' is no quantity"),
+        (["--resource", "rdma/hca"], "is not NAME=N"),
+        (["--kind", "deployment"], "known: job, jobset, trainjob, pytorchjob, pods"),
+        (["--namespace", "My_Team"], "namespace 'My_Team' is no name in Kubernetes"),
+        (["--volume", "disk:/x"], "volume 'disk:/x' is not understood"),
+        (["--toleration", "a:Never"], "effects: NoSchedule"),
+        (["--node-selector", "gpu"], "node-selector 'gpu' is not KEY=VALUE"),
+        (["--label", "a=b c"], "is no label value"),
+        (["--secret-ref", "A=b"], "is not VARIABLE=SECRET:KEY"),
+        (["--run-as", "me"], "is not UID[:GID]"),
+        (["--ttl", "5"], "ttl '5' is no duration"),
+        (["--patch", "none.yaml"], "patch 'none.yaml' cannot be read"),
+        (["--patch", "x.py"], "does not say of which kind"),
+        (["--patch", "broken.yaml"], "is no YAML"),
+        (["--patch", "other.yaml"], "there is no Deployment in this run"),
+        (["--patch", "rename.yaml"], "changes the name, namespace or labels"),
+        (["--kind", "pytorchjob", "--nodes", "1:2"], "fixed number of nodes"),
+    ],
+)
+def test_bad_options_are_one_clear_error(distlaunch: Cli, options: list[str], words: str) -> None:
+    distlaunch.write("x.py", "print(1)\n")
+    distlaunch.write("broken.yaml", "a: [\n")
+    distlaunch.write("other.yaml", "kind: Deployment\n")
+    distlaunch.write("rename.yaml", "kind: Job\nmetadata: {name: other}\n")
+
+    done = distlaunch("k8s", "--dry-run", "--image", "i", *options, "x.py")
+
+    assert done.exit_code == 2, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("error[") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_outside_of_the_working_folder_is_refused_with_the_way_out(distlaunch: Cli, tmp_path: Path) -> None:
+    distlaunch.write("x.py", "")
+    distlaunch.write("sub/y.py", "")
+
+    done = distlaunch("k8s", "--dry-run", "--image", "i", "../x.py", cwd=distlaunch.folder / "sub")
+
+    assert done.exit_code == 2
+    assert f"cd {distlaunch.folder}" in done.stderr

@@ -1,0 +1,214 @@
+"""From records to a state, a first cause and an exit code; docs/agent-stream.md has the rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import runs, status
+from launcher.agent import protocol
+from launcher.agent.protocol import Event, Foreign
+from launcher.outcome import EXIT_CODES, RunReport
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cause(kind: str, time: float, **more: Any) -> dict[str, Any]:
+    return {"class": kind, "message": kind, "time": time, "secondary": False, "host": "h", "node": 0, "rank": 0, **more}
+
+
+Said = tuple[str, dict[str, Any]]
+
+
+def report(*nodes: list[Said], min_nodes: int | None = None) -> RunReport:
+    """A report in which each node has said these events."""
+    made = RunReport([f"h{rank}" for rank in range(len(nodes))], min_nodes=min_nodes)
+    for rank, events in enumerate(nodes):
+        for name, fields in events:
+            made.add(rank, Event(name, {"time": 100.0, "node": rank, **fields}))
+    return made
+
+
+STARTED: Said = ("agent_started", {"host": "h"})
+RENDEZVOUS: Said = ("rendezvous", {"ranks": [0, 1], "master_addr": "a", "master_port": 1})
+RUNNING: list[Said] = [STARTED, RENDEZVOUS, ("worker_started", {"rank": 0})]
+
+
+def done(result: str, why: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    return ("done", {"result": result, "cause": why})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "alive", "state"),
+    [
+        ([[], []], (), "pending"),
+        ([[], []], ("pending", "pending"), "pending"),
+        ([[], []], ("running", "pending"), "starting"),
+        ([[STARTED], []], ("running", "pending"), "starting"),
+        ([RUNNING, RUNNING], ("running", "running"), "running"),
+        ([RUNNING, [*RUNNING, ("stopping", {"reason": "timeout"})]], (), "stopping"),
+        ([RUNNING, [*RUNNING, done("failed", cause("user_code", 5))]], (), "stopping"),
+        ([[*RUNNING, done("success")], RUNNING], (), "running"),
+        ([[], []], ("unknown", "unknown"), "unknown"),
+        ([[done("success")], [done("success")]], ("ended", "ended"), "success"),
+        ([[done("success")], [done("failed", cause("user_code", 5))]], (), "failed"),
+        ([[done("timeout", cause("timeout", 5))], [done("timeout", cause("timeout", 6))]], (), "timeout"),
+        ([[done("preempted", cause("preempted", 5))], [done("failed", cause("fabric", 6))]], (), "preempted"),
+        ([[done("cancelled", cause("cancelled", 5))], [done("cancelled", cause("cancelled", 6))]], (), "cancelled"),
+        ([[done("failed")], [done("success")]], (), "failed"),
+    ],
+)
+def test_the_state_follows_from_what_the_nodes_say(nodes: list[Any], alive: tuple[str, ...], state: str) -> None:
+    assert report(*nodes).outcome(alive).state == state
+
+
+def test_every_final_state_has_its_exit_code() -> None:
+    assert EXIT_CODES == {"success": 0, "failed": 1, "preempted": 1, "timeout": 124, "cancelled": 130}
+
+
+def test_the_first_cause_is_the_earliest_that_is_not_secondary() -> None:
+    first = cause("user_code", 7, node=1)
+    nodes = [done("failed", cause("fabric", 5, secondary=True))], [done("failed", first)], [done("failed", cause("node", 8))]
+
+    assert report(*nodes).outcome().cause == first
+
+
+def test_the_first_of_secondary_causes_is_taken_when_there_are_no_others() -> None:
+    first = cause("fabric", 5, secondary=True)
+
+    assert report([done("failed", cause("fabric", 6, secondary=True))], [done("failed", first)]).outcome().cause == first
+
+
+def test_a_node_that_ended_without_a_word_is_a_cause_with_its_last_lines() -> None:
+    made = report(RUNNING, [*RUNNING, done("failed", cause("fabric", 200, secondary=True))])
+    made.add(0, Foreign(b"slurmstepd: error: Detected 1 oom-kill event"))
+
+    outcome = made.outcome(("ended", "ended"))
+
+    assert outcome.state == "failed"
+    assert outcome.cause is not None
+    assert outcome.cause["class"] == "node"
+    assert "the agent on host h ended without a word" in outcome.cause["message"]
+    assert "oom-kill" in outcome.cause["message"]
+
+
+def test_what_was_cancelled_because_a_node_vanished_is_not_the_cause() -> None:
+    swept = [*RUNNING, done("cancelled", cause("cancelled", 101))]
+
+    assert report(RUNNING, swept).outcome(("ended", "ended")).state == "failed"
+
+
+def test_nodes_that_vanish_after_a_request_to_cancel_are_cancelled() -> None:
+    assert report(RUNNING, []).outcome(("ended", "ended"), cancel_requested=1.0).state == "cancelled"
+    assert report(RUNNING).outcome(("running",), cancel_requested=1.0).state == "stopping"
+
+
+def test_a_failure_before_the_request_to_cancel_stays_the_cause() -> None:
+    made = report([done("failed", cause("user_code", 5))], [done("cancelled", cause("cancelled", 9))])
+
+    assert made.outcome(cancel_requested=8.0).state == "failed"
+
+
+def test_an_elastic_run_succeeds_with_as_many_nodes_as_it_needs() -> None:
+    nodes = [done("success")], [done("failed", cause("node", 5))], [STARTED]
+
+    assert report(*nodes, min_nodes=1).outcome(("ended",) * 3).state == "success"
+    assert report(*nodes, min_nodes=2).outcome(("ended",) * 3).state == "failed"
+
+
+def test_foreign_and_odd_events_do_no_harm() -> None:
+    made = report([("rendezvous", {"ranks": 5}), ("nonsense", {}), ("failure", {"cause": "x"}), ("done", {}), ("heartbeat", {})])
+    made.add(99, Event("done", {}))
+
+    assert made.outcome().state == "failed"
+
+
+def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    run = runs.record_handle(run, {"x": 1})
+    path = run.stream_path(0)
+    path.parent.mkdir(parents=True)
+    rendezvous = {"ranks": [0], "master_addr": "a", "master_port": 1}
+    with path.open("wb") as file:
+        file.write(protocol.encode_event("agent_started", 0, host="box"))
+        file.write(protocol.encode_event("rendezvous", 0, **rendezvous))
+        file.write(protocol.LineTagger(0, 0, "stdout").feed(b"x" * 200 + b"\n") * 5000)
+        file.seek(10**9)  # a sparse file: reading all of it would take far too long
+        file.write(b"\n" + protocol.LineTagger(0, 0, "stderr").feed(b"last words\n" * 2))
+        file.write(protocol.encode_event("done", 0, result="timeout", cause=cause("timeout", 5)))
+
+    outcome = status.observe(run)
+
+    assert (outcome.state, outcome.nodes[0].host, outcome.nodes[0].ranks) == ("timeout", "box", (0,))
+    assert status.last_lines(path, 0) == ["last words"] * 2
+    assert run.result == outcome.to_json()
+
+
+def again(*nodes: list[Said]) -> RunReport:
+    made = report(*nodes)
+    made.may_start_again = True
+    return made
+
+
+STOPPED = done("cancelled", cause("cancelled", 5))
+
+
+@pytest.mark.parametrize(
+    ("node", "word", "state"),
+    [
+        ([*RUNNING, STOPPED], "running", "stopping"),
+        ([*RUNNING, STOPPED], "pending", "pending"),
+        ([*RUNNING, STOPPED], "ended", "cancelled"),
+        ([*RUNNING, done("failed", cause("node", 5))], "pending", "pending"),
+        ([*RUNNING, done("failed", cause("user_code", 5))], "running", "failed"),
+        ([*RUNNING, done("success")], "running", "success"),
+        ([*RUNNING, STOPPED, ("agent_started", {"attempt": 1})], "running", "starting"),
+        (
+            [*RUNNING, STOPPED, ("agent_started", {"attempt": 1}), ("done", {"result": "success", "attempt": 1})],
+            "running",
+            "success",
+        ),
+    ],
+)
+def test_what_a_scheduler_stopped_may_start_again(node: list[Said], word: str, state: str) -> None:
+    assert again(node).outcome((word,)).state == state
+
+
+def test_what_somebody_cancelled_does_not_wait_for_the_scheduler() -> None:
+    assert again([*RUNNING, STOPPED]).outcome(("pending",), cancel_requested=1.0).state == "cancelled"
+
+
+def test_a_later_attempt_counts_even_where_its_first_events_were_not_read() -> None:
+    node = [*RUNNING, done("failed", cause("user_code", 5)), ("heartbeat", {"workers": 2, "attempt": 2})]
+    outcome = again(node).outcome(("running",))
+
+    assert (outcome.state, outcome.cause, outcome.attempt) == ("running", None, 2)
+
+
+@pytest.mark.parametrize("kind", ["preempted", "timeout", "out_of_memory", "node"])
+def test_the_cluster_knows_what_an_agent_was_stopped_for(kind: str) -> None:
+    told = {0: {"class": kind, "message": "Slurm: so"}}
+    state = kind if kind in ("preempted", "timeout") else "failed"
+
+    for node in ([*RUNNING, STOPPED], RUNNING):
+        outcome = report(node).outcome(("ended",), causes=told)
+        assert outcome.state == state
+        assert outcome.cause is not None
+        assert outcome.cause["message"] == "Slurm: so"
+
+
+def test_a_worker_that_failed_by_itself_stays_the_cause() -> None:
+    told = {0: {"class": "preempted", "message": "Slurm: so"}}
+
+    assert report([done("failed", cause("user_code", 5))]).outcome(("ended",), causes=told).state == "failed"
+
+
+def test_what_was_said_before_somebody_started_it_again_does_not_count() -> None:
+    made = RunReport(["h"], attempt=2)
+    for record in (done("success"), ("agent_started", {"attempt": 1}), ("done", {"result": "failed", "attempt": 1})):
+        made.add(0, Event(record[0], {"time": 1.0, **record[1]}))
+
+    assert made.outcome(("running",)).state == "starting"

@@ -1,0 +1,87 @@
+"""The bulk reader gives what the protocol's own decoder gives, however the stream is cut."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
+from launcher.reader import StreamReader, parse_ranks
+
+
+def stream(seed: int) -> bytes:
+    """Whole lines, pieces, events, foreign and malicious lines of 4 ranks."""
+    rng = random.Random(seed)
+    taggers = [LineTagger(1, rank, name) for rank in range(4) for name in ("stdout", "stderr")]
+    lines = [b"", b"x", b"\r50%\r", b"\xff\x00\x1b[31m", b"1.2| fake", b'{"event":"done"}', b"y" * 300, b"z" * 70_000]
+    data = b""
+    for _ in range(300):
+        tagger = rng.choice(taggers)
+        data += tagger.feed(rng.choice(lines) + rng.choice([b"\n", b"\n", b"\n\n", b""]))
+        if rng.random() < 0.1:
+            data += tagger.flush()
+        if rng.random() < 0.1:
+            data += rng.choice([encode_event("heartbeat", 1, workers=2), b"foreign\n", b"1.x| no\n", b"\n", b"12.| \n", b"{\n"])
+    return data
+
+
+def cut(data: bytes, seed: int) -> list[bytes]:
+    rng = random.Random(seed)
+    places = sorted(rng.sample(range(len(data)), 60))
+    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+def told(records: list[Record], wanted: frozenset[int] | None) -> tuple[dict[tuple[int, bool], bytes], list[Record]]:
+    """Each pipe's bytes, and everything else in order."""
+    pipes: dict[tuple[int, bool], bytes] = defaultdict(bytes)
+    for record in records:
+        if isinstance(record, Output) and (wanted is None or record.rank in wanted):
+            pipes[record.rank, record.stderr] += record.data + (b"\n" if record.ends_line else b"")
+    return dict(pipes), [record for record in records if not isinstance(record, Output)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("wanted", [None, frozenset({0}), frozenset({1, 3}), frozenset[int]()])
+def test_nothing_is_lost_or_changed_however_the_stream_is_cut(seed: int, wanted: frozenset[int] | None) -> None:
+    data = stream(seed)
+    reader, decoder = StreamReader(wanted), Decoder()
+    ours = [record for part in cut(data, seed) for record in reader.feed(part)] + list(reader.close())
+    theirs = [*decoder.feed(data), *decoder.close()]
+
+    assert told(ours, wanted) == told(theirs, wanted)
+
+
+def test_the_order_of_whole_lines_is_kept() -> None:
+    data = b"".join(LineTagger(0, rank % 3, "stdout").feed(b"%d\n" % rank) for rank in [0, 0, 1, 1, 2, 0])
+    lines = [line for record in StreamReader().feed(data) if isinstance(record, Output) for line in record.data.split(b"\n")]
+
+    assert lines == [b"0", b"0", b"1", b"1", b"2", b"0"]
+
+
+def test_a_line_without_end_that_no_agent_wrote_does_not_fill_the_memory() -> None:
+    reader = StreamReader()
+    records = [record for _ in range(40) for record in reader.feed(b"x" * 100_000)]
+
+    assert len(records) >= 3
+    assert all(isinstance(record, Foreign) for record in records)
+
+
+def test_an_event_inside_of_worker_output_is_output() -> None:
+    records = list(StreamReader().feed(LineTagger(0, 0, "stdout").feed(b'{"event":"done","result":"success"}\n')))
+
+    assert not any(isinstance(record, Event) for record in records)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("all", None), ("0", {0}), ("0,3-5", {0, 3, 4, 5}), (" 1 , 2 ", {1, 2}), ("7-7", {7})]
+)
+def test_a_list_of_ranks_is_read(text: str, ranks: set[int] | None) -> None:
+    assert parse_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1-", "5-3", "1,,2", "1.5", "all,1", "99999999999"])
+def test_a_bad_list_of_ranks_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_ranks(text)

@@ -1,0 +1,157 @@
+"""Run folders: made, found, and read whatever their state."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher import runs, status, storage
+from launcher.errors import RunNotFoundError, StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Cli
+
+
+def make(folder: Path, name: str, *, created: float | None = None, result: str | None = "success") -> runs.Run:
+    """A run that was recorded, and with `result` ended."""
+    run = runs.Run(
+        id=name,
+        path=folder / name,
+        created=time.time() if created is None else created,
+        backend="local",
+        command=("a b.py", "--x"),
+        plan={"nodes": [{"node_rank": 0, "host": "h", "workers": 1}], "min_nodes": 1, "grace_s": 1.0},
+    )
+    runs.create(run)
+    if result:
+        runs.finish(run, {"state": result, "exit_code": 0, "cause": None, "nodes": []})
+    return run
+
+
+def test_an_id_is_a_dns_label() -> None:
+    ids = {runs.new_id("a" * 32) for _ in range(50)}
+
+    assert len(ids) == 50
+    assert all(len(name) <= 63 and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in ids)
+
+
+def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
+    made = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    submitted = runs.record_handle(made, {"job": 5})
+
+    assert runs.read(tmp_path, made.id) == submitted
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
+    assert sorted(path.name for path in made.path.iterdir()) == ["run.json"]
+
+
+def test_the_first_result_stays(tmp_path: Path) -> None:
+    run = make(tmp_path, "train-20250101-000000-abcd")
+
+    assert not runs.finish(run, {"state": "failed"})
+    assert run.result is not None
+    assert run.result["state"] == "success"
+
+
+def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None:
+    names = ["train-20250101-000000-abcd", "train-20250102-000000-abce", "eval-20250101-120000-qqqq"]
+    for name in names:
+        make(tmp_path, name)
+
+    assert runs.find(tmp_path, names[0]).id == names[0]
+    assert runs.find(tmp_path, "train-20250101").id == names[0]
+    assert runs.find(tmp_path, "qqqq").id == names[2]
+    assert runs.find(tmp_path, "last").id == names[1]
+
+
+def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
+    for name in ("train-20250101-000000-abcd", "train-20250102-000000-abce"):
+        make(tmp_path, name)
+
+    with pytest.raises(RunNotFoundError, match="part of 2 runs") as ambiguous:
+        runs.find(tmp_path, "train")
+    with pytest.raises(RunNotFoundError, match="no run 'trian-2025'") as unknown:
+        runs.find(tmp_path, "trian-2025")
+
+    assert str(ambiguous.value.hint).startswith("train-20250102-000000-abce, train-20250101")
+    assert "train-20250102-000000-abce" in str(unknown.value.hint)
+
+
+@pytest.mark.parametrize("text", ["", "../x", "/", ".", "x\n"])
+def test_odd_texts_are_no_run(tmp_path: Path, text: str) -> None:
+    make(tmp_path, "train-20250101-000000-abcd")
+
+    with pytest.raises(RunNotFoundError):
+        runs.find(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "[]", "{}", '{"backend": 3, "command": "x", "plan": [], "created": "now"}', "[" * 100_000]
+)
+def test_a_damaged_folder_is_listed_as_unknown(distlaunch: Cli, content: str | None) -> None:
+    make(distlaunch.runs, "train-20250101-000000-abcd")
+    (distlaunch.runs / "Foreign folder").mkdir()
+    (distlaunch.runs / "a file").write_text("x")
+    if content is not None:
+        (distlaunch.runs / "Foreign folder" / "run.json").write_text(content)
+
+    listed = distlaunch("ls", "--output", "json").json["result"]["runs"]
+
+    assert {run["run"]: run["state"] for run in listed} == {"train-20250101-000000-abcd": "success", "Foreign folder": "unknown"}
+    assert distlaunch("status", "Foreign").exit_code == 0
+    assert distlaunch("logs", "Foreign").exit_code == 0
+    assert distlaunch("cancel", "Foreign").exit_code == 2
+
+
+def test_a_run_whose_plan_is_damaged_inside_does_not_break_the_listing(distlaunch: Cli) -> None:
+    run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
+    values = json.loads((run.path / "run.json").read_text())
+    values |= {"plan": {"nodes": [3, None], "min_nodes": "x"}, "handle": {"nonsense": 1}}
+    (run.path / "run.json").write_text(json.dumps(values))
+
+    assert distlaunch("ls").exit_code == 0
+
+
+def test_a_run_that_was_never_submitted_becomes_unknown(tmp_path: Path) -> None:
+    young = make(tmp_path, "a-20250101-000000-abcd", result=None)
+    old = make(tmp_path, "b-20250101-000000-abcd", created=time.time() - 3600, result=None)
+
+    assert (status.current(young) or {})["state"] == "pending"
+    assert (status.current(old) or {})["state"] == "unknown"
+
+
+def test_a_file_is_never_seen_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    storage.write_whole(path, b"old")
+    with pytest.raises(StorageError, match="cannot write"):
+        storage.write_whole(tmp_path / "none" / "x.json", b"new")
+    storage.write_whole(path, b"new")
+
+    assert path.read_bytes() == b"new"
+    assert [item.name for item in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("env", [{"DISTLAUNCH_RUNS_DIR": None, "HOME": "/proc"}, {"DISTLAUNCH_RUNS_DIR": None, "HOME": None}])
+def test_without_a_place_for_runs_the_error_says_what_to_set(distlaunch: Cli, env: dict[str, str | None]) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("local", "x.py", env=env)
+
+    assert done.exit_code == 4
+    assert "error[storage]" in done.stderr
+    assert "DISTLAUNCH_RUNS_DIR" in done.stderr
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("local", "x.py", env={"DISTLAUNCH_RUNS_DIR": "/dev/full/runs"})
+
+    assert done.exit_code == 4
+    assert "error[storage]: cannot write '/dev/full/runs" in done.stderr

@@ -1,0 +1,67 @@
+"""Slurm's host lists and the order of ranks."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent import slurm as nodes
+
+if TYPE_CHECKING:
+    from tests.testbed.slurm import Slurm
+
+
+def random_hostlist(chance: random.Random) -> str:
+    """One with ranges, widths, several brackets and suffixes."""
+
+    def bracket() -> str:
+        width = chance.choice([1, 1, 2, 3])
+        pieces, low = [], chance.randint(0, 10 ** (width - 1))
+        for _ in range(chance.randint(1, 3)):  # ascending and disjoint, as Slurm writes them
+            high = low + chance.choice([0, 1, chance.randint(2, 12)])
+            pieces.append(f"{low:0{width}}-{high:0{width}}" if high > low else f"{low:0{width}}")
+            low = high + chance.randint(1, 5)
+        return f"[{','.join(pieces)}]"
+
+    def one() -> str:
+        name = chance.choice(["n", "node-", "gpu.rack", "a1b"])
+        return name + chance.choice(["", bracket(), bracket() + "-ib" + bracket(), "7"])
+
+    return ",".join(one() for _ in range(chance.randint(1, 4)))
+
+
+@pytest.mark.slurm
+def test_expansion_is_what_scontrol_says(slurm: Slurm) -> None:
+    chance = random.Random(20261120)
+    for _ in range(60):
+        hostlist = random_hostlist(chance)
+        theirs = slurm.run(("scontrol", "show", "hostnames", hostlist)).stdout.split()
+        assert nodes.expand(hostlist) == theirs, hostlist
+
+
+@pytest.mark.parametrize("broken", ["n[1-3", "n1-3]", "n[a-b]", "n[1-]", "n[]", "n[[1]]"])
+def test_a_broken_hostlist_is_named(broken: str) -> None:
+    with pytest.raises(nodes.SlurmError, match="hostlist"):
+        nodes.expand(broken)
+
+
+def test_ranks_follow_the_numbers_in_names_and_the_leaf_switches() -> None:
+    hosts = ["n10", "n2", "n1", "m3"]
+    topology = (
+        "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1,10]\nSwitchName=s1 Level=0 LinkSpeed=1 Nodes=n2,m3\n"
+        "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-2,10],m3 Switches=s[0-1]\n"
+    )
+    assert nodes.order(hosts) == ["m3", "n1", "n2", "n10"]
+    assert nodes.order(hosts, topology) == ["n1", "n10", "m3", "n2"]
+
+
+def test_the_place_of_a_node_comes_from_slurms_variables() -> None:
+    env = {"SLURM_JOB_NODELIST": "n[9-11]", "SLURMD_NODENAME": "n10"}
+    assert nodes.place(env) == (1, ["n9", "n10", "n11"])
+    assert nodes.place({**env, "SLURM_STEP_NODELIST": "n[10-11]"}) == (0, ["n10", "n11"])
+    with pytest.raises(nodes.SlurmError, match="not among"):
+        nodes.place({**env, "SLURMD_NODENAME": "x"})
+    with pytest.raises(nodes.SlurmError, match="srun"):
+        nodes.place({})

@@ -1,0 +1,232 @@
+"""Which files travel with a run, and that they arrive as they were."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher import snapshot
+from launcher.errors import SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.snapshot import Snapshot
+
+LIMIT = 10_000_000
+
+
+def collect(folder: Path, limit_bytes: int = LIMIT, **more: object) -> Snapshot:
+    return snapshot.collect(folder, limit_bytes=limit_bytes, **more)  # type: ignore[arg-type]
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        write_one(folder, name, text)
+
+
+def write_one(folder: Path, name: str, text: str = "x") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def git(folder: Path, *args: str) -> None:
+    who = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "protocol.file.allow=always")
+    subprocess.run(("git", *who, "-C", str(folder), *args), check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for name in ("train.py", "pkg/model.py", "gone.py"):
+        write_one(folder, name)
+    write_one(folder, ".gitignore", "*.ckpt\n/out/\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+def names(found: Snapshot) -> list[str]:
+    return [file.path for file in found.files]
+
+
+def unpacked(found: Snapshot, folder: Path, *, compress: bool = False) -> Path:
+    packed = io.BytesIO()
+    found.write_tar(packed, compress=compress)
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def test_git_says_what_is_the_users_work(repository: Path) -> None:
+    (repository / "gone.py").unlink()
+    write_one(repository, "train.py", "changed, not committed")
+    for name in ("new.py", "model.ckpt", "out/log", "pkg/__pycache__/model.pyc", "env/pyvenv.cfg", "env/lib/a.py"):
+        write_one(repository, name)
+
+    found = collect(repository)
+
+    assert names(found) == [".gitignore", "new.py", "pkg/model.py", "train.py"]
+    assert found.total_bytes == len("changed, not committed") + 1 + 1 + len("*.ckpt\n/out/\n")
+    assert names(collect(repository / "pkg")) == ["model.py"]
+    assert "out/log" in names(collect(repository, also=["./out/log"]))
+    assert names(collect(repository / "out")) == ["log"], "git ignores the folder: it cannot tell what in it matters"
+
+
+def test_a_hook_of_another_repository_does_not_confuse(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+
+    assert "train.py" in names(collect(repository))
+
+
+def test_submodules_come_along_and_those_not_checked_out_are_named(repository: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "--quiet")
+    write_one(inner, "lib.py")
+    git(inner, "add", ".")
+    git(inner, "commit", "--quiet", "-m", "lib")
+    for name in ("deps/inner", "deps/absent"):
+        git(repository, "submodule", "--quiet", "add", str(inner), name)
+    git(repository, "submodule", "--quiet", "deinit", "--force", "deps/absent")
+
+    found = collect(repository)
+
+    assert "deps/inner/lib.py" in names(found)
+    assert found.warnings == ("the submodule deps/absent is not checked out here: none of its files are taken along",)
+
+
+def test_git_that_refuses_is_told(repository: Path) -> None:
+    (repository / ".git" / "index").write_bytes(b"broken")
+
+    with pytest.raises(SpecError, match=r"git .* in .*index file"):
+        collect(repository)
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_without_a_repository_all_but_environments_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_git: bool
+) -> None:
+    if not has_git:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    folder = tmp_path / "plain"
+    kept = ["a.py", "data/b.txt", "runsheet/c.txt"]
+    for name in [*kept, "data/__pycache__/b.pyc", ".venv/lib/x.py", "env/pyvenv.cfg", "env/x", ".git-like", "runs/one/stream"]:
+        write_one(folder, name)
+
+    assert names(collect(folder, leave_out=[folder / "runs"])) == [".git-like", *kept]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_arrives_is_what_was_there(tmp_path: Path, compress: bool) -> None:
+    folder = tmp_path / "work"
+    odd = os.fsdecode(b"sub/line\nbreak \xff'\"$")
+    write(folder, odd="", **{odd: "odd", "empty": "", "big": "z" * 3_000_000})
+    write_one(folder, "run.sh", "#!/bin/sh\n").chmod(0o755)
+    (folder / "sub" / "inside").symlink_to("../run.sh")
+    (folder / "absolute").symlink_to(folder / "sub")
+    (folder / "dangling").symlink_to("not-yet")
+
+    found = collect(folder)
+    copies = [unpacked(found, tmp_path / "tar", compress=compress), tmp_path / "copy"]
+    found.copy_to(copies[1])
+
+    for copy in copies:
+        again = collect(copy)
+        assert again.digest == found.digest
+        assert names(again) == names(found)
+        assert (copy / odd).read_text() == "odd"
+        assert os.access(copy / "run.sh", os.X_OK)
+        assert not os.access(copy / "big", os.X_OK)
+        assert os.readlink(copy / "sub/inside") == "../run.sh"
+        assert os.readlink(copy / "absolute") == "sub"
+
+
+def test_the_tar_depends_on_the_contents_alone(tmp_path: Path) -> None:
+    packed: list[bytes] = []
+    for name, order in (("one", ("a", "b/c")), ("two", ("b/c", "a"))):
+        folder = tmp_path / name
+        for file in order:
+            os.utime(write_one(folder, file), (len(packed), 1))
+        buffer = io.BytesIO()
+        collect(folder).write_tar(buffer, compress=True)
+        packed.append(buffer.getvalue())
+    before = collect(tmp_path / "one").digest
+
+    assert packed[0] == packed[1]
+    (tmp_path / "one" / "a").chmod(0o755)
+    assert collect(tmp_path / "one").digest != before
+
+
+def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    write_one(folder, "a.py")
+    (folder / "data").symlink_to("/usr")
+    (folder / "up").symlink_to("../other")
+    (folder / "hop").symlink_to("data")
+
+    with pytest.raises(SpecError, match="data, hop, up"):
+        collect(folder)
+
+
+def test_too_much_is_told_with_what_is_large(tmp_path: Path) -> None:
+    write(tmp_path, **{"data/a": "x" * 3000, "data/b": "x" * 3000, "model": "x" * 4000, "train.py": "x"})
+
+    with pytest.raises(SpecError) as caught:
+        collect(tmp_path, 5000)
+
+    assert "10 KB, and at most 5 KB" in caught.value.message
+    assert "data/ 6 KB, model 4 KB, train.py 1 B" in caught.value.message
+    assert ".gitignore" in str(caught.value.hint)
+    assert "--snapshot-limit" in str(caught.value.hint)
+
+
+def test_what_is_no_file_is_left_out_and_said(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "socket"))
+        found = collect(tmp_path)
+
+    assert found.files == ()
+    assert [line.split()[0] for line in found.warnings] == ["pipe", "socket"]
+
+
+def test_a_file_that_changes_is_noticed_and_one_that_grows_is_taken_as_it_was(tmp_path: Path) -> None:
+    log = write_one(tmp_path / "work", "log", "one\n")
+    found = collect(tmp_path / "work")
+    with log.open("a") as file:
+        file.write("two\n")
+
+    assert (unpacked(found, tmp_path / "tar") / "log").read_text() == "one\n"
+    for text in ("ONE\n", "o"):
+        log.write_text(text)
+        with pytest.raises(SpecError, match="log changed while it was read"):
+            found.write_tar(io.BytesIO())
+        with pytest.raises(SpecError, match="log changed while it was read"):
+            found.copy_to(tmp_path / f"copy {len(text)}")
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_one(tmp_path, "secret.py")
+    real = open
+
+    def refuse(path: object, *args: object, **more: object) -> object:
+        if str(path).endswith("secret.py"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *args, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(SpecError, match=r"secret\.py cannot be read: Permission denied"):
+        collect(tmp_path)

@@ -1,0 +1,77 @@
+"""The built wheel, installed into an empty environment outside the checkout, runs the bundled scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    return next(folder.glob("distlaunch-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`distlaunch` of an environment that holds the wheel and typer, and no torch."""
+    venv = tmp_path_factory.mktemp("empty") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=120)
+    site = next((venv / "lib").glob("python3*")) / "site-packages"
+    pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(venv / "bin/python"), str(wheel)]
+    subprocess.run(pip, check=True, timeout=300)
+    assert not (site / "torch").exists()
+    return venv / "bin/distlaunch"
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {**env, "DISTLAUNCH_RUNS_DIR": str(folder / "runs"), "HOME": str(folder)}
+
+
+def test_the_wheel_holds_the_scripts_as_data_and_no_top_level_module_but_launcher(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {name.split("/")[0] for name in names if not name.startswith("distlaunch-")} == {"launcher"}
+    for wanted in ("_data/train/train.py", "_data/train/reduce.py", "_data/playbooks/README.md", "py.typed", "agent/node.py"):
+        assert f"launcher/{wanted}" in names
+    assert not [name for name in names if "__pycache__" in name or name.startswith("launcher/_data/train/.")]
+
+
+def test_reduce_runs_from_an_empty_folder_with_an_interpreter_that_has_torch(installed: Path, tmp_path: Path) -> None:
+    argv = [str(installed), "local", "--nodes", "2", "--nproc-per-node", "2", "--python", sys.executable]
+    argv += ["--log-ranks", "all", "reduce.py"]
+    done = subprocess.run(argv, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    assert "using the bundled reduce.py" in done.stderr
+    assert done.stdout.count("after 10") == 4
+
+
+def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, tmp_path: Path) -> None:
+    env = {**clean_environment(tmp_path), "PATH": str(installed.parent)}
+    done = subprocess.run(
+        [str(installed), "local", "reduce.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 3
+    assert "no torch here" in done.stderr
+    assert "pip install 'distlaunch[train]'" in done.stderr
+    assert str(installed.parent / "python") in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
+    from launcher import bundle
+
+    assert bundle.agent_archive() == bundle.agent_archive()

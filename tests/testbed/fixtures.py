@@ -1,0 +1,125 @@
+"""Fixtures: one testbed of each kind per session, brought up when the first test asks for it, and always taken down."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testbed import kube_programs
+from tests.testbed.errors import NotAvailableError
+from tests.testbed.kube_conf import KubeOptions
+from tests.testbed.kube_controllers import KINDS
+from tests.testbed.slurm_conf import SlurmOptions
+from tests.testbed.testbed import Testbed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.testbed.kube import Kube
+    from tests.testbed.slurm import Slurm
+    from tests.testbed.ssh import SshHosts
+
+HOSTS = 4
+
+
+@contextmanager
+def make(
+    hosts: int = HOSTS, *, slurm: SlurmOptions | None = None, ssh: bool = False, kubernetes: KubeOptions | None = None
+) -> Iterator[Testbed]:
+    """Bring a testbed up for tests; where there can be none, they skip and say why."""
+    try:
+        testbed = Testbed().up(hosts, slurm=slurm, ssh=ssh, kubernetes=kubernetes)
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    with testbed:
+        yield testbed
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Slurm]:
+    """Four hosts with Slurm and two fake GPUs each, without accounting, as many clusters are. Leave it idle."""
+    with make(slurm=SlurmOptions(gpus_per_host=2)) as testbed:
+        yield testbed.slurm
+
+
+@pytest.fixture(scope="session")
+def slurm_accounting() -> Iterator[Slurm]:
+    """Four hosts with Slurm and slurmdbd. Leave it idle."""
+    with make(slurm=SlurmOptions(accounting=True)) as testbed:
+        yield testbed.slurm
+
+
+@pytest.fixture(scope="session")
+def ssh_hosts() -> Iterator[SshHosts]:
+    """Four hosts with sshd. Leave nothing running in them."""
+    with make(ssh=True) as testbed:
+        yield testbed.ssh
+
+
+@pytest.fixture(scope="session")
+def kube() -> Iterator[Kube]:
+    """A Kubernetes control plane without nodes: pods stay Pending."""
+    with make(1, kubernetes=KubeOptions(nodes=False)) as testbed:
+        yield testbed.kube
+
+
+@pytest.fixture
+def kube_namespace(kube: Kube) -> Iterator[str]:
+    """A namespace of `kube` for one test."""
+    name = kube.namespace()
+    yield name
+    kube.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def kube_nodes() -> Iterator[Kube]:
+    """A Kubernetes with two real nodes of 8 fake GPUs each. Leave no pods, and the nodes Ready."""
+    with make(2, kubernetes=KubeOptions(gpus_per_host=8)) as testbed:
+        yield testbed.kube
+
+
+@pytest.fixture
+def kube_nodes_namespace(kube_nodes: Kube) -> Iterator[str]:
+    """A namespace of `kube_nodes` for one test."""
+    name = kube_nodes.namespace()
+    yield name
+    kube_nodes.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def kube_controllers() -> Iterator[Kube]:
+    """A Kubernetes with two real nodes that also knows JobSets, TrainJobs, PyTorchJobs and Kueue's queues."""
+    with make(2, kubernetes=KubeOptions(gpus_per_host=8, controllers=tuple(KINDS))) as testbed:
+        yield testbed.kube
+
+
+@pytest.fixture
+def kube_controllers_namespace(kube_controllers: Kube) -> Iterator[str]:
+    """A namespace of `kube_controllers` for one test."""
+    name = kube_controllers.namespace()
+    yield name
+    kube_controllers.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def kube_thousand() -> Iterator[Kube]:
+    """A Kubernetes control plane with 1,000 simulated nodes, on which pods seem to run until they are deleted."""
+    with make(1, kubernetes=KubeOptions(nodes=False, simulated_nodes=1000, lost_after_s=600)) as testbed:
+        yield testbed.kube
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build Kubernetes' programs before the first test, whose time limit it would exceed; once, then they are in a cache."""
+    wanted = [item for item in session.items if item.get_closest_marker("k8s")]
+    if wanted and not session.config.option.collectonly and os.geteuid() == 0:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        for build in filter(kube_programs.missing, kube_programs.ALL):
+            if reporter and not kube_programs.why_not(build):
+                reporter.write_line(
+                    f"building {build.name} {build.version} for the tests marked k8s: once, then it is in a cache"
+                )
+            with suppress(NotAvailableError):  # remembered: the tests that need it skip and say it
+                kube_programs.require(build)

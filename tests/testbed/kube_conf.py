@@ -1,0 +1,169 @@
+"""What Kubernetes' programs read: their flags and files, made from the options and the hosts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+CONTEXT = "testbed"
+"""What each kubeconfig calls its only context."""
+
+PORT = 6443
+DOMAIN = "cluster.local"
+SERVICES = "10.96.0.0/16"
+"""Cluster addresses of Services, which nothing here answers: there is no kube-proxy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeOptions:
+    """How a testbed's Kubernetes shall be."""
+
+    nodes: bool = True
+    """Whether the hosts are real nodes, with kubelet and containerd; without there is a control plane alone."""
+
+    gpus_per_host: int = 0
+    """Each node says that it has so many `nvidia.com/gpu`."""
+
+    controllers: tuple[str, ...] = ()
+    """Of other kinds of jobs: `jobset`, `trainer`, `training-operator`, `kueue`."""
+
+    simulated_nodes: int = 0
+    """So many nodes that only seem to run pods: `sim-0`, `sim-1`, ... with 8 `nvidia.com/gpu` each. Beside real nodes they are
+    tainted `simulated:NoSchedule`. With thousands, a `lost_after_s` of minutes saves much work."""
+
+    lost_after_s: int = 15
+    """A node that is silent for so long is NotReady (Kubernetes: 50)."""
+
+    evicted_after_s: int = 300
+    """Pods of such a node are deleted after so long, if they say nothing else themselves."""
+
+    flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """More flags by program: `{"kube-apiserver": {"event-ttl": "10s"}}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeFiles:
+    """Where its files are."""
+
+    folder: Path
+
+    @property
+    def logs(self) -> Path:
+        """etcd.log, kube-apiserver.log, ..., kubelet-n1.log, containerd-n1.log."""
+        return self.folder / "logs"
+
+    @property
+    def pki(self) -> Path:
+        """The API server's certificate, which it makes itself, and the key of service accounts."""
+        return self.folder / "pki"
+
+    @property
+    def ca(self) -> Path:
+        """What a client verifies the API server with."""
+        return self.pki / "apiserver.crt"
+
+    @property
+    def images(self) -> Path:
+        """What each node's containerd has instead of a registry."""
+        return self.folder / "images.tar"
+
+    @property
+    def tokens(self) -> Path:
+        """The users that there are from the beginning."""
+        return self.folder / "tokens.csv"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.user("admin")
+
+    def user(self, name: str) -> Path:
+        """A user's kubeconfig."""
+        return self.folder / f"{name}.kubeconfig"
+
+
+def flags(values: Mapping[str, str]) -> tuple[str, ...]:
+    """As a command line has them."""
+    return tuple(f"--{name}={value}" for name, value in values.items())
+
+
+def etcd(folder: Path) -> dict[str, str]:
+    """One that forgets everything when the machine loses power, and is fast."""
+    return {"data-dir": str(folder / "etcd"), "unsafe-no-fsync": "true", "log-level": "warn"}
+
+
+def apiserver(options: KubeOptions, files: KubeFiles, address: str) -> dict[str, str]:
+    """Real authentication and authorization; the certificate is its own."""
+    return {
+        "etcd-servers": "http://127.0.0.1:2379",
+        "bind-address": address,
+        "advertise-address": address,
+        "secure-port": str(PORT),
+        "cert-dir": str(files.pki),
+        "service-cluster-ip-range": SERVICES,
+        "service-account-issuer": f"https://kubernetes.default.svc.{DOMAIN}",
+        "service-account-signing-key-file": str(files.pki / "accounts.key"),
+        "service-account-key-file": str(files.pki / "accounts.key"),
+        "token-auth-file": str(files.tokens),
+        "authorization-mode": "Node,RBAC",
+        "enable-admission-plugins": "NodeRestriction",
+        # A node is Ready from the beginning, not only when a controller has taken its taint away: a thousand writes less.
+        **({} if options.nodes else {"disable-admission-plugins": "TaintNodesByCondition"}),
+        "allow-privileged": "true",
+        "kubelet-preferred-address-types": "InternalIP",
+        "default-not-ready-toleration-seconds": str(options.evicted_after_s),
+        "default-unreachable-toleration-seconds": str(options.evicted_after_s),
+        "max-requests-inflight": "2000",
+        "max-mutating-requests-inflight": "1000",
+        **options.flags.get("kube-apiserver", {}),
+    }
+
+
+def controller_manager(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
+    """All controllers; with more requests a second than it is allowed by default, for many simulated nodes."""
+    return {
+        "kubeconfig": str(files.user("kube-controller-manager")),
+        "service-account-private-key-file": str(files.pki / "accounts.key"),
+        "root-ca-file": str(files.ca),
+        "leader-elect": "false",
+        "bind-address": "127.0.0.1",
+        "node-monitor-period": "1s",
+        "node-monitor-grace-period": f"{options.lost_after_s}s",
+        "kube-api-qps": "500",
+        "kube-api-burst": "1000",
+        **options.flags.get("kube-controller-manager", {}),
+    }
+
+
+def scheduler(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
+    """The default scheduler."""
+    return {
+        "kubeconfig": str(files.user("kube-scheduler")),
+        "leader-elect": "false",
+        "bind-address": "127.0.0.1",
+        "kube-api-qps": "500",
+        "kube-api-burst": "1000",
+        **options.flags.get("kube-scheduler", {}),
+    }
+
+
+def kubeconfig(server: str, ca: Path, user: str, token: str, namespace: str = "default") -> str:
+    """One user's way to the cluster; JSON is YAML."""
+    authority = base64.b64encode(ca.read_bytes()).decode()
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": CONTEXT, "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": user, "namespace": namespace}}],
+            "current-context": CONTEXT,
+        },
+        indent=1,
+    )

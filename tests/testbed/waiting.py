@@ -1,0 +1,33 @@
+"""Waiting, always with a limit."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.testbed.errors import WaitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def wait_until(what: str, condition: Callable[[], T], *, limit_s: float = 30, every_s: float = 0.1) -> T:
+    """Ask until the answer is true, and return it.
+
+    Args:
+        what: what is waited for, as the error will say it: "n4 to be down".
+        condition: asked at least once, and once more after the limit.
+        limit_s: after so many seconds it is a `WaitError` that names the last answer.
+        every_s: pause between two questions.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        late = time.monotonic() >= deadline
+        answer = condition()
+        if answer:
+            return answer
+        if late:
+            raise WaitError(f"waited {limit_s:g} s for {what}; the last answer was {answer!r}")
+        time.sleep(every_s)

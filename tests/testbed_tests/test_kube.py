@@ -1,0 +1,84 @@
+"""The testbed's Kubernetes has a real control plane, with users, rights and limits."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.testbed import TestbedError, kube_image, wait_until
+from tests.testbed.kube_api import ApiError
+
+if TYPE_CHECKING:
+    from tests.testbed import Kube
+
+pytestmark = pytest.mark.k8s
+
+
+def a_pod(name: str, *command: str, **more: Any) -> dict[str, Any]:
+    """A pod of one container with the image that is there."""
+    image = {"image": kube_image.IMAGE, "imagePullPolicy": "IfNotPresent"}
+    container = {"name": "main", **image, "command": list(command), **more}
+    return {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+
+
+def test_the_administrator_may_do_all_with_kubectl(kube: Kube, kube_namespace: str) -> None:
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "four", "namespace": kube_namespace},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": 4,
+            "parallelism": 4,
+            "template": {"spec": a_pod("", "true")["spec"]},
+        },
+    }
+
+    kube.kubectl("apply", "-f", "-", stdin=json.dumps(job))
+
+    wait_until("the Job to have its pods", lambda: len(kube.pods(kube_namespace, "job-name=four")) == 4)
+    wait_until("the scheduler to say why they wait", lambda: any("no nodes" in event for event in kube.events(kube_namespace)))
+
+
+def test_an_account_may_do_what_its_rules_say_and_only_in_its_namespace(kube: Kube, kube_namespace: str) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    kubeconfig = kube.account(kube_namespace, "dev", rules)
+
+    allowed = kube.kubectl("get", "pods", kubeconfig=kubeconfig, check=False)
+    elsewhere = kube.kubectl("get", "pods", "--namespace=default", kubeconfig=kubeconfig, check=False)
+    more = kube.kubectl("get", "services", kubeconfig=kubeconfig, check=False)
+
+    assert allowed.returncode == 0, allowed.stderr
+    assert 'cannot list resource "pods" in API group "" in the namespace "default"' in elsewhere.stderr
+    assert 'cannot list resource "services"' in more.stderr
+
+
+def test_a_stranger_is_known_and_may_nothing_and_the_expired_are_not_known(kube: Kube) -> None:
+    stranger = kube.kubectl("get", "pods", kubeconfig=kube.stranger(), check=False)
+    expired = kube.kubectl("get", "pods", kubeconfig=kube.expired(), check=False)
+
+    assert 'User "stranger" cannot list resource "pods"' in stranger.stderr
+    assert "Unauthorized" in expired.stderr
+
+
+def test_a_quota_counts(kube: Kube, kube_namespace: str) -> None:
+    kube.quota(kube_namespace, pods="1")
+    path = f"/api/v1/namespaces/{kube_namespace}/pods"
+    kube.api.post(path, a_pod("one", "true"))
+
+    with pytest.raises(ApiError, match="exceeded quota"):
+        kube.api.post(path, a_pod("two", "true"))
+
+
+def test_the_api_server_goes_and_comes_back_with_what_it_knew(kube: Kube, kube_namespace: str) -> None:
+    kube.api.post(f"/api/v1/namespaces/{kube_namespace}/pods", a_pod("one", "true"))
+    kube.stop_api()
+    try:
+        with pytest.raises(TestbedError, match="cannot be reached"):
+            kube.pods(kube_namespace)
+    finally:
+        kube.start_api()
+
+    assert [pod["metadata"]["name"] for pod in kube.pods(kube_namespace)] == ["one"]

@@ -1,0 +1,67 @@
+"""Where Kubernetes' programs come from: a folder that has them, or one build; or it is said why there are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testbed import NotAvailableError, kube_programs
+from tests.testbed.kube_programs import ETCD, JOBSET, KUBERNETES
+from tests.testbed_tests.test_leftovers import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUILD = """
+from tests.testbed import kube_programs
+from tests.testbed.kube_programs import Build
+main = 'package main\\nimport _ "golang.org/x/sync/errgroup"\\nfunc main() { println("it runs") }\\n'
+small = Build(name="small", module="golang.org/x/sync", version="v0.19.0", programs={"small": ""}, main=main, staging=False)
+kube_programs.require(small)
+print(kube_programs.find(small, "small"))
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    return tmp_path / "cache"
+
+
+def test_a_folder_is_used_for_what_it_has_whole(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("etcd", "kube-apiserver", "kubectl"):  # as setup-envtest makes it
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+
+    assert kube_programs.find(ETCD, "etcd") == str(tmp_path / "etcd")
+    assert not kube_programs.missing(ETCD)
+    assert kube_programs.missing(KUBERNETES)  # its controller manager would be of another version
+    assert kube_programs.missing(JOBSET)  # its manifests belong to it
+
+
+def test_without_go_it_is_said_what_there_is_not(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_programs, "_go", lambda: None)
+
+    with pytest.raises(NotAvailableError, match="no kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS"):
+        kube_programs.require(KUBERNETES)
+
+
+@pytest.mark.k8s
+def test_two_at_once_build_once(cache: Path) -> None:
+    if kube_programs.why_not(KUBERNETES):
+        pytest.skip(str(kube_programs.why_not(KUBERNETES)))
+    argv, pipe = (sys.executable, "-c", BUILD), subprocess.PIPE
+    both = [subprocess.Popen(argv, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=150) for process in both]
+
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted(stderr.count("building small") for _, stderr in said) == [0, 1]
+    assert {stdout for stdout, _ in said} == {f"{cache}/distlaunch-testbed/small-v0.19.0/small\n"}
+    program = next(iter({stdout for stdout, _ in said})).strip()
+    assert "it runs" in subprocess.run((program,), capture_output=True, text=True).stderr

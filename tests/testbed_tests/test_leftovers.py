@@ -1,0 +1,157 @@
+"""Nothing is left: after `down`, after a bring-up that fails, and after an owner that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testbed import SlurmOptions, Testbed, TestbedError, fixtures, processes, registry, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.testbed.processes import Process
+    from tests.testbed.registry import Record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Census:
+    """All that a testbed has on this machine, by identity: the next testbed may well get the same names."""
+
+    folder: Path
+    link: int
+    processes: list[Process]
+    networks: dict[int, str]
+
+    @classmethod
+    def of(cls, record: Record) -> Census:
+        networks = {path.stat().st_ino: path.name for path in registry.NETNS.glob(record.netns("*"))}
+        with processes.pinned(record.anchors()) as own:
+            return cls(Path(record.folder), socket.if_nametoindex(record.link), processes.inside(own), networks)
+
+    def left(self) -> list[str]:
+        """What of it is still there."""
+        left = [process.command() for process in self.processes if process.alive()]
+        left += [f"netns {path.name}" for path in registry.NETNS.glob("dlt*") if path.stat().st_ino in self.networks]
+        left += [f"link {name}" for index, name in socket.if_nameindex() if index == self.link]
+        left += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.folder) in line]
+        return left
+
+
+@pytest.mark.slurm
+@pytest.mark.ssh
+def test_nothing_is_left_after_down() -> None:
+    with fixtures.make(2, slurm=SlurmOptions(), ssh=True) as testbed:
+        script = f"#!/bin/sh\ntouch {testbed.folder}/ran\nexec setsid --fork setsid --fork sleep 1000\n"
+        testbed.slurm.sbatch(script)
+        wait_until("the job to have started its daemon", (testbed.folder / "ran").exists, limit_s=30)
+        testbed.ssh.run(testbed.hosts[0], ("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"), check=True)
+        testbed.hosts[1].private_folder(testbed.folder / "logs")
+        before = Census.of(testbed.record)
+        commands = " ".join(process.command() for process in before.processes)
+        assert all(word in commands for word in ("slurmctld", "slurmd -D -N n2", "munged", "sshd", "sleep 1000"))
+        assert before.left()
+
+    assert before.left() == []
+    assert not before.folder.exists()
+    testbed.down()  # a second time does nothing
+
+
+def test_nothing_is_left_when_bringing_it_up_fails(tmp_path: Path) -> None:
+    with fixtures.make(1):  # or this test skips
+        testbed = Testbed(tmp_path / "bed")
+        with pytest.raises(TestbedError, match="there are 2"):
+            testbed.up(2, slurm=SlurmOptions(switches=(1, 2)))
+
+    assert not [record for record in registry.read() if record.folder == str(tmp_path / "bed")]
+    with pytest.raises(TestbedError, match="not empty"):
+        testbed.up(2)
+
+
+@dataclass
+class Command:
+    """`python -m tests.testbed up` as a person has it in a terminal."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, log: Path, *options: str) -> Command:
+        """Start it, and wait until it is up."""
+        argv = (sys.executable, "-m", "tests.testbed", "up", "--hosts", "2", *options)
+        with log.open("wb") as file:
+            process = subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
+        started = cls(process, log)
+        wait_until("the command to be up", lambda: "Ctrl-C" in log.read_text() or process.poll() is not None, limit_s=60)
+        assert process.poll() is None, log.read_text()
+        return started
+
+    def record(self) -> Record:
+        """Its testbed."""
+        (record,) = (record for record in registry.read() if record.pid == self.process.pid)
+        return record
+
+    def said(self, start: str) -> str:
+        """The line of its output that starts with this."""
+        return next(line.strip() for line in self.log.read_text().splitlines() if line.strip().startswith(start))
+
+
+@pytest.fixture
+def command(bare: Testbed, tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start the command with options; it is ended at the latest with the test."""
+    begun: list[Command] = []
+
+    def start(*options: str) -> Command:
+        begun.append(Command.start(tmp_path / f"{len(begun)}.log", *options))
+        return begun[-1]
+
+    yield start
+    for started in begun:
+        started.process.kill()
+        started.process.wait(timeout=20)
+    with registry.locked():
+        registry.clean()
+
+
+@pytest.mark.slurm
+def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testbed, command: Callable[..., Command]) -> None:
+    owner = command("--slurm")
+    before = Census.of(owner.record())
+    owner.process.kill()
+    owner.process.wait(timeout=20)
+    assert before.left()
+
+    done = processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=60, cwd=str(ROOT), check=True)
+
+    wait_until("nothing to be left", lambda: not before.left(), limit_s=20)  # another session may have been first
+    assert not before.folder.exists()
+    assert f"testbed {bare.record.index} (10.77.{bare.record.index}.0/24) belongs to process {os.getpid()}" in done.stdout
+    assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
+
+
+@pytest.mark.slurm
+@pytest.mark.ssh
+def test_the_command_says_how_to_use_it_and_ends_at_ctrl_c(command: Callable[..., Command]) -> None:
+    owner = command("--gpus", "8", "--ssh")
+    before = Census.of(owner.record())
+    conf = owner.said("export SLURM_CONF=").partition("=")[2]
+    names = processes.run(owner.said("srun").split(), timeout_s=30, env={**os.environ, "SLURM_CONF": conf}).stdout
+    name = processes.run(owner.said("ssh").split(), timeout_s=30).stdout
+
+    os.killpg(owner.process.pid, signal.SIGINT)
+
+    assert owner.process.wait(timeout=30) == 0
+    assert sorted(names.split()) == ["n1", "n2"]
+    assert name.strip() == "n1"
+    assert owner.log.read_text().splitlines()[-1] == "taken down"
+    assert before.left() == []

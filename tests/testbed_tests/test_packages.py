@@ -1,0 +1,30 @@
+"""Where there can be no testbed, the reason is said."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.conftest import is_unexpected
+from tests.testbed import NotAvailableError
+from tests.testbed.packages import POLICY, require
+
+
+def test_without_root_the_reason_is_one_that_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    with pytest.raises(NotAvailableError, match="needs root") as error:
+        require({"ip": "iproute2"})
+
+    assert os.getuid() == 0 or not is_unexpected(str(error.value))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the testbed needs root: no packages can be installed, no hosts can be made here")
+def test_a_package_that_is_not_to_be_had_is_named() -> None:
+    had_policy = POLICY.exists()
+
+    with pytest.raises(NotAvailableError, match="distlaunch-no-such-package"):
+        require({"distlaunch-no-such-program": "distlaunch-no-such-package"})
+
+    assert POLICY.exists() == had_policy

@@ -1,0 +1,136 @@
+"""Slurm in the testbed is the real one, and what befalls real ones can befall it."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testbed import SlurmOptions, fixtures, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.testbed import Slurm
+
+pytestmark = pytest.mark.slurm
+SLEEP = "#!/bin/sh\nexec sleep 1000\n"
+
+
+@pytest.fixture
+def cluster(slurm: Slurm) -> Iterator[Slurm]:
+    """The session's Slurm, idle before and after."""
+    yield slurm
+    slurm.cancel_all()
+    slurm.wait_idle()
+
+
+def test_a_task_runs_on_every_host(cluster: Slurm) -> None:
+    names = cluster.run(("srun", "-N4", "-n4", "hostname")).stdout.split()
+
+    assert sorted(names) == ["n1", "n2", "n3", "n4"]
+
+
+def test_an_ordinary_user_runs_jobs_too(cluster: Slurm) -> None:
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+    names = cluster.run((*nobody, "srun", "-N2", "-n2", "id", "-u"), cwd="/").stdout.split()
+
+    assert names == ["65534", "65534"]
+
+
+def test_a_batch_job_starts_steps_from_within(cluster: Slurm) -> None:
+    job = cluster.sbatch("#!/bin/sh\nsrun hostname\n", "-N4", "--output=%j.out")
+
+    assert cluster.wait_job(job, "COMPLETED", "FAILED") == "COMPLETED"
+    assert sorted((cluster.folder / f"{job}.out").read_text().split()) == ["n1", "n2", "n3", "n4"]
+
+
+def test_gpus_are_scheduled(cluster: Slurm) -> None:
+    first = cluster.sbatch(SLEEP, "-N4", "--gres=gpu:2")
+    cluster.wait_job(first, "RUNNING")
+    second = cluster.sbatch("#!/bin/sh\necho $CUDA_VISIBLE_DEVICES\n", "--gres=gpu:2", "--output=%j.out")
+    wait_until("the second job to wait for GPUs", lambda: cluster.job(second).get("Reason") == "Resources", limit_s=30)
+    cluster.run(("scancel", first))
+
+    assert cluster.wait_job(second, "COMPLETED", "FAILED") == "COMPLETED"
+    assert (cluster.folder / f"{second}.out").read_text() == "0,1\n"
+
+
+def test_without_accounting_sacct_fails(cluster: Slurm) -> None:
+    done = cluster.run(("sacct",), check=False)
+
+    assert done.returncode == 1
+    assert "accounting storage is disabled" in done.stderr
+
+
+def test_a_drained_node_gets_no_more_jobs(cluster: Slurm) -> None:
+    host = cluster.hosts[2]
+    cluster.drain(host, "broken fan")
+    try:
+        cluster.wait_state(host, "DRAIN")
+        refused = cluster.run(("srun", "--immediate=1", "-N4", "true"), check=False)
+    finally:
+        cluster.resume(host)
+
+    assert refused.returncode != 0
+    cluster.wait_state(host, "IDLE")
+
+
+def test_a_job_outlives_the_controller(cluster: Slurm) -> None:
+    job = cluster.sbatch(SLEEP)
+    cluster.wait_job(job, "RUNNING")
+    cluster.stop_controller(signal.SIGTERM)
+    down = cluster.run(("scontrol", "ping"), check=False)
+    cluster.start_controller()
+
+    assert down.returncode != 0
+    assert cluster.wait_job(job, "RUNNING") == "RUNNING"
+
+
+def test_high_preempts_low_which_is_requeued_and_runs_again(cluster: Slurm) -> None:
+    low = cluster.sbatch(SLEEP, "-N4", "--exclusive", "--partition=low")
+    cluster.wait_job(low, "RUNNING")
+    high = cluster.sbatch("#!/bin/sh\nsleep 1\n", "-N4", "--exclusive", "--partition=high")
+
+    assert cluster.wait_job(high, "COMPLETED", "FAILED") == "COMPLETED"
+    assert cluster.job(low)["JobState"] in {"PENDING", "COMPLETING", "RUNNING"}
+    wait_until("the preempted job to run again", lambda: is_again(cluster.job(low)), limit_s=60)
+
+
+def is_again(job: dict[str, str]) -> bool:
+    """Whether a job runs, and not for the first time."""
+    return job["JobState"] == "RUNNING" and job["Restarts"] == "1"
+
+
+def test_a_node_whose_slurmd_was_killed_goes_down_and_comes_back() -> None:
+    with fixtures.make(2, slurm=SlurmOptions(dead_after_s=3)) as testbed:
+        slurm, host = testbed.slurm, testbed.hosts[1]
+        slurm.stop_slurmd(host)
+        slurm.wait_state(host, "DOWN")
+        slurm.start_slurmd(host)
+        slurm.wait_idle()
+
+        assert len(slurm.run(("srun", "-N2", "hostname")).stdout.split()) == 2
+
+
+def test_two_clusters_at_once_with_topology_and_types_in_one(cluster: Slurm) -> None:
+    options = SlurmOptions(switches=(1, 1), gpus_per_host=4, gpu_type="a100", cpus_per_host=64, conf={"MinJobAge": "7"})
+    with fixtures.make(2, slurm=options) as other:
+        assert "SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n2" in other.slurm.run(("scontrol", "show", "topology")).stdout
+        assert other.slurm.run(("sinfo", "-ho", "%G %c", "-p", "main")).stdout.strip() == "gpu:a100:4 64"
+        assert other.slurm.run(("srun", "-N2", "--gres=gpu:a100:4", "-c64", "hostname")).stdout.split() != []
+        other.slurm.configure(MinJobAge="9")
+        assert "MinJobAge               = 9 sec" in other.slurm.run(("scontrol", "show", "config")).stdout
+        assert len(cluster.run(("srun", "-N4", "hostname")).stdout.split()) == 4
+
+
+def test_with_accounting_sacct_answers(slurm_accounting: Slurm) -> None:
+    job = slurm_accounting.sbatch("#!/bin/sh\nexit 3\n", "-N2", "--output=/dev/null")
+
+    def told() -> list[str]:
+        argv = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode,NNodes", f"--jobs={job}")
+        return slurm_accounting.run(argv).stdout.split()
+
+    wait_until(f"sacct to say that job {job} failed", lambda: told() == ["FAILED|3:0|2"], limit_s=60)

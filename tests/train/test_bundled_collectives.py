@@ -1,0 +1,149 @@
+"""collectives.py: every operation checked on real gloo ranks, its bandwidths, its pictures and its lessons."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+from comm import links, pairs, show
+from comm.operations import OPERATIONS
+from comm.timing import Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.train.conftest import Launch
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_operation_is_right_at_every_size(torchrun: Launch, tmp_path: Path, ranks: int) -> None:
+    more = ("--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.svg"), "--limit", "12.5")
+    done = torchrun(ranks, "collectives.py", "--ops", "all", "-b", "4", "-e", "256K", "-f", "256", "--iters", "3", *more)
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "a.json").read_text())
+    rows = [Row(**row) for row in told["rows"]]
+    assert {row.operation for row in rows} == set(OPERATIONS)
+    assert {row.wrong for row in rows} == {0}
+    for row in rows:
+        assert row.algbw == pytest.approx(row.size_bytes / row.time_s / 1e9)
+        assert row.busbw == pytest.approx(row.algbw * OPERATIONS[row.operation].factor(ranks))
+    assert (told["ranks"], told["hosts"], told["backend"]) == (ranks, 1, "gloo")
+    picture = ET.parse(tmp_path / "a.svg").getroot()
+    assert len(picture.findall("{*}polyline")) == len(OPERATIONS)
+    assert any("12.5: given" in (text.text or "") for text in picture.iter("{http://www.w3.org/2000/svg}text"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int64", "uint8"])
+def test_other_types_are_checked_exactly(torchrun: Launch, dtype: str) -> None:
+    done = torchrun(2, "collectives.py", "--dtype", dtype, "--iters", "2", "-b", "64", "-e", "64")
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"all_reduce +64 +\d+ +{dtype} .* 0$", done.stdout, re.MULTILINE)
+
+
+def test_a_wrong_result_is_counted_and_fails(torchrun: Launch, tmp_path: Path, scripts: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        f"import sys; sys.path.insert(0, {str(scripts)!r})\n"
+        "import torch.distributed as dist, collectives\n"
+        "from dataclasses import replace\n"
+        "whole = collectives.OPERATIONS['all_reduce']\n"
+        "def run(buffers):\n"
+        "    whole.run(buffers)\n"
+        "    if buffers.rank == 1: buffers.target[3] += 1\n"
+        "collectives.OPERATIONS['all_reduce'] = replace(whole, run=run)\n"
+        "sys.exit(collectives.main())\n"
+    )
+    done = torchrun(2, str(broken), "--iters", "1", "-b", "64", "-e", "64")
+
+    assert done.returncode == 1
+    assert "1 elements were wrong" in done.stdout
+
+
+def test_all_lessons_hold(torchrun: Launch) -> None:
+    done = torchrun(3, "collectives.py", "--lesson", "all")
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "4 steps gave what all_reduce gives; each rank sent 4000 of 3000 elements" in done.stdout
+    assert "DDP is backward + all_reduce / n" in done.stdout
+    assert "wrong" not in done.stdout
+
+
+def test_pairs_of_ranks(torchrun: Launch, tmp_path: Path) -> None:
+    done = torchrun(3, "collectives.py", "--pairs", str(tmp_path / "p.svg"), "-e", "64K", "--json", str(tmp_path / "p.json"))
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "p.json").read_text())
+    for matrix in (told["latency_s"], told["gbytes_per_s"]):
+        assert all((matrix[a][b] > 0) == (a != b) and matrix[a][b] == matrix[b][a] for a in range(3) for b in range(3))
+    assert len(ET.parse(tmp_path / "p.svg").getroot().findall("{*}rect")) == 1 + 2 * 9
+
+
+def test_alone_it_is_a_world_of_one(alone: Launch) -> None:
+    done = alone("collectives.py", "-b", "8", "-e", "8", "--iters", "1")
+
+    assert done.returncode == 0, done.stderr
+    assert "1 ranks on 1 host over gloo" in done.stdout
+    assert alone("collectives.py", "--lesson", "ping-pong").stderr.endswith("start with --nproc-per-node 2\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--ops", "all_reduce,scatter"), "unknown: scatter; known: all_reduce, broadcast"),
+        (("-e", "12Q"), "'12Q' is no size; write 8, 64K, 16M or 1G"),
+        (("-b", "1M", "-e", "8"), "--min-size 1048576 is above --max-size 8"),
+        (("--plot", "a.png"), "pictures are SVG"),
+        (("--json", "/nowhere/a.json"), "there is no folder '/nowhere'"),
+        (("--backend", "mpi"), "built without MPI"),
+        (("--backend", "nccl"), "has no GPU of its own"),
+    ],
+)
+def test_wrong_input_is_one_line(alone: Launch, args: tuple[str, ...], message: str) -> None:
+    done = alone("collectives.py", *args)
+
+    assert done.returncode in (1, 2)
+    assert message in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 9])
+def test_in_a_tournament_all_meet_once_and_nobody_twice_at_a_time(ranks: int) -> None:
+    played = pairs.rounds(ranks)
+
+    assert sorted(pair for pairs_ in played for pair in pairs_) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
+    assert all(len({rank for pair in pairs_ for rank in pair}) == 2 * len(pairs_) for pairs_ in played)
+
+
+def test_slow_links_and_hosts_are_found_by_comparing() -> None:
+    names = [f"n{number}" for number in range(5)]
+
+    def matrix(rate: dict[tuple[int, int], float]) -> pairs.Matrix:
+        rates = [[0.0 if a == b else rate.get((min(a, b), max(a, b)), 10.0) for b in range(5)] for a in range(5)]
+        return pairs.Matrix(names, [[1e-5] * 5 for _ in range(5)], rates)
+
+    assert matrix({}).slow() == []
+    link = matrix({(1, 3): 2.0})
+    assert (link.slow(), link.slow_ranks()) == ([(1, 3, 0.2)], [])
+    host = matrix({(0, 2): 1.0, (1, 2): 1.0, (2, 3): 1.0, (2, 4): 1.0})
+    assert host.slow_ranks() == [2]
+    assert "n2" in show.heat_map(host, "test")
+    assert len(show.terminal_map(host)) == 13
+
+
+def test_the_limit_line_is_the_fastest_rdma_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "mlx5_0": ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
+        "mlx5_1": ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
+        "mlx5_2": ("1: DOWN", "400 Gb/sec"),
+    }
+    monkeypatch.setattr(links, "_names", lambda path: list(files) if path.endswith("infiniband") else ["1"])
+    monkeypatch.setattr(links, "_text", lambda path: files[path.split("/")[4]][os.path.basename(path) == "rate"])
+
+    import torch
+
+    assert links.limit(torch.device("cpu"), spans_hosts=True) == links.Limit(100.0, "2 x 400 Gb/s RDMA")

@@ -1,0 +1,97 @@
+"""The link rate that bounds busbw, from what this host says of itself; and who is near whom."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class Limit(NamedTuple):
+    """The line that no measurement should cross."""
+
+    gbytes_per_s: float
+    what: str
+
+
+def hosts() -> list[str]:
+    """The host of each rank. A host is told by its boot, not by its name."""
+    found: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(found, f"{socket.gethostname()} {_text('/proc/sys/kernel/random/boot_id')}")
+    return found
+
+
+def limit(device: torch.device, spans_hosts: bool) -> Limit | None:
+    """NVLink or HBM inside a host of GPUs, the node's RDMA ports or its Ethernet link between hosts; None where nothing tells."""
+    if spans_hosts:
+        return _rdma() or _ethernet()
+    return _nvlink() if device.type == "cuda" else None
+
+
+def _nvlink() -> Limit | None:
+    """The sum of one GPU's NVLinks, one direction."""
+    said = _run("nvidia-smi", "nvlink", "-s", "-i", "0")
+    rates = [float(rate) for rate in re.findall(r"Link \d+: ([\d.]+) GB/s", said)]
+    return Limit(sum(rates), f"{len(rates)} NVLinks") if rates else None
+
+
+def _rdma() -> Limit | None:
+    rates = []
+    for name in _names("/sys/class/infiniband"):
+        for port in _names(f"/sys/class/infiniband/{name}/ports"):
+            at = f"/sys/class/infiniband/{name}/ports/{port}"
+            rate = re.match(r"[\d.]+", _text(f"{at}/rate"))
+            if rate and "ACTIVE" in _text(f"{at}/state"):
+                rates.append(float(rate[0]))
+    fastest = [rate for rate in rates if rate == max(rates)]
+    return Limit(sum(fastest) / 8, f"{len(fastest)} x {fastest[0]:g} Gb/s RDMA") if fastest else None
+
+
+def _ethernet() -> Limit | None:
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or _towards(os.environ.get("MASTER_ADDR", ""))
+    speed = _text(f"/sys/class/net/{name}/speed") if name else ""
+    real = os.path.exists(f"/sys/class/net/{name}/device")  # a veth claims 10 Gb/s, and means nothing by it
+    if not speed.isdigit() or not real:
+        return None
+    return Limit(int(speed) / 8000, f"{name}, {int(speed) / 1000:g} Gb/s")
+
+
+def _towards(address: str) -> str | None:
+    """The interface on which packets to the master leave."""
+    try:
+        info = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(info[0], socket.SOCK_DGRAM) as sock:
+            sock.connect(info[4])  # asks for the route; sends nothing
+            own = sock.getsockname()[0]
+    except OSError:
+        return None
+    said = _run("ip", "-o", "address")
+    found = re.search(rf"^\d+: (\S+)\s+inet6? {re.escape(own)}/", said, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _run(*argv: str) -> str:
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []

@@ -1,0 +1,189 @@
+"""Collective and point-to-point operations: what each does with a number of bytes, its factor for busbw, and its check.
+
+Size and bandwidths are nccl-tests': algbw = size / time, busbw = algbw * factor, where the factor makes the number comparable
+with the speed of the link whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")}
+
+
+@dataclass
+class Buffers:
+    """The tensors of one measurement on this rank."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation; `sizes` gives elements of source and target for the total number of elements and the ranks."""
+
+    name: str
+    factor: Callable[[int], float]
+    sizes: Callable[[int, int], tuple[int, int]]
+    run: Callable[[Buffers], None]
+    expected: Callable[[Buffers], torch.Tensor | None]
+    """What `target` must hold after one run on a fresh `source`; None: this rank's target is not defined."""
+
+    per_rank: bool = False
+    """The size is divided among the ranks: at least one element each."""
+
+    even: bool = False
+    """Needs pairs: an odd last rank only waits."""
+
+
+def pattern(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
+    """What rank `rank` brings: small whole numbers, whose sums every type holds exactly for up to 15 ranks (uint8: 84)."""
+    return ((torch.arange(count, device=like.device) + rank) % 3 + 1).to(like.dtype)
+
+
+def _sum(buffers: Buffers, count: int, offset: int = 0) -> torch.Tensor:
+    total = torch.zeros(count, device=buffers.target.device, dtype=torch.int64)
+    for rank in range(buffers.world_size):
+        total += (torch.arange(offset, offset + count, device=total.device) + rank) % 3 + 1
+    return total.to(buffers.target.dtype)
+
+
+def _all_reduce(buffers: Buffers) -> None:
+    dist.all_reduce(buffers.target)
+
+
+def _broadcast(buffers: Buffers) -> None:
+    dist.broadcast(buffers.target, src=0)
+
+
+def _reduce(buffers: Buffers) -> None:
+    dist.reduce(buffers.target, dst=0)
+
+
+def _all_gather(buffers: Buffers) -> None:
+    dist.all_gather_into_tensor(buffers.target, buffers.source)
+
+
+def _reduce_scatter(buffers: Buffers) -> None:
+    dist.reduce_scatter_tensor(buffers.target, buffers.source)
+
+
+def _all_to_all(buffers: Buffers) -> None:
+    dist.all_to_all_single(buffers.target, buffers.source)
+
+
+def _partner(buffers: Buffers) -> int | None:
+    partner = buffers.rank ^ 1
+    return partner if partner < buffers.world_size else None
+
+
+def _send_recv(buffers: Buffers) -> None:
+    """Even ranks send and then receive, odd ones the other way round: one way at a time, as a ping-pong."""
+    partner = _partner(buffers)
+    if partner is None:
+        return
+    if buffers.rank < partner:
+        dist.send(buffers.source, partner)
+        dist.recv(buffers.target, partner)
+    else:
+        dist.recv(buffers.target, partner)
+        dist.send(buffers.source, partner)
+
+
+def _wait(requests: list[dist.Work]) -> None:
+    for request in requests:
+        request.wait()
+
+
+def _exchange(buffers: Buffers, to: int, source: int) -> None:
+    ops = [dist.P2POp(dist.isend, buffers.source, to), dist.P2POp(dist.irecv, buffers.target, source)]
+    _wait(dist.batch_isend_irecv(ops))
+
+
+def _isend_irecv(buffers: Buffers) -> None:
+    partner = _partner(buffers)
+    if partner is not None:
+        _exchange(buffers, partner, partner)
+
+
+def _ring(buffers: Buffers) -> tuple[int, int]:
+    return (buffers.rank + 1) % buffers.world_size, (buffers.rank - 1) % buffers.world_size
+
+
+def _ring_send_recv(buffers: Buffers) -> None:
+    """Blocking: rank 0 sends first, all others receive first, or nobody ever would."""
+    right, left = _ring(buffers)
+    if buffers.rank == 0:
+        dist.send(buffers.source, right)
+        dist.recv(buffers.target, left)
+    else:
+        dist.recv(buffers.target, left)
+        dist.send(buffers.source, right)
+
+
+def _ring_isend_irecv(buffers: Buffers) -> None:
+    _exchange(buffers, *_ring(buffers))
+
+
+def _from(rank: Callable[[Buffers], int | None]) -> Callable[[Buffers], torch.Tensor | None]:
+    def expected(buffers: Buffers) -> torch.Tensor | None:
+        source = rank(buffers)
+        return None if source is None else pattern(source, buffers.target.numel(), buffers.target)
+
+    return expected
+
+
+def _expect_gather(buffers: Buffers) -> torch.Tensor:
+    each = buffers.source.numel()
+    return torch.cat([pattern(rank, each, buffers.target) for rank in range(buffers.world_size)])
+
+
+def _expect_scatter(buffers: Buffers) -> torch.Tensor:
+    each = buffers.target.numel()
+    return _sum(buffers, each, offset=each * buffers.rank)
+
+
+def _expect_all_to_all(buffers: Buffers) -> torch.Tensor:
+    each = buffers.source.numel() // buffers.world_size
+    own = slice(each * buffers.rank, each * (buffers.rank + 1))
+    return torch.cat([pattern(rank, buffers.source.numel(), buffers.target)[own] for rank in range(buffers.world_size)])
+
+
+def _all(n: int, _: int) -> tuple[int, int]:
+    return n, n
+
+
+def _one(_: int) -> float:
+    return 1.0
+
+
+def _but_own(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("all_reduce", lambda r: 2 * _but_own(r), _all, _all_reduce, lambda b: _sum(b, b.target.numel())),
+        Operation("broadcast", _one, _all, _broadcast, _from(lambda _: 0)),
+        Operation("reduce", _one, _all, _reduce, lambda b: _sum(b, b.target.numel()) if b.rank == 0 else None),
+        Operation("all_gather", _but_own, lambda n, r: (n // r, n // r * r), _all_gather, _expect_gather, per_rank=True),
+        Operation("reduce_scatter", _but_own, lambda n, r: (n // r * r, n // r), _reduce_scatter, _expect_scatter, per_rank=True),
+        Operation("all_to_all", _but_own, lambda n, r: (n // r * r, n // r * r), _all_to_all, _expect_all_to_all, per_rank=True),
+        Operation("send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner), even=True),  # there and back in the time
+        Operation("isend_irecv", _one, _all, _isend_irecv, _from(_partner), even=True),
+        Operation("ring_send_recv", _one, _all, _ring_send_recv, _from(lambda b: _ring(b)[1])),
+        Operation("ring_isend_irecv", _one, _all, _ring_isend_irecv, _from(lambda b: _ring(b)[1])),
+    )
+}
+"""By name."""
+
+IN_PLACE = {"all_reduce", "broadcast", "reduce"}
+"""They work on `target`, which then starts as a copy of `source`."""

@@ -1,0 +1,142 @@
+"""What `distlaunch doctor` runs on the nodes: one line of JSON per rank, with versions, clock, disks, arithmetic and links.
+
+    torchrun --nproc-per-node 2 doctor.py [--seconds 5]
+
+Nothing here judges: `distlaunch doctor` compares the nodes with one another. Needs torch and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from collectives import join
+from comm import links, pairs
+
+PREFIX = "doctor: "
+"""Marks the line among what else a rank may print."""
+
+
+def versions() -> dict[str, str]:
+    """What has to be the same everywhere."""
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else ""  # type: ignore[no-untyped-call]
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda or ""),
+        "nccl": nccl,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+    }
+
+
+def disk(path: str) -> dict[str, Any]:
+    """Free and total bytes, and why it cannot be written, if so."""
+    found: dict[str, Any] = {"free": None, "total": None, "error": None}
+    try:
+        usage = shutil.disk_usage(path)
+        found.update(free=usage.free, total=usage.total)
+        with tempfile.NamedTemporaryFile(dir=path) as file:
+            file.write(b"\0" * (1 << 20))
+            file.flush()
+    except OSError as error:
+        found["error"] = error.strerror or str(error)
+    return found
+
+
+def clock_offset_s(rank: int) -> float:
+    """This host's clock minus rank 0's: the exchange with the shortest way there and back counts, as in NTP."""
+    best, offset = float("inf"), 0.0
+    for peer in range(1, dist.get_world_size()):
+        for _ in range(5):
+            if rank == peer:
+                sent = time.time()
+                told = _exchange(sent, 0)
+                took = time.time() - sent
+                if took < best:
+                    best, offset = took, sent + took / 2 - told
+            elif rank == 0:
+                _answer(peer)
+    return offset
+
+
+def _exchange(value: float, peer: int) -> float:
+    box = torch.tensor([value], dtype=torch.float64)
+    dist.send(box, peer, group=_gloo())
+    dist.recv(box, peer, group=_gloo())
+    return box.item()
+
+
+def _answer(peer: int) -> None:
+    box = torch.empty(1, dtype=torch.float64)
+    dist.recv(box, peer, group=_gloo())
+    box[0] = time.time()
+    dist.send(box, peer, group=_gloo())
+
+
+_groups: list[Any] = []
+
+
+def _gloo() -> Any:
+    """A group over gloo, where times must not wait for a GPU."""
+    return _groups[0]
+
+
+def gemm_tflops(device: torch.device, seconds: float) -> float:
+    """The median rate of a square matrix product, repeated for so long: bfloat16 on a GPU, float32 and one thread on a CPU."""
+    on_gpu = device.type == "cuda"
+    size, dtype = (8192, torch.bfloat16) if on_gpu else (512, torch.float32)
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    rates: list[float] = []
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit or len(rates) < 4:
+        began = time.perf_counter()
+        for _ in range(4):
+            torch.matmul(a, b)
+        if on_gpu:
+            torch.cuda.synchronize()
+        rates.append(4 * 2 * size**3 / (time.perf_counter() - began) / 1e12)
+    return statistics.median(rates[1:])
+
+
+def main() -> int:
+    """Look, measure and print."""
+    parser = argparse.ArgumentParser(prog="doctor.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of arithmetic")
+    parser.add_argument("--size", type=int, default=4 << 20, help="bytes that each pair of ranks exchanges")
+    parser.add_argument("--disk", action="append", default=[], metavar="FOLDER", help="look at this one, too")
+    chosen = parser.parse_args()
+    device = join("auto")
+    torch.set_num_threads(1)
+    _groups.append(None if device.type == "cpu" else dist.new_group(backend="gloo"))  # the default one is over gloo already
+    rank, local_rank = dist.get_rank(), int(os.environ.get("LOCAL_RANK", "0"))
+    report: dict[str, Any] = {"rank": rank, "local_rank": local_rank, "host": socket.gethostname(), "versions": versions()}
+    report["node"] = int(os.environ.get("GROUP_RANK", "0"))
+    where = links.hosts()
+    report["clock_offset_s"] = clock_offset_s(rank)
+    folders = [os.getcwd(), tempfile.gettempdir(), "/dev/shm", *chosen.disk]  # noqa: S108 - its size is the question
+    report["disks"] = {path: disk(path) for path in dict.fromkeys(folders)} if local_rank == 0 else {}
+    dist.barrier(group=_gloo())
+    report["gemm_tflops"] = gemm_tflops(device, chosen.seconds)
+    matrix = pairs.measure(device, where, size_bytes=chosen.size)
+    report["gbytes_per_s"], report["latency_s"] = matrix.gbytes_per_s[rank], matrix.latency_s[rank]
+    sys.stdout.write(PREFIX + json.dumps(report) + "\n")
+    sys.stdout.flush()
+    dist.barrier(group=_gloo())
+    _groups.clear()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Make WebDataset shards of a folder of images, of one of torchvision's data sets, or of made-up photographs.
+
+    python make_shards.py FOLDER OUT                            a folder with a folder per class, JPEGs as they are
+    python make_shards.py cifar10 OUT --data-dir DIR            torchvision's training set, as PNG (--test: its test set)
+    python make_shards.py synthetic OUT --samples 1000          made up, as JPEG
+
+Writes OUT/data-000000.tar and so on, shuffled by the seed, with `jpg` or `png` and `cls` for each sample, and their indices.
+`train.py --data 'OUT/data-{000000..000127}.tar'`, or `--data OUT`, trains on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+from trainer import folders, order, shards
+from trainer.data import SMALL_SETS
+from trainer.errors import InputError
+
+
+class Origin(NamedTuple):
+    """Where samples come from."""
+
+    samples: int
+    classes: Sequence[str]
+    read: Callable[[int], tuple[str, bytes, int]]
+    """Of a sample's number: the suffix, the bytes of the image, its class."""
+
+
+def from_folder(folder: str) -> Origin:
+    """The images below `folder`, byte for byte."""
+    files = folders.open_folder(folder)
+
+    def read(number: int) -> tuple[str, bytes, int]:
+        blob, label = files.read(number)
+        suffix = os.path.splitext(files.name(number))[1][1:].lower()
+        return {"jpeg": "jpg"}.get(suffix, suffix), bytes(blob), label
+
+    return Origin(len(files), files.classes, read)
+
+
+def from_torchvision(name: str, data_dir: str, *, train: bool, download: bool) -> Origin:
+    """CIFAR or MNIST as PNG, or ImageNet's files as they are."""
+    if name == "imagenet":
+        files = folders.imagenet(data_dir, train=train)
+        return Origin(len(files), files.classes, lambda number: ("jpg", *_plain(files.read(number))))
+    from torchvision.io import encode_png
+
+    found = folders.torchvision_set(name, data_dir, train=train, download=download)
+
+    def read(number: int) -> tuple[str, bytes, int]:
+        pixels = torch.as_tensor(found.data[number])
+        image = pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels[None]
+        return "png", encode_png(image.contiguous()).numpy().tobytes(), int(found.targets[number])
+
+    return Origin(len(found), found.classes, read)
+
+
+def synthetic(samples: int, classes: int, shape: tuple[int, int, int], seed: int, quality: int = 92) -> Origin:
+    """Made-up photographs: noise at all scales, as strong at each as in real ones, in the colour of the class."""
+    from torchvision.io import encode_jpeg
+
+    channels, height, width = shape
+
+    def read(number: int) -> tuple[str, bytes, int]:
+        generator = torch.Generator().manual_seed(order.key(seed, number) >> 1)
+        label, image = number % classes, torch.zeros(1, channels, height, width)
+        side = 4
+        while side <= min(height, width):
+            noise = torch.randn(1, channels, side, side, generator=generator) / side**0.5
+            image += interpolate(noise, size=(height, width), mode="bilinear")
+            side *= 2
+        colour = torch.tensor([np.cos(2 * np.pi * (label / classes + channel / 3)) for channel in range(channels)])
+        image = (image * 60 + 128 + 60 * colour.view(1, -1, 1, 1)).clamp(0, 255).to(torch.uint8)
+        return "jpg", encode_jpeg(image[0], quality).numpy().tobytes(), label
+
+    return Origin(samples, [str(label) for label in range(classes)], read)
+
+
+def write_shards(origin: Origin, out: Path, per_shard: int, seed: int, name: str = "data") -> list[Path]:
+    """The shards, complete under their names or not there, and their indices."""
+    if importlib.util.find_spec("webdataset") is None:
+        raise InputError("making shards needs webdataset: pip install 'distlaunch[train]'")
+    from webdataset import TarWriter
+
+    numbers = order.permute(np.arange(origin.samples), origin.samples, order.key(seed)).tolist()
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for shard, first in enumerate(range(0, origin.samples, per_shard)):
+        path = out / f"{name}-{shard:06d}.tar"
+        part = path.with_name(path.name + ".part")
+        with TarWriter(str(part), encoder=False) as tar:
+            for place, number in enumerate(numbers[first : first + per_shard], first):
+                suffix, blob, label = origin.read(number)
+                tar.write({"__key__": f"{place:08d}", suffix: blob, "cls": str(label).encode()})
+        os.replace(part, path)
+        shards.build_index(str(path))
+        written.append(path)
+    return written
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Make the shards; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="make_shards.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("source", help=f"a folder, synthetic, imagenet, {', '.join(SMALL_SETS)}")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--name", default="data", help="what the shards' names begin with (%(default)s)")
+    parser.add_argument("--samples-per-shard", type=int, default=1000, metavar="N", help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the shuffle (%(default)s)")
+    parser.add_argument("--data-dir", default="~/.cache/torch/datasets", metavar="DIR", help="where torchvision's data sets are")
+    parser.add_argument("--test", action="store_true", help="the test set of torchvision's data set")
+    parser.add_argument("--download", action="store_true", help="let torchvision download its data set")
+    parser.add_argument("--samples", type=int, default=1000, help="of the synthetic data (%(default)s)")
+    parser.add_argument("--classes", type=int, default=10, help="of the synthetic data (%(default)s)")
+    parser.add_argument("--size", default="375x500", metavar="HxW", help="of the synthetic images (%(default)s)")
+    args = parser.parse_args(argv)
+    try:
+        if args.samples_per_shard < 1 or args.samples < 1 or args.classes < 1:
+            raise InputError("--samples, --classes and --samples-per-shard must be at least 1")  # noqa: TRY301
+        written = write_shards(_origin(args), args.out, args.samples_per_shard, args.seed, args.name)
+    except (InputError, OSError) as error:
+        sys.stderr.write(f"make_shards.py: error: {error}\n")
+        return 2
+    samples, size = shards.open_shards("::".join(map(str, written))), sum(path.stat().st_size for path in written)
+    sys.stdout.write(
+        f"{len(samples):,} samples of {samples.classes} classes in {len(written)} shards, {size / 1e6:,.1f} MB: {args.out}\n"
+    )
+    return 0
+
+
+def _origin(args: argparse.Namespace) -> Origin:
+    data_dir = os.path.expanduser(args.data_dir)
+    if args.source == "synthetic":
+        height, _, width = args.size.partition("x")
+        if not (height.isdecimal() and width.isdecimal()):
+            raise InputError(f"--size {args.size} is not of the form 375x500")
+        return synthetic(args.samples, args.classes, (3, int(height), int(width)), args.seed)
+    if args.source in (*SMALL_SETS, "imagenet"):
+        return from_torchvision(args.source, data_dir, train=not args.test, download=args.download)
+    return from_folder(args.source)
+
+
+def _plain(read: tuple[bytearray, int]) -> Any:
+    return bytes(read[0]), read[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

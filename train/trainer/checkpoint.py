@@ -1,0 +1,212 @@
+"""Checkpoints that are whole or not there, written beside the training: a step waits for a copy in memory, not for a disk.
+
+Rank 0 copies weights and optimizer to buffers that it keeps, and a thread writes them; all ranks go on from what rank 0 reads.
+With --sync fsdp every rank writes its shard (torch.distributed.checkpoint; the folder's `.metadata` comes last).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch.distributed as dist
+
+from trainer import sharded
+from trainer.errors import InputError
+from trainer.saved import Saved, newest_first, read, remove, write_whole
+from trainer.snapshot import Snapshot, broadcast_state, random_state, set_random_state
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+    from trainer.world import World
+
+SAME = ("data", "model", "image_shape", "classes", "samples", "seed", "split")
+"""Settings that must not differ between a checkpoint and the run that goes on from it."""
+MARGIN_S = 1.0
+"""Kept of the time until a deadline for everything else that a run's end needs."""
+
+
+@dataclass
+class Progress:
+    """How far the training is; counts are over all ranks."""
+
+    epoch: int = 0
+    """Epochs finished."""
+
+    epoch_samples: int = 0
+    """Samples seen of the epoch that is under way."""
+
+    step: int = 0
+    samples: int = 0
+
+    def advance(self, start: int, end: int, epoch_size: int) -> None:
+        """Count a step that took the samples from `start` to `end` of an epoch of `epoch_size`."""
+        self.step += 1
+        self.samples += end - start
+        self.epoch, self.epoch_samples = (self.epoch + 1, 0) if end == epoch_size else (self.epoch, end)
+
+
+class Checkpoints:
+    """Those of one run, in `--out`. Every rank holds one and calls the same methods."""
+
+    def __init__(self, config: Config, world: World, parts: dict[str, Any]) -> None:
+        """`parts` are what is saved, each with `state_dict` and `load_state_dict`: model, optimizer, ..."""
+        self.config, self.world, self.parts = config, world, parts
+        self.sharded = config.sync == "fsdp"
+        self.resumed: Optional[Saved] = None
+        """What `restore` went back to."""
+        self.stall_s = 0.0
+        """How long the last `save` kept the training waiting."""
+        self.newest: Optional[Path] = None
+        """The newest that is complete, as rank 0 knows."""
+        self._snapshot, self._writer = Snapshot(), ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Optional[Future[None]] = None
+        self._best = -1.0
+
+    def restore(self) -> Progress:
+        """Make `--out` ready and go back to the checkpoint that `--resume` means, if there is one.
+
+        Weights, optimizer state and random state are rank 0's reading; ends the run where `--out` or the file is of no use.
+        """
+        world = self.world
+        found = world.together(lambda: self._find() if world.rank == 0 else None)
+        about = world.from_rank_0(found and replace(found, tensors={}))
+        if about is None:
+            return Progress()
+        self.resumed, self.newest = about, Path(about.path)
+        if about.sharded:
+            sharded.load(about.path, self.parts)
+        else:
+            state = broadcast_state(found.tensors if found else None, world)
+            for name, part in self.parts.items():
+                if name in state:
+                    part.load_state_dict(state[name])
+        if len(about.random) == world.world_size:  # else no rank of then is this one: its own seed stands
+            set_random_state(about.random[world.rank], world)
+        return Progress(**about.progress)
+
+    def save(self, progress: Progress, accuracy: Optional[float] = None, *, deadline: Optional[float] = None) -> Optional[Path]:
+        """Begin to write --out/checkpoint-STEP; its path, or None without `--out`. The training can go on at once.
+
+        The one before must be complete first, whose buffers this one takes; None if it is not until `deadline`.
+        """
+        if self.config.out is None:
+            return None
+        begin_s = time.perf_counter()
+        self.finish(deadline)
+        if self.world.sum(self.late)[0]:
+            return None
+        random: list[Any] = [None] * self.world.world_size
+        dist.all_gather_object(random, random_state(self.world))
+        about = {"progress": asdict(progress), "random": random, "config": self.config.to_json()}
+        path = self.config.out / f"checkpoint-{progress.step:08d}{'' if self.sharded else '.pt'}"
+        state = {name: part.state_dict() for name, part in self.parts.items()} if self.sharded or self.world.rank == 0 else {}
+        if self.sharded:
+            self._writing = sharded.save(
+                path, self.parts, about, self.world, writer=self._writer, written=lambda: self._written(path, accuracy)
+            )
+        elif self.world.rank == 0:
+            copy, copied = self._snapshot.take(state)
+            self._writing = self._writer.submit(self._write, path, {**copy, **about}, copied, accuracy)
+        self.stall_s = time.perf_counter() - begin_s
+        return path
+
+    def poll(self, wait_s: Optional[float] = 0.0) -> None:
+        """Look whether what was being written is complete, waiting up to `wait_s`; on rank 0 a failure is said once."""
+        if self._writing is None or not wait([self._writing], wait_s).done:
+            return
+        error, self._writing = self._writing.exception(), None
+        if error is not None and self.world.rank == 0:
+            free = shutil.disk_usage(self.config.out or ".").free // 2**20
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            sys.stderr.write(f"no checkpoint was saved: {text} ({free:,} MB free in {self.config.out}); the run goes on\n")
+
+    def finish(self, deadline: Optional[float] = None) -> Optional[Path]:
+        """Wait for what is being written, if need be only until `deadline` (unix seconds); the newest complete, on rank 0."""
+        self.poll(None if deadline is None else max(0.0, deadline - MARGIN_S - time.time()))
+        if self._writing is not None and self.world.rank == 0:
+            sys.stderr.write(f"the last checkpoint was not complete at the deadline; the newest is {self.newest}\n")
+        return self.newest
+
+    @property
+    def late(self) -> bool:
+        """Whether `finish` gave up waiting: then the process cannot end by itself before the disk answers."""
+        return self._writing is not None
+
+    def _write(self, path: Path, state: dict[str, Any], copied: Any, accuracy: Optional[float]) -> None:
+        """On the writer's thread."""
+        copied()
+        write_whole(state, path)
+        self._written(path, accuracy)
+
+    def _written(self, path: Path, accuracy: Optional[float]) -> None:
+        """A complete checkpoint: note whether it is the best, and drop all but the newest few and the best."""
+        if self.world.rank != 0:
+            return
+        self.newest, best = path, path.parent / "best.json"
+        if accuracy is not None and accuracy > self._best:
+            self._best = accuracy
+            part = best.with_name("best.json.part")
+            part.write_text(json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n", encoding="utf-8")
+            os.replace(part, best)
+        kept = _best(path.parent).get("checkpoint")
+        for old in newest_first(path.parent)[self.config.keep :]:
+            if old.name != kept:
+                remove(old)
+
+    def _find(self) -> Optional[Saved]:
+        """Rank 0's part of `restore`; raises `InputError`."""
+        config, candidates = self.config, []
+        if config.out is not None:
+            try:
+                config.out.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=config.out):
+                    pass
+            except OSError as error:
+                raise InputError(f"--out {config.out}: cannot write there: {error.strerror}") from error
+            for part in config.out.glob("checkpoint-*.part"):  # of a run that was killed while it wrote
+                remove(part)
+            candidates = newest_first(config.out)
+        if config.resume == "never":
+            for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
+                remove(old)
+            return None
+        if config.resume != "auto":
+            return self._check(read(Path(config.resume)))
+        for path in candidates:
+            try:
+                saved = read(path)
+            except InputError as error:
+                sys.stderr.write(f"{error}; going on from the one before it\n")
+                continue
+            self._best = float(_best(path.parent).get("accuracy", -1.0))
+            return self._check(saved)
+        return None
+
+    def _check(self, saved: Saved) -> Saved:
+        """`saved`, if this run can go on from it; raises `InputError` that names what differs."""
+        then, now = saved.config, self.config.to_json()
+        differing = [f"{name} {then.get(name)!r}, this run {now[name]!r}" for name in SAME if then.get(name) != now[name]]
+        if differing:
+            raise InputError(f"{saved.path} has {'; '.join(differing)}: choose another --out, or --resume never to start anew")
+        if saved.sharded != self.sharded:
+            ours, theirs = ("in shards", "as one file") if self.sharded else ("as one file", "in shards")
+            raise InputError(f"{saved.path} was saved {theirs}, --sync {self.config.sync} saves {ours}: choose another --out")
+        return saved
+
+
+def _best(folder: Path) -> dict[str, Any]:
+    """What `best.json` says; empty if there is none."""
+    try:
+        found = json.loads((folder / "best.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

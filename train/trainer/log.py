@@ -1,0 +1,255 @@
+"""The table that rank 0 prints, and the same numbers as JSON lines and for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainer.bar import Bar
+from trainer.errors import InputError, TrainingError
+from trainer.report import check_report, draw, read_baseline, summary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainer.checkpoint import Checkpoints, Progress
+    from trainer.config import Config
+    from trainer.data import Data
+    from trainer.loader import Batch
+    from trainer.loop import OwnTime, Score
+    from trainer.stop import StopVote
+    from trainer.world import World
+
+HEADER = "epoch      samples    batch  loss/sample  load us/sample  train us/sample  test accuracy"
+
+
+class RunLog:
+    """Measures between rows and prints them; all ranks hold one and call the same methods, rank 0 writes.
+
+    A row's loss is the mean over its samples. Its times are what a rank spent per sample of its own, waiting for data and
+    training, averaged over the ranks: host time, with the GPU waited for at the end of each row and nowhere else.
+    """
+
+    def __init__(self, config: Config, world: World, checkpoints: Checkpoints, own_time: OwnTime) -> None:
+        """Opens `--metrics`; ends the run if that fails."""
+        self.config, self.world, self.checkpoints, self.own_time = config, world, checkpoints, own_time
+        self.records: list[dict[str, Any]] = []
+        """Everything that was recorded, by the runs before this one, too."""
+        self.metrics = world.together(self._open)
+        self.bar = Bar(world.rank == 0)
+        self.board: Any = None
+        if config.tensorboard and world.rank == 0:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(config.tensorboard))
+
+    def _open(self) -> Optional[Path]:
+        """Rank 0's metrics file, begun, with what a resumed run had written up to its checkpoint; raises `InputError`."""
+        check_report(self.config)
+        self.baseline = read_baseline(self.config)
+        path, resumed = self.config.metrics, self.checkpoints.resumed
+        if path is None or self.world.rank != 0:
+            return None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.records = _records_until(path, resumed.progress["step"]) if resumed else []
+            part = path.with_name(path.name + ".part")
+            part.write_text("".join(json.dumps(record) + "\n" for record in self.records), encoding="utf-8")
+            os.replace(part, path)
+        except OSError as error:
+            raise InputError(f"--metrics {path}: cannot write there: {error.strerror}") from error
+        return path
+
+    def start(self, data: Data, model: nn.Module, progress: Progress, dtype: torch.dtype) -> None:
+        """Say what is about to be trained, where, and the table's head."""
+        config, world, resumed = self.config, self.world, self.checkpoints.resumed
+        for problem in data.problems:
+            self.say(f"warning: {problem}")
+        self.test_samples = len(data.test)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.say(
+            f"{config.data}: {len(data.train):,} training and {len(data.test):,} test samples, "
+            f"{'x'.join(map(str, config.image_shape))}, {data.classes} classes; model {config.model}, {parameters:,} parameters"
+        )
+        how = "" if config.sync == "ddp" else f", {config.sync}"
+        how += "" if dtype == torch.float32 else f", {str(dtype).rpartition('.')[2]}"
+        self.say(
+            f"{_count(world.world_size, 'rank')}, {world.backend} on {world.device.type}{how}: {config.batch_size} samples per "
+            f"rank and step, {config.batch_size * world.world_size} in all; {_count(config.epochs, 'epoch')}"
+        )
+        if resumed:
+            into = f" and {progress.epoch_samples:,} samples of the next" if progress.epoch_samples else ""
+            self.say(f"resumed from {resumed.path}: {_count(progress.epoch, 'epoch')}{into} done")
+        elif config.out is not None and config.resume == "auto":
+            self.say(f"no checkpoint in {config.out}: from the start")
+        if progress.epoch < config.epochs:
+            self.say(HEADER)
+        hosts: list[Any] = [None] * world.world_size
+        dist.all_gather_object(hosts, socket.gethostname())
+        origin = {"resumed_from": resumed.path if resumed else None, "step": progress.step, "torch": torch.__version__}
+        where = {"world_size": world.world_size, "backend": world.backend, "device": world.device.type, "hosts": hosts}
+        self.record("start", **origin, **where, parameters=parameters, config=config.to_json())
+
+    def begin_row(self) -> None:
+        """Measure from here: what came before (an evaluation, a checkpoint) belongs to no row."""
+        self._losses: list[tuple[Tensor, Batch]] = []
+        self.own_time.take_s()
+        self.samples, self.load_s, self.begin_s = 0, 0.0, time.perf_counter()
+
+    @property
+    def steps(self) -> int:
+        """Since the row began."""
+        return len(self._losses)
+
+    def add(self, batch: Batch, loss: Tensor, done: Progress, epoch_samples: int) -> None:
+        """Count one step; `loss` is the mean over the rank's samples, and is not waited for."""
+        self._losses.append((loss, batch))
+        self.samples += batch.samples
+        self.load_s += batch.load_s
+        self.bar.show(done.epoch, done.epoch_samples, epoch_samples)
+
+    def row(self, progress: Progress, lr: float) -> None:
+        """End a row within an epoch, and begin the next."""
+        self.say(self.end_row(progress, lr))
+        self.begin_row()
+
+    def end_row(self, progress: Progress, lr: float) -> str:
+        """Record the row that `begin_row` began and return it as text, up to the accuracy.
+
+        Raises `TrainingError` on all ranks where a loss was no number.
+        """
+        losses = (
+            torch.stack([loss for loss, _ in self._losses]).double().tolist()
+        )  # waits for the GPU: the clock below sees its work
+        wall_s, own_s = time.perf_counter() - self.begin_s, self.own_time.take_s() + self.load_s
+        own_loss = sum(loss * batch.samples for loss, (_, batch) in zip(losses, self._losses) if batch.samples)
+        every = self.world.gather(own_loss, self.samples, self.load_s, wall_s, own_s / max(1, self.steps))
+        loss, samples, load_s, total_s, _ = map(sum, zip(*every))
+        if not math.isfinite(loss):
+            self._no_number(losses, progress)
+        numbers = {
+            "batch_size": self.config.batch_size * self.world.world_size,
+            "loss": loss / samples,
+            "load_us_per_sample": load_s / samples * 1e6,
+            "train_us_per_sample": (total_s - load_s) / samples * 1e6,
+            "samples_per_s": samples / (total_s / self.world.world_size),
+        }
+        epoch = progress.epoch + (progress.epoch_samples > 0)
+        own = [round(one[4], 6) for one in every]
+        self.record("train", epoch=epoch, step=progress.step, samples=progress.samples, **numbers, lr=lr, own_s_per_step=own)
+        return (
+            f"{epoch:5d}  {progress.samples:11,d}  {numbers['batch_size']:7d}  {numbers['loss']:11.4f}"
+            f"  {numbers['load_us_per_sample']:14.1f}  {numbers['train_us_per_sample']:15.1f}"
+        )
+
+    def _no_number(self, losses: list[float], progress: Progress) -> None:
+        """Find the first step and rank whose loss is none, and raise."""
+        found: list[Any] = [None] * self.world.world_size
+        first = next((place for place, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        mine = None
+        if first is not None:
+            mine = (
+                progress.step - len(losses) + 1 + first,
+                self.world.rank,
+                losses[first],
+                self._losses[first][1].numbers[:16].tolist(),
+            )
+        dist.all_gather_object(found, mine)
+        step, rank, loss, numbers = min(one for one in found if one)
+        newest = self.world.from_rank_0(str(self.checkpoints.finish() or "none"))
+        raise TrainingError(
+            f"the loss is {loss} at step {step} on rank {rank}, samples {', '.join(map(str, numbers))}; newest checkpoint: "
+            f"{newest}. A lower --lr, --clip-norm 1 or --precision fp32 may help"
+        )
+
+    def epoch(self, row: str, progress: Progress, score: Score, damaged: int) -> None:
+        """Print an epoch's last row with the test accuracy beside it."""
+        self.say(f"{row}  {score.accuracy:13.2%}")
+        if damaged:
+            self.say(f"{_count(damaged, 'damaged sample')} skipped so far")
+        self.record("test", epoch=progress.epoch, step=progress.step, samples=progress.samples, damaged=damaged, **_fields(score))
+
+    def saved(self, path: Optional[Path]) -> None:
+        """A checkpoint is being written."""
+        if path:
+            self.record("checkpoint", step=int(path.stem.rpartition("-")[2]), file=str(path), stall_s=self.checkpoints.stall_s)
+
+    def finished(self, score: Score, progress: Progress) -> None:
+        """The last lines of a run that came to its end, and its picture."""
+        for line in summary(self.records, self.baseline) if self.world.rank == 0 else ():
+            self.say(line)
+        self.say(f"test accuracy {score.accuracy:.2%} ({score.correct:,} of {score.total:,})")
+        self.record("finished", step=progress.step, samples=progress.samples, **_fields(score))
+        if self.world.rank == 0:
+            draw(self.records, self.config)
+        self.close()
+
+    def stopped(self, progress: Progress, saved: Optional[Path], stop: StopVote) -> None:
+        """The last line of a run that a signal ended."""
+        kept = f"saved {saved}" if saved else "nothing saved" if self.config.out else "nothing saved without --out"
+        name = stop.signal_name
+        self.say(f"{name}: stopped at step {progress.step} after {progress.samples:,} samples; {kept}")
+        file = str(saved) if saved else None
+        self.record("stopped", step=progress.step, samples=progress.samples, signal=name, checkpoint=file)
+        self.close()
+
+    def close(self) -> None:
+        """Flush what TensorBoard gets."""
+        if self.board:
+            self.board.close()
+
+    def say(self, text: str) -> None:
+        """Print one line, in one write, on rank 0."""
+        if self.world.rank == 0:
+            self.bar.clear()
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def record(self, event: str, **values: Any) -> None:
+        """Append one JSON line to the metrics, on rank 0; a full disk is said once and does not end the training."""
+        if self.world.rank != 0:
+            return
+        record = {"event": event, "time_s": time.time(), **values}
+        self.records.append(record)
+        if self.board and event in ("train", "test"):
+            for name, value in values.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(f"{event}/{name}", value, values["step"])
+        if self.metrics is not None:
+            try:
+                with self.metrics.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+            except OSError as error:
+                sys.stderr.write(f"--metrics {self.metrics}: {error.strerror}; nothing more is written there\n")
+                self.metrics = None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _fields(score: Score) -> dict[str, float]:
+    about = {"accuracy": score.accuracy, "accuracy5": score.accuracy5, "loss": score.loss}
+    return {**about, "correct": score.correct, "total": score.total}
+
+
+def _records_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """The records of `path` up to `step`: a run that died went on after its checkpoint, and may have left half a line."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+            if record["step"] <= step:
+                kept.append(record)
+        except (ValueError, KeyError, TypeError):
+            continue
+    return kept

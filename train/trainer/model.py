@@ -1,0 +1,164 @@
+"""The models: a small one of our own, and torchvision's by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainer.config import Config
+
+
+class SmallNet(nn.Module):
+    """Three convolutions for small images: (n, channels, height, width) to logits (n, classes), about 70,000 parameters.
+
+    It normalises by groups, not by batches: no sample's result depends on which others share its batch, so training does
+    not depend on the number of ranks.
+    """
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU(),
+            nn.AdaptiveMaxPool2d(4),
+            nn.Conv2d(64, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU(),
+        )  # fmt: skip
+        self.classify = nn.Linear(64 * 4 * 4, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (n, classes) of images (n, channels, height, width)."""
+        logits: Tensor = self.classify(self.features(images).flatten(1))
+        return logits
+
+
+def list_models() -> list[str]:
+    """The names that `--model` takes."""
+    return ["small", *_torchvision().list_models(module=_torchvision())]
+
+
+def build_model(config: Config, classes: int, device: torch.device) -> nn.Module:
+    """The model that `config` names on `device`, with weights from the seed, the same on every rank, or from `--weights`.
+
+    Raises `InputError` for an unknown name, weights that do not fit, and images that the model cannot take.
+    """
+    torch.manual_seed(config.seed)
+    channels, height, width = config.image_shape
+    if config.model == "small":
+        model: nn.Module = SmallNet(channels, classes)
+    elif ":" in config.model:
+        model = _users_model(config.model, classes)
+    else:
+        model = _torchvision_model(config.model, classes, height)
+    if config.weights:
+        _load_weights(model, config.weights)
+    model.to(device)
+    if config.model != "small":
+        try:
+            with torch.no_grad():
+                logits = model.eval()(torch.zeros(1, channels, height, width, device=device))
+        except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+            shape = "x".join(map(str, config.image_shape))
+            advice = "try --image-shape 3x224x224"
+            raise InputError(f"{config.model} cannot take images of {shape} ({_first_line(error)}); {advice}") from error
+        if tuple(logits.shape) != (1, classes):
+            raise InputError(f"{config.model} gives {tuple(logits.shape)} for one image; (1, {classes}) is needed")
+    return model.train()
+
+
+def _torchvision_model(name: str, classes: int, side: int) -> nn.Module:
+    known = list_models()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3)
+        advice = f"did you mean {' or '.join(close)}? " if close else ""
+        raise InputError(f"unknown model {name!r}: {advice}--list-models prints all {len(known)}")
+    model: nn.Module = _torchvision().get_model(name, num_classes=classes, **_options(name, side))
+    return model
+
+
+def _users_model(name: str, classes: int) -> nn.Module:
+    """What the function of `module:function` returns for `num_classes`; the module may be in the working folder."""
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module), function)(num_classes=classes)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"--model {name}: {_first_line(error)}; {function}(num_classes) must return a torch.nn.Module"
+        ) from error
+    finally:
+        sys.path.remove(os.getcwd())
+    if not isinstance(made, nn.Module):
+        raise InputError(f"--model {name}: {function} returned {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    """Weights from a file: a state dict, or a checkpoint of train.py."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state.get("model", state))
+    except OSError as error:
+        raise InputError(f"--weights {path}: {error.strerror}") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError, AttributeError, TypeError) as error:
+        lines = str(error).splitlines()
+        detail = lines[1].strip() if len(lines) > 1 and lines[0].startswith("Error(s) in loading") else _first_line(error)
+        raise InputError(f"--weights {path}: not weights of this model: {detail}") from error
+
+
+def fingerprint(model: nn.Module) -> int:
+    """A hash of all parameters and buffers, bit by bit: equal on ranks that start alike."""
+    value = 0
+    for tensor in model.state_dict().values():
+        value = zlib.crc32(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, value)
+    return value
+
+
+def compute_type(config: Config, device: torch.device) -> torch.dtype:
+    """What `--precision` means on this device."""
+    named = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    if config.precision != "auto":
+        return named[config.precision]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float32
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return torch.bfloat16 if native and config.model != "small" else torch.float32
+
+
+def memory_format(config: Config) -> torch.memory_format:
+    """What `--channels-last` means for these images."""
+    wanted = config.channels_last == "on" or (config.channels_last == "auto" and config.image_shape[0] == 3)
+    return torch.channels_last if wanted else torch.contiguous_format
+
+
+def _options(name: str, side: int) -> dict[str, Any]:
+    """What some models want said: no second classifier that only training would use, and the size of the images."""
+    if name in ("googlenet", "inception_v3"):
+        return {"aux_logits": False, "init_weights": True}
+    return {"image_size": side} if name.startswith("vit_") else {}
+
+
+def _torchvision() -> Any:
+    """`torchvision.models`; it takes a second and a half to import, so only a run that names such a model pays."""
+    if importlib.util.find_spec("torchvision") is None:
+        raise InputError("models other than small need torchvision: pip install 'distlaunch[train]'")
+    from torchvision import models
+
+    return models
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,77 @@
+"""Checkpoints of a model that is spread over the ranks, by torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer.saved import ABOUT, remove, sync_to_disk
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from pathlib import Path
+
+    from trainer.world import World
+
+
+def save(
+    path: Path,
+    parts: dict[str, Any],
+    about: dict[str, Any],
+    world: World,
+    *,
+    writer: ThreadPoolExecutor,
+    written: Callable[[], None],
+) -> Future[None]:
+    """Begin to write all ranks' shards to the folder `path`; the result is there when the last file is."""
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
+    if world.rank == 0:
+        remove(path)
+        path.mkdir(parents=True)
+        torch.save(about, path / ABOUT)
+        sync_to_disk(path / ABOUT)
+    dist.barrier()
+    saving: Any = async_save(_state(parts), checkpoint_id=str(path), process_group=_group())
+
+    def finish() -> None:
+        saving.result()
+        written()
+
+    return writer.submit(finish)
+
+
+def load(path: str, parts: dict[str, Any]) -> None:
+    """Read each rank's shards into `parts`, on any number of ranks."""
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+
+    state = _state(parts)
+    load_shards(state, checkpoint_id=path)
+    set_state_dict(parts["model"], parts["optimizer"], model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    for name, part in parts.items():
+        if name not in ("model", "optimizer"):
+            part.load_state_dict(state[name])
+
+
+def _state(parts: dict[str, Any]) -> dict[str, Any]:
+    """The state of all parts, with parameters by name: so it can be read on another number of ranks."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    model: nn.Module = parts["model"]
+    weights, optimizer = get_state_dict(model, parts["optimizer"])
+    others = {name: part.state_dict() for name, part in parts.items() if name not in ("model", "optimizer")}
+    return {"model": weights, "optimizer": optimizer, **others}
+
+
+_groups: list[Any] = []
+
+
+def _group() -> Any:
+    """A gloo group for the thread that saves: its messages never mix with the training's."""
+    if not _groups:
+        _groups.append(dist.new_group(backend="gloo"))
+    return _groups[0]

@@ -1,0 +1,105 @@
+"""A copy of the training's state in memory, and its way from rank 0 to all ranks."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from trainer.world import World
+
+
+class Snapshot:
+    """Copies a state into buffers that it keeps: the second copy costs what copying memory costs, and no page faults."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+
+    @torch.no_grad()
+    def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
+        """A copy of `state`, and what to call before it is read: on a GPU it is still on its way.
+
+        It is valid until the next call. A GPU's copies are in its stream before the next step changes anything.
+        """
+        tensors = _tensors(state)
+        copies = {path: self._buffer(path, tensor) for path, tensor in tensors.items()}
+        torch._foreach_copy_(list(copies.values()), list(tensors.values()), non_blocking=True)
+        copied: Callable[[], None] = _nothing
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            copied = event.synchronize
+        whole = _replaced(state, copies)
+        assert isinstance(whole, dict)
+        return whole, copied
+
+    def _buffer(self, path: tuple[Any, ...], tensor: Tensor) -> Tensor:
+        kept = self._buffers.get(path)
+        if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
+            kept = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            self._buffers[path] = kept
+        return kept
+
+
+def broadcast_state(state: Optional[dict[str, Any]], world: World) -> dict[str, Any]:
+    """Rank 0's `state` on every rank: first its shape, then tensor by tensor, as no pickle of it would need twice the memory."""
+    tensors = _tensors(state or {})
+    shapes = [(path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors.items()]
+    bare, shapes = world.from_rank_0((_replaced(state or {}, dict.fromkeys(tensors)), shapes))
+    if world.rank != 0:
+        tensors = {path: torch.empty(shape, dtype=dtype) for path, shape, dtype in shapes}
+    for tensor in tensors.values():
+        dist.broadcast(tensor.contiguous() if world.rank == 0 else tensor, src=0)
+    whole = _replaced(bare, tensors)
+    assert isinstance(whole, dict)
+    return whole
+
+
+def random_state(world: World) -> dict[str, Any]:
+    """What this rank's generators are at, of torch, Python and numpy."""
+    version, numbers, gauss = random.getstate()
+    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    state: dict[str, Any] = {"cpu": torch.get_rng_state(), "python": [version, list(numbers), gauss]}
+    state["numpy"] = [torch.from_numpy(np.asarray(keys, np.int64)), [int(rest[0]), int(rest[1]), float(rest[2])]]
+    if world.device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(world.device)
+    return state
+
+
+def set_random_state(state: dict[str, Any], world: World) -> None:
+    """Go back to what `random_state` returned."""
+    torch.set_rng_state(state["cpu"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    keys, rest = state["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    if world.device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], world.device)
+
+
+def _tensors(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Tensor]:
+    """All tensors in nested dicts and lists, by their path."""
+    if isinstance(value, Tensor):
+        return {path: value.detach()}
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return {place: tensor for key, one in inside for place, tensor in _tensors(one, (*path, key)).items()}
+
+
+def _replaced(value: Any, by: Any, path: tuple[Any, ...] = ()) -> Any:
+    """`value` with what `by` has for each path; containers are new."""
+    if path in by:
+        return by[path]
+    if isinstance(value, dict):
+        return {key: _replaced(one, by, (*path, key)) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replaced(one, by, (*path, key)) for key, one in enumerate(value)]
+    return value
+
+
+def _nothing() -> None:
+    """On a CPU a copy is there when it returns."""

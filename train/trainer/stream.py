@@ -1,0 +1,77 @@
+"""`--reader webdataset`: shards as the webdataset library streams them, also remote (https:) or piped (pipe:curl ...).
+
+Every rank draws shards at random, with replacement, and shuffles the samples in a buffer. That needs no index and no seeking, but
+a sample may come twice in an epoch or not at all, and a run that goes on does so with other samples than were to come.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Iterator
+
+from trainer import order, shards
+from trainer.data import IMAGENET_MEAN, IMAGENET_STD, Data
+from trainer.decode import need_torchvision
+from trainer.errors import InputError
+from trainer.sources import EncodedImages
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+BUFFER = 1000
+"""Samples among which the next is chosen."""
+
+
+class Stream:
+    """The next samples, whatever number is asked for."""
+
+    def __init__(self, urls: str, samples: int, seed: int) -> None:
+        import webdataset
+
+        shuffled = webdataset.DataPipeline(
+            webdataset.ResampledShards(urls, deterministic=True, seed=seed),
+            webdataset.tarfile_to_samples(handler=webdataset.warn_and_continue),
+            webdataset.shuffle(BUFFER, initial=min(BUFFER, samples)),
+        )
+        self.urls, self.samples = urls, samples
+        self._next: Iterator[dict[str, Any]] = iter(shuffled)
+        self._turn, self._last = threading.Lock(), threading.local()
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def read(self, number: int) -> tuple[bytearray, int]:  # noqa: ARG002
+        """An image's bytes and its class; raises `OSError`."""
+        with self._turn:
+            sample = next(self._next)
+        self._last.name = f"{sample.get('__url__', self.urls)}: {sample['__key__']}"
+        image = next((sample[kind] for kind in shards.IMAGES if kind in sample), None)
+        label = None
+        for kind in ("cls", "json"):
+            label = shards.label_of(sample[kind], label) if kind in sample else label
+        if image is None or label is None:
+            raise OSError("a sample without an image or a class")
+        return bytearray(image), label
+
+    def name(self, number: int) -> str:  # noqa: ARG002
+        """Of the sample that this thread has read last."""
+        return getattr(self._last, "name", self.urls)
+
+
+def load_stream(config: Config) -> Data:
+    """Training samples as a stream, test samples from shards with an index; raises `InputError`."""
+    if importlib.util.find_spec("webdataset") is None:
+        raise InputError("--reader webdataset needs webdataset: pip install 'distlaunch[train]'")
+    need_torchvision("--reader webdataset")
+    if config.classes is None or config.test_data is None:
+        raise InputError("--reader webdataset needs --classes and --test-data: a stream does not say how many there are")
+    if not config.data.startswith("pipe:") and "://" not in config.data:
+        shards.expand(config.data)
+    test = shards.open_shards(config.test_data)
+    seed = order.key(config.seed, int(os.environ.get("RANK", "0"))) >> 1
+    options: dict[str, Any] = {"strict": config.strict, "classes": config.classes, "seed": config.seed}
+    train = EncodedImages(Stream(config.data, config.samples, seed), config.image_shape, **options)
+    testing = EncodedImages(test, config.image_shape, **options)
+    return Data(train, testing, config.classes, IMAGENET_MEAN, IMAGENET_STD, test.problems)

@@ -1,0 +1,334 @@
+"""How the ranks train one model together (`--sync`), each way as readable as its name.
+
+All of them make the same step from the same samples: the mean over all samples of the step. They differ in who sends what to
+whom. `ddp` and `fsdp` are torch's own and the ones to use; the others show what those do, and what came before them.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+    from trainer.world import World
+
+
+class Sync:
+    """The contract. A step is: `forward` and backward, `average`, clipping, `update`; this one is for a single rank."""
+
+    vote_every = 1
+    """Steps between two questions whether to stop; more where ranks are not to wait for one another."""
+
+    def __init__(self, net: nn.Module, config: Config, world: World) -> None:
+        self.net, self.config, self.world = net, config, world
+        self.forward: nn.Module = net
+        """What images are given to."""
+        self.trained: nn.Module = net
+        """What the optimizer updates."""
+        self.step: Callable[[], None] = _nothing
+
+    def restored(self) -> None:
+        """`net` has been read from a checkpoint."""
+
+    def start(self, step: Callable[[], None]) -> None:
+        """The training begins; `step` changes what is `trained` by its gradients."""
+        self.step = step
+
+    def part(self, *, last: bool) -> ContextManager[None]:  # noqa: ARG002
+        """Around forward and backward of each part of a batch: the ranks have to meet in the `last` only."""
+        return nullcontext()
+
+    def average(self) -> None:
+        """Make every gradient the mean over the ranks, if backward has not."""
+
+    def update(self) -> None:
+        """Make the step where that is to happen, and have all ranks see its result."""
+        self.step()
+
+    def settle(self) -> None:
+        """Make all ranks hold the same weights, where they do not always."""
+
+    def close(self) -> None:
+        """The training is over; lets go of the step, whose owner owns this."""
+        self.step = _nothing
+
+
+class DDP(Sync):
+    """torch's DistributedDataParallel: gradients are all-reduced in buckets while backward still computes the others."""
+
+    def __init__(self, net: nn.Module, config: Config, world: World) -> None:
+        super().__init__(net, config, world)
+        self.ddp = DistributedDataParallel(
+            net,
+            device_ids=[world.device] if world.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,  # no second copy of the gradients
+            static_graph=config.accumulate == 1,
+        )
+        self.forward = self.ddp
+        if config.comm_hook != "none":
+            self.ddp.register_comm_hook(*_comm_hook(config.comm_hook))
+
+    @contextmanager
+    def part(self, *, last: bool) -> Iterator[None]:
+        """See `Sync`."""
+        if last:
+            yield
+        else:
+            with self.ddp.no_sync():
+                yield
+
+
+def _comm_hook(name: str) -> tuple[Any, Any]:
+    """State and function of one of DDP's communication hooks: gradients are sent smaller than they are."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if name == "powersgd":  # Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression"
+        return powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=10), powerSGD_hook.powerSGD_hook
+    return None, {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}[name]
+
+
+class FSDP(Sync):
+    """torch's fully_shard (FSDP2): each rank holds a part of every weight, gradient and optimizer state.
+
+    Weights are gathered layer by layer for forward and backward; gradients are reduced to the rank that holds the part.
+    """
+
+    def __init__(self, net: nn.Module, config: Config, world: World) -> None:
+        super().__init__(net, config, world)
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(world.device.type, (world.world_size,))
+        for child in net.children():
+            if sum(parameter.numel() for parameter in child.parameters()) > 0:
+                fully_shard(child, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+
+    @contextmanager
+    def part(self, *, last: bool) -> Iterator[None]:
+        """See `Sync`."""
+        net: Any = self.net
+        net.set_requires_gradient_sync(last)
+        yield
+
+
+class AverageGradients(Sync):
+    """All-reduce by hand: after backward, every gradient is summed over the ranks and divided by their number."""
+
+    def average(self) -> None:
+        """See `Sync`."""
+        gradients = _gradients(self.net)
+        sums = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+        for gradient, pending in zip(gradients, sums):
+            pending.wait()
+            gradient.div_(self.world.world_size)
+
+
+class ReduceBroadcast(Sync):
+    """The all-reduce in its two halves: the sum goes to rank 0, which divides it and sends it to everybody."""
+
+    def average(self) -> None:
+        """See `Sync`."""
+        for gradient in _gradients(self.net):
+            dist.reduce(gradient, dst=0)
+            if self.world.rank == 0:
+                gradient.div_(self.world.world_size)
+            dist.broadcast(gradient, src=0)
+
+
+class ParameterServer(Sync):
+    """Rank 0 keeps the optimizer: the others push their gradients to it and pull the new weights from it.
+
+    Rank 0 also trains. Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server".
+    """
+
+    def average(self) -> None:
+        """Push: rank 0 receives and adds up what the others have."""
+        mine = _flat(_gradients(self.net))
+        if self.world.rank != 0:
+            dist.send(mine, dst=0)
+            return
+        theirs = torch.empty_like(mine)
+        for rank in range(1, self.world.world_size):
+            dist.recv(theirs, src=rank)
+            mine += theirs
+        _unflatten(mine / self.world.world_size, _gradients(self.net))
+
+    def update(self) -> None:
+        """Pull: only rank 0 makes the step, the others take its weights."""
+        if self.world.rank == 0:
+            self.step()
+        weights = _flat(list(self.net.parameters()))
+        dist.broadcast(weights, src=0)
+        if self.world.rank != 0:
+            _unflatten(weights, list(self.net.parameters()))
+
+
+class AsyncParameterServer(Sync):
+    """The same without waiting: the server, a thread of rank 0, makes a step of each push when it comes.
+
+    A gradient may belong to weights that others have changed since. Ranks meet every 16 steps only, to ask whether to stop,
+    which also bounds how far apart they can be. Source: Dean et al., "Large Scale Distributed Deep Networks".
+    """
+
+    vote_every = 16
+
+    def __init__(self, net: nn.Module, config: Config, world: World) -> None:
+        super().__init__(net, config, world)
+        self.group: Any = dist.new_group(backend="gloo")
+        self.turn = threading.Lock()
+        if world.rank == 0:
+            self.trained = copy.deepcopy(net)  # what is being trained on must not change under backward's hands
+
+    def restored(self) -> None:
+        """See `Sync`."""
+        self.trained.load_state_dict(self.net.state_dict())
+
+    def start(self, step: Callable[[], None]) -> None:
+        """See `Sync`; from now on the server serves."""
+        super().start(step)
+        if self.world.rank == 0:
+            self.server = threading.Thread(target=self._serve, name="parameter-server", daemon=True)
+            self.server.start()
+
+    def update(self) -> None:
+        """Push the gradients and pull the weights as they are then."""
+        gradients = _flat(_gradients(self.net)).cpu()
+        if self.world.rank == 0:
+            weights = self._apply(gradients)
+        else:
+            dist.send(torch.cat([gradients, torch.ones(1)]), dst=0, group=self.group)
+            weights = torch.empty_like(gradients)
+            dist.recv(weights, src=0, group=self.group)
+        _unflatten(weights, list(self.net.parameters()))
+
+    def settle(self) -> None:
+        """Wait until no push is under way, and give all ranks the server's weights."""
+        dist.barrier()
+        weights = _flat(list(self.trained.parameters())).cpu()
+        dist.broadcast(weights, src=0)
+        _unflatten(weights, list(self.net.parameters()))
+
+    def close(self) -> None:
+        """Tell the server that this rank will push no more; it ends with the last."""
+        self.settle()
+        if self.world.rank == 0:
+            self.server.join()
+        else:
+            dist.send(torch.zeros(sum(p.numel() for p in self.net.parameters()) + 1), dst=0, group=self.group)
+        super().close()
+
+    def _serve(self) -> None:
+        """On a thread of rank 0: a step for every push, from whichever rank it comes."""
+        size = sum(parameter.numel() for parameter in self.net.parameters())
+        push, training = torch.empty(size + 1), self.world.world_size - 1
+        while training:
+            sender = dist.recv(push, group=self.group)
+            if push[-1] == 0:
+                training -= 1
+            else:
+                dist.send(self._apply(push[:-1]), dst=sender, group=self.group)
+
+    def _apply(self, gradients: Tensor) -> Tensor:
+        """Make a step of `gradients`, of shape (parameters,), one at a time; the weights after it."""
+        with self.turn:
+            parameters: list[Tensor] = list(self.trained.parameters())
+            for parameter in parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            _unflatten(gradients, _gradients(self.trained))
+            self.step()
+            return _flat(parameters).cpu()
+
+
+class DataParallel(Sync):
+    """One process, many devices: each batch is cut into shares, a thread per device takes one through a copy of the model.
+
+    The copies are made of the one model in each step, so that autograd adds their gradients up in it.
+    """
+
+    def __init__(self, net: nn.Module, config: Config, world: World) -> None:
+        super().__init__(net, config, world)
+        gpus = torch.cuda.device_count() if world.device.type == "cuda" else 0
+        count = config.replicas or gpus or 2
+        devices = [torch.device("cuda", number) for number in range(gpus)] if gpus else [world.device] * count
+        self.forward = Replicas(net, devices[:count])
+
+
+class Replicas(nn.Module):
+    """`net` on many devices at once; images and logits are those of the first."""
+
+    def __init__(self, net: nn.Module, devices: list[torch.device]) -> None:
+        super().__init__()
+        self.net, self.devices = net, devices
+        self.threads = ThreadPoolExecutor(len(devices), thread_name_prefix="replica")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (n, classes) of images (n, channels, height, width)."""
+        shares = images.chunk(len(self.devices))
+        kind = images.device.type
+        autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)  # both are settings of a thread
+        running = [self.threads.submit(self._run, number, share, *autocast) for number, share in enumerate(shares)]
+        return torch.cat([one.result().to(images.device) for one in running])
+
+    def _run(self, number: int, share: Tensor, autocast: bool, dtype: torch.dtype) -> Tensor:
+        device = self.devices[number]
+        state: dict[str, Tensor] = {name: value.to(device) for name, value in self.net.named_parameters()}
+        if number:  # the first replica's running means are the model's
+            state |= {name: value.to(device, copy=True) for name, value in self.net.named_buffers()}
+        with torch.autocast(device.type, dtype, enabled=autocast):
+            logits: Tensor = torch.func.functional_call(self.net, state, (share.to(device),))
+        return logits
+
+
+KINDS: dict[str, type[Sync]] = {
+    "ddp": DDP,
+    "fsdp": FSDP,
+    "average-gradients": AverageGradients,
+    "reduce-broadcast": ReduceBroadcast,
+    "parameter-server": ParameterServer,
+    "async-parameter-server": AsyncParameterServer,
+    "data-parallel": DataParallel,
+}
+
+
+def check(config: Config, world: World) -> None:
+    """Raise `InputError` where these ranks cannot train this way."""
+    if config.sync == "data-parallel" and world.world_size > 1:
+        raise InputError(f"--sync data-parallel is one process with many devices; started were {world.world_size} ranks")
+
+
+def _nothing() -> None:
+    """No step."""
+
+
+def _gradients(net: nn.Module) -> list[Tensor]:
+    """All gradients, in the parameters' order; zeros where a parameter had no part."""
+    parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    """All values in one new tensor of shape (total,)."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+@torch.no_grad()
+def _unflatten(flat: Tensor, tensors: list[Tensor]) -> None:
+    """Write the values of `flat`, (total,), back to where `_flat` took them from."""
+    for tensor, values in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors])):
+        tensor.copy_(values.view(tensor.shape))

@@ -1,0 +1,122 @@
+"""This process's place among the ranks, as torchrun's environment gives it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: its functions would keep that as their default, for ever
+
+from trainer.errors import InputError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """One rank of the process group; made by `process_group`."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+    """Where this rank computes: `cuda:LOCAL_RANK`, or `cpu` on a host without GPUs."""
+
+    @property
+    def backend(self) -> str:
+        """What carries the gradients: `nccl` or `gloo`."""
+        return "nccl" if self.device.type == "cuda" else "gloo"
+
+    def together(self, action: Callable[[], T]) -> T:
+        """Run `action` on every rank and go on only if it succeeded on all.
+
+        `action` must not communicate. When it raises `InputError` anywhere, rank 0 prints one line for the whole run and
+        every rank ends with status 2; none leaves before the line is out: torchrun kills the others at the first exit.
+        """
+        result, problem = None, None
+        try:
+            result = action()
+        except InputError as error:
+            problem = str(error)
+        problems: list[Any] = [None] * self.world_size
+        dist.all_gather_object(problems, (problem, socket.gethostname()))
+        failed = [(rank, text, host) for rank, (text, host) in enumerate(problems) if text is not None]
+        if failed:
+            rank, text, host = failed[0]
+            if self.rank == 0:
+                where = f"rank {rank} on {host}: " if rank else ""
+                sys.stderr.write(f"{os.path.basename(sys.argv[0])}: error: {where}{text}\n")
+                sys.stderr.flush()
+            dist.all_reduce(torch.zeros(1))
+            raise SystemExit(2)
+        return cast("T", result)
+
+    def from_rank_0(self, value: T) -> T:
+        """Rank 0's `value`, on every rank; it must pickle."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def sum(self, *values: float) -> list[float]:
+        """Each of `values`, summed over the ranks (float64, over gloo: the GPU is not waited for)."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def gather(self, *values: float) -> list[list[float]]:
+        """`values` of every rank, in the order of ranks (float64, over gloo)."""
+        mine = torch.tensor(values, dtype=torch.float64)
+        every = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(every, mine)
+        return [one.tolist() for one in every]
+
+
+@contextmanager
+def process_group() -> Iterator[World]:
+    """Join the process group that torchrun's environment names; without one, a group of this process alone.
+
+    Gradients go over NCCL where there are GPUs, over gloo elsewhere. gloo is there in both cases, for what the ranks have
+    to agree on: it needs no wait for the GPU. `CUDA_VISIBLE_DEVICES=` (empty) keeps a run on the CPU.
+
+    Nothing that holds the group, a DDP model least of all, may live when the block ends: only with its last reference are
+    gloo's threads joined, and one that still runs while the interpreter ends aborts the process now and then.
+    """
+    launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launched else 0
+    device = _device(local_rank)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    bound = device if device.type == "cuda" else None
+    if launched:
+        dist.init_process_group(backend, device_id=bound)
+    else:
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in torch's list
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
+    try:
+        yield World(dist.get_rank(), local_rank, dist.get_world_size(), device)
+    except Exception:
+        raise  # peers may be gone: taking an NCCL group down now could wait for them, and torchrun ends them anyway
+    except BaseException:
+        dist.destroy_process_group()
+        raise
+    else:
+        dist.destroy_process_group()
+
+
+def _device(local_rank: int) -> torch.device:
+    """This rank's device, made current; raises `SystemExit` with a message where the host has fewer GPUs than ranks."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise SystemExit(
+            f"{os.path.basename(sys.argv[0])}: error: local rank {local_rank} on {socket.gethostname()} has no GPU of its own: "
+            f"the host shows {torch.cuda.device_count()}. Start as many ranks, or set CUDA_VISIBLE_DEVICES= to train on the CPU."
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
