@@ -22,6 +22,7 @@ total = torch.ones(1)
 dist.all_reduce(total)
 count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print(count, int(total), flush=True)
+dist.barrier()  # whoever crashes takes nobody along who has not printed yet
 if count < int(sys.argv[1]) and dist.get_rank() == int(sys.argv[2]):
     os._exit(7)
 dist.barrier()
