@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from launcher import proc
+from launcher import output, proc
 from launcher.agent.slurm import natural
 from launcher.errors import BackendUnavailableError, SpecError
 
@@ -65,7 +65,7 @@ def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str]) -> list[Host]:
+def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclude: str = "") -> list[Host]:
     """All hosts that match, by `distlaunch_rank` where they have it, else in natural order. Raises `SpecError`."""
     argv = [program("ansible-inventory"), "--list"]
     argv += [part for source in inventory for part in ("--inventory", source)]
@@ -83,7 +83,13 @@ def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str]) -> list[
         known = ", ".join(sorted(set(groups) - {"all", "ungrouped"}))
         what = f"no host or group {', '.join(unknown)}" if unknown else "no hosts"
         raise SpecError(f"inventory {shown}: {what}", hint=f"groups: {known}" if known else _HINT)
-    found = [Host(name=name, variables=variables.get(name, {})) for name in names]
+    excluded = {name.strip() for name in exclude.split(",") if name.strip()}
+    strange = sorted(excluded - names)
+    if strange and not limit:
+        output.warn(f"exclude {', '.join(strange)}: not in inventory {shown}")
+    found = [Host(name=name, variables=variables.get(name, {})) for name in names - excluded]
+    if not found:
+        raise SpecError(f"inventory {shown}: all of its hosts are excluded", hint=f"excluded: {exclude}")
     return sorted(found, key=_order)
 
 

@@ -44,6 +44,7 @@ class KubernetesOptions:
         help="Volume: pvc:CLAIM:PATH, hostpath:SOURCE:PATH, nfs:SERVER:SOURCE:PATH, emptydir:[SIZE]:PATH.",
     )
     node_selector: tuple[str, ...] = option((), metavar="LABEL=VALUE", help="Only nodes with this label.")
+    exclude: str = option("", metavar="N1,N2", help="Machines that must not be, by their names in the cluster.")
     toleration: tuple[str, ...] = option((), metavar="KEY[=VALUE][:EFFECT]", help="Also nodes with this taint.")
     prefer_same: str = option("", metavar="LABEL", help="If possible, all nodes in one rack or zone, by this label of theirs.")
     require_same: str = option("", metavar="LABEL", help="All nodes in one rack or zone, or none.")
@@ -85,6 +86,8 @@ class KubernetesOptions:
                 _name(value, what.replace("_", "-"), label=what == "namespace")
         for value in self.pull_secret:
             _name(value, "pull-secret")
+        for value in names(self.exclude):
+            _name(value, "exclude")
 
 
 def quantity(text: str, what: str) -> str:
@@ -108,6 +111,11 @@ def resources(opts: KubernetesOptions) -> dict[str, str]:
             raise SpecError(f"resource {text!r} is not NAME=N", hint="write --resource rdma/hca=1")
         found[name] = quantity(value, f"resource {name}")
     return found
+
+
+def names(text: str) -> list[str]:
+    """`N1,N2` as a list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def pairs(texts: tuple[str, ...], what: str, *, values_are_labels: bool = True) -> dict[str, str]:

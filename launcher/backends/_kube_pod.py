@@ -132,6 +132,10 @@ def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
         term = {**selector, "topologyKey": words.label_key(opts.prefer_same, "prefer-same")}
         wish = {"weight": 100, "podAffinityTerm": term}
         affinity.setdefault("podAffinity", {})["preferredDuringSchedulingIgnoredDuringExecution"] = [wish]
+    if opts.exclude:  # by the name that a pod's spec.nodeName has; the label kubernetes.io/hostname may be another
+        fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in words.names(opts.exclude)]
+        terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if opts.spread:
         term = {**selector, "topologyKey": "kubernetes.io/hostname"}
         affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

@@ -46,6 +46,7 @@ class AnsibleOptions:
         help="Ansible inventory, or hosts with commas; else ansible.cfg's.",
     )
     limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.")
+    exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory that must not be.")
     spares: int = option(0, metavar="K", help="Further hosts that take the places of those that cannot take part.")
     remote_dir: str = option("~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.")
     snapshot_limit: str = option("200MB", metavar="SIZE", help="Most that is sent of the working folder.")
@@ -107,7 +108,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         """Asks Ansible for the hosts, and looks at the files that would be sent; connects to nobody."""
         sources = inventory.sources(self.opts.inventory, spec.cwd)
         settings = playbook.configuration(sources, spec.cwd, 1)
-        found = inventory.hosts(sources, self.opts.limit, settings)
+        found = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
         wanted = len(found) - self.opts.spares if spec.all_nodes else spec.nodes.max
         if self.opts.spares < 0 or not 1 <= wanted <= len(found) - self.opts.spares:
             spares = f" and {self.opts.spares} spares" if self.opts.spares else ""

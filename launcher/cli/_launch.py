@@ -37,8 +37,17 @@ def backend_command(name: str) -> Callable[..., int]:
     return launching(backend.summary, lambda values: launch(name, values), more)
 
 
-def launching(summary: str, run: Callable[[dict[str, Any]], int], parameters: list[inspect.Parameter]) -> Callable[..., int]:
-    """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets their values."""
+def launching(
+    summary: str,
+    run: Callable[[dict[str, Any]], int],
+    parameters: list[inspect.Parameter],
+    *,
+    leave_out: tuple[str, ...] = ("runs_dir",),
+) -> Callable[..., int]:
+    """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets the values.
+
+    `leave_out` are those of them, by name, that the command does not take.
+    """
 
     def command(**values: Any) -> int:
         return run(values)
@@ -49,13 +58,14 @@ def launching(summary: str, run: Callable[[dict[str, Any]], int], parameters: li
         *_parameters.from_fields(JobOptions),
         *parameters,
         *_parameters.from_fields(LaunchOptions),
-        *_parameters.from_fields(config.GlobalOptions, leave_out=("runs_dir",)),
+        *_parameters.from_fields(config.GlobalOptions),
     ]
-    ordered = [
+    every = [
         _parameters.keyword("script", Annotated[str, script]),
         _parameters.keyword("args", Annotated[list[str] | None, args], None),
         *{item.name: item for item in shared}.values(),
     ]
+    ordered = [item for item in every if item.name not in leave_out]
     command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in ordered}
     command.__doc__ = summary

@@ -84,12 +84,12 @@ def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:
     """Add the cluster's quarantined hosts to its backend's `exclude`."""
     from launcher import quarantine
 
-    bad = quarantine.hosts(cluster, os.environ) if cluster and "exclude" in own else {}
-    if bad:
+    bad = quarantine.hosts(cluster, os.environ) if cluster else {}
+    if bad and "exclude" not in own:
+        output.note(f"{cluster}'s quarantine ({', '.join(bad)}) has no effect: this backend chooses no hosts")
+    elif bad:
         given = own["exclude"]
-        hosts = [*filter(None, [given.value]), *bad] if isinstance(given.value, str) else [*given.value, *bad]
-        value = ",".join(hosts) if isinstance(given.value, str) else tuple(hosts)
-        own["exclude"] = config.Setting(value, f"{given.source} + quarantine")
+        own["exclude"] = config.Setting(",".join([*filter(None, [given.value]), *bad]), f"{given.source} + quarantine")
         output.note(f"leaving out {', '.join(bad)}: distlaunch doctor put them into quarantine")
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.agent.protocol import Record
     from launcher.cli._request import Request
     from launcher.examine import Finding
+    from launcher.outcome import Outcome
     from launcher.runs import Run
 
 CONTEXT_SETTINGS = {
@@ -35,6 +36,10 @@ CONTEXT_SETTINGS = {
 
 _PREFIX = "doctor: "
 _COLLECT_S = 15.0
+_NOT_OURS: tuple[str, ...] = ("script", "args", "name", "secret", "start", "preload", "max_restarts", "grace", "no_python")
+_NOT_OURS += ("module", "detach", "explain", "log_ranks", "runs_dir", "array", "max_requeues", "dependency", "server_dry_run")
+"""Options of jobs that mean nothing for this one."""
+
 _MARKS = {"ok": "OK", "warn": "warn", "fail": "FAIL"}
 _STYLES = {"OK": "green", "warn": "yellow", "FAIL": "red"}
 
@@ -52,10 +57,11 @@ def doctor(ctx: typer.Context) -> int:
     """Examine a cluster's nodes: versions, clocks, disks, limits, network, GPUs, speed, links."""
     words = list(ctx.args)
     name = words.pop(0) if words and words[0] in backends.names() else None
-    asks = not words or words[0] in ("-h", "--help")
+    asks = not words or "--help" in words
     named = any(word == "--on" or word.startswith("--on=") for word in words)
     if name is None and not named and not asks:
         raise RequestError(f"doctor {words[0]}: where?", hint=f"distlaunch doctor {'|'.join(backends.names())}, or --on CLUSTER")
+    _check_release(words)
     command = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     cluster = Annotated[str | None, typer.Option("--on", metavar="NAME", help="Take settings from [clusters.NAME].")]
     more = [
@@ -63,34 +69,53 @@ def doctor(ctx: typer.Context) -> int:
         *from_fields(DoctorOptions),
         *(from_fields(backends.load(name).options) if name else []),
     ]
-    function = _launch.launching(str(doctor.__doc__), lambda values: _examine(name, values), more)
-    command.command(cls=PlainCommand, context_settings=_launch.SCRIPT_LAST)(function)
+    function = _launch.launching(str(doctor.__doc__), lambda values: _examine(name, values), more, leave_out=_NOT_OURS)
+    command.command(cls=PlainCommand)(function)
     prog = f"distlaunch doctor {name or ('--on CLUSTER' if named else 'BACKEND')}"
-    with typer.main.get_command(command).make_context(prog, ["--help"] if asks and not name else [*words, "doctor.py"]) as inner:
+    with typer.main.get_command(command).make_context(prog, ["--help"] if asks else words) as inner:
         return int(inner.command.invoke(inner) or 0)
+
+
+def _check_release(words: list[str]) -> None:
+    """Say which hosts there are where `--release` came without one."""
+    following = dict(zip(words, [*words, "-"][1:], strict=True))
+    if following.get("--release", "HOST").startswith("-"):
+        listed = ", ".join(quarantine.hosts(following.get("--on", ""), os.environ))
+        hint = f"in quarantine: {listed}" if listed else "distlaunch doctor --on CLUSTER --release HOST"
+        raise SpecError("--release: which host?", hint=hint)
 
 
 def _examine(name: str | None, values: dict[str, Any]) -> int:
     """Run the job, collect what its nodes say, compare, print; 1 where a check failed."""
     own = DoctorOptions(**{item.name: values[item.name] for item in fields(DoctorOptions) if values.get(item.name) is not None})
     values = {**values, "cluster": values["on"], "env": [*(values["env"] or []), "DISTLAUNCH_FACTS=full"]}
-    values["args"] = ["--seconds", f"{own.seconds:g}"]
+    values |= {"script": "doctor.py", "args": ["--seconds", f"{own.seconds:g}"]}
     if own.release:
         return _release(values["cluster"], tuple(own.release))
     request = replace(resolve(name, values), ranks=frozenset())
     if own.quarantine and not request.cluster:
         raise SpecError("--quarantine needs a cluster to keep the list for", hint="distlaunch doctor --on CLUSTER --quarantine")
-    run, exit_code = _run(request)
-    if run is None:
-        return exit_code
+    if own.quarantine and not any(item.name == "exclude" for item in fields(request.backend.options)):
+        raise SpecError(f"--quarantine: a cluster with the backend {request.backend_name} has no hosts that could be left out")
+    ran = _run(request)
+    if ran is None:
+        return 0
+    run, outcome = ran
+    exit_code = outcome.exit_code if outcome.exit_code is not None else 4
     reports, facts = _collect(request, run)
     findings = examine.examine(reports, facts)
-    hosts = dict(enumerate(run.hosts)) | {report["node"]: report["host"] for report in reports}
+    hosts = _names(run, outcome)
     silent = sorted(set(range(len(run.hosts))) - {report["node"] for report in reports})
     if own.quarantine:
         bad = {hosts[f.node]: f"{f.check}: {f.reason}" for f in findings if f.status == "fail" and f.node not in silent}
         quarantine.add(str(request.cluster), bad, os.environ)
     return _show(run, hosts, silent, findings, exit_code)
+
+
+def _names(run: Run, outcome: Outcome) -> dict[int, str]:
+    """What the backend calls each node's host: as it was chosen at the start, else as its agent says."""
+    told = {node.node: node.host for node in outcome.nodes}
+    return told | (dict(enumerate(run.hosts)) if isinstance((run.handle or {}).get("hosts"), list) else {})
 
 
 def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
@@ -106,7 +131,7 @@ def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
     return 0
 
 
-def _run(request: Request) -> tuple[Run | None, int]:
+def _run(request: Request) -> tuple[Run, Outcome] | None:
     """Send the job and follow it to its end; None where nothing was sent (--dry-run)."""
     from launcher.follow import Follower
     from launcher.interrupts import Interrupts
@@ -115,7 +140,7 @@ def _run(request: Request) -> tuple[Run | None, int]:
     plan = request.backend.plan(request.job, path)
     if request.options.dry_run or request.options.render_to:
         _launch._render(request, plan)
-        return None, 0
+        return None
     run = _launch._run(request, plan, path)
     with Interrupts() as interrupts:
         runs.create(run)
@@ -124,7 +149,7 @@ def _run(request: Request) -> tuple[Run | None, int]:
         outcome = Follower(run, request.backend, ranks=request.ranks, interrupts=interrupts).follow()
     if outcome.state != "success":
         output.warn(f"the job did not end well: {(outcome.cause or {}).get('message') or outcome.state}")
-    return run, outcome.exit_code if outcome.exit_code is not None else 4
+    return run, outcome
 
 
 class _Collector:

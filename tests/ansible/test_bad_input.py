@@ -23,6 +23,7 @@ pytestmark = pytest.mark.ssh
         ("n1\nn2", ("--nodes", "3"), "3 nodes are asked for, and the inventory has 2 hosts"),
         ("n1\nn2", ("--nodes", "2", "--spares", "1"), "2 nodes and 1 spares are asked for"),
         ("n1 distlaunch_rank=first", (), "distlaunch_rank 'first' is not a number"),
+        ("n1\nn2", ("--exclude", "n2,n1"), "all of its hosts are excluded"),
         ("n1", ("--snapshot-limit", "banana"), "is no size"),
         ("n1", ("--snapshot-limit", "0.0001KB"), "at most 0 B are sent"),
     ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher import quarantine
 from tests.testbed import SlurmOptions, fixtures
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def test_slow_link_full_shm_and_odd_mtu_are_named_and_their_hosts_left_out_later
         (("local", "--quarantine"), 2, "--quarantine needs a cluster"),
         (("--on", "x"), 2, "unknown cluster 'x'"),
         (("--on", "x", "--release", "n1"), 2, "unknown cluster 'x'"),
+        (("--on", "x", "--release"), 2, "--release: which host?"),
+        (("local", "train.py"), 2, "unexpected extra argument"),
         (("local", "--nodes", "many"), 2, "nodes 'many' is not a number"),
     ],
 )
@@ -83,4 +86,32 @@ def test_wrong_input_is_one_clear_error(distlaunch: Cli, args: tuple[str, ...], 
 
 def test_without_words_it_says_how_it_is_used(distlaunch: Cli) -> None:
     assert "--quarantine" in distlaunch("doctor").stdout
-    assert "--partition" in distlaunch("doctor", "slurm", "--help").stdout
+    slurm = distlaunch("doctor", "slurm", "--help").stdout
+    assert "--partition" in slurm
+    assert not [word for word in ("SCRIPT", "--detach", "--max-restarts", "--array", "--preload") if word in slurm]
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings", "expected"),
+    [
+        ("ansible", 'inventory = ["n1,n2,n3,n4,"]', "n1 n3"),
+        ("k8s", 'image = "torch"\nexclude = "n9"', "n9 n2 n4"),
+        ("local", "", "has no effect"),
+    ],
+)
+def test_later_runs_leave_quarantined_hosts_out(distlaunch: Cli, backend: str, settings: str, expected: str) -> None:
+    distlaunch.write(".config/distlaunch/config.toml", f'[clusters.lab]\nbackend = "{backend}"\n{settings}\n')
+    quarantine.add("lab", {"n2": "slow", "n4": "full"}, {"HOME": str(distlaunch.folder)})
+
+    done = distlaunch("run", "--on", "lab", "--dry-run", "--output", "json", "reduce.py")
+
+    assert done.exit_code == 0, done.stderr
+    if backend == "local":
+        assert expected in done.stderr
+        return
+    assert "leaving out n2, n4: distlaunch doctor put them into quarantine" in done.stderr
+    told = done.json["result"]
+    hosts = [node["host"] for node in told["nodes"]]
+    if backend == "k8s":
+        hosts = re.findall(r"key: metadata.name\n\s+operator: NotIn\n\s+values:\n\s+- (\S+)", "".join(told["files"].values()))
+    assert " ".join(hosts) == expected

@@ -24,7 +24,7 @@ EVERYTHING = (
     "--namespace=team --gpus-per-node=8 --cpu=32 --memory=64Gi --resource=rdma/hca=1 --volume=pvc:data:/data:ro "
     "--volume=hostpath:/scratch:/scratch --volume=nfs:filer:/home:/home --volume=emptydir:10Gi:/tmp/x "
     "--node-selector=gpu=h100 --toleration=nvidia.com/gpu:NoSchedule --toleration=team=ml "
-    "--prefer-same=topology.kubernetes.io/zone --require-same=rack --spread --priority-class=high "
+    "--exclude=gpu7,gpu8.lab --prefer-same=topology.kubernetes.io/zone --require-same=rack --spread --priority-class=high "
     "--service-account=trainer --pull-secret=registry --pull-policy=IfNotPresent --secret-ref=HF=hub:token "
     "--label=team=ml --annotation=example.com/why=because --run-as=1000:2000 --time=1h --grace=1m"
 )
