@@ -297,6 +297,18 @@ def test_a_streams_samples_are_the_shards(made: Path) -> None:
         batches("--data", spelt_out(made), "--reader", "webdataset")
 
 
+@pytest.mark.parametrize(("command", "said"), [("cat /dev/null", "empty file"), ("cat /nope/gone", "exit 1")])
+def test_a_stream_without_samples_ends(made: Path, command: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--reader", "webdataset", "--samples", "32", "--classes", "4", "--test-data", spelt_out(made), "--workers", "2"]
+    ours = batches("--data", f"pipe:{command}", *flags)
+
+    with pytest.raises(TrainingError, match=f"pipe:{command}: 20 shards in a row have no samples; .*({said}|empty file)"):
+        list(ours.train(0))
+
+    ours.close()
+    assert f"pipe:{command}" in capfd.readouterr().err
+
+
 def test_gray_and_upright_images_fit(tmp_path: Path) -> None:
     slot = torch.empty(1, 3, 16, 16, dtype=torch.uint8, memory_format=torch.channels_last)[0]
     gray = encode_jpeg(torch.full((1, 90, 20), 200, dtype=torch.uint8))

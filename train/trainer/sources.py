@@ -152,6 +152,8 @@ class EncodedImages:
                 if self.classes is not None and not 0 <= classes[slot] < self.classes:
                     raise ValueError(f"class {classes[slot]} is not one of the {self.classes}")  # noqa: TRY301
                 decode.place(decode.decode(blob, self.shape[0]), images[slot], draws[slot])
+            except TrainingError:
+                raise  # there is nothing to go on with
             except (RuntimeError, OSError, ValueError) as error:
                 self._report(number, error)
                 bad.append(slot)

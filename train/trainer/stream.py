@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Iterator
 
 from trainer import order, shards
 from trainer.data import IMAGENET_MEAN, IMAGENET_STD, Data
 from trainer.decode import need_torchvision
-from trainer.errors import InputError
+from trainer.errors import InputError, TrainingError
 from trainer.sources import EncodedImages
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 BUFFER = 1000
 """Samples among which the next is chosen."""
+FRUITLESS = 20
+"""Shards without a sample, one after the other, before the run ends: the library would go on drawing for ever."""
 
 
 class Stream:
@@ -32,12 +35,15 @@ class Stream:
 
         shuffled = webdataset.DataPipeline(
             webdataset.ResampledShards(urls, deterministic=True, seed=seed),
-            webdataset.tarfile_to_samples(handler=webdataset.warn_and_continue),
+            self._drawn,
+            webdataset.tarfile_to_samples(handler=self._warn),
+            self._found,
             webdataset.shuffle(BUFFER, initial=min(BUFFER, samples)),
         )
         self.urls, self.samples = urls, samples
         self._next: Iterator[dict[str, Any]] = iter(shuffled)
         self._turn, self._last = threading.Lock(), threading.local()
+        self._fruitless, self._why = 0, "no samples in it"
 
     def __len__(self) -> int:
         return self.samples
@@ -45,6 +51,8 @@ class Stream:
     def read(self, number: int) -> tuple[bytearray, int]:  # noqa: ARG002
         """An image's bytes and its class; raises `OSError`."""
         with self._turn:
+            if self._fruitless > FRUITLESS:  # what raised it in another thread cannot go on
+                raise self._nothing()
             sample = next(self._next)
         self._last.name = f"{sample.get('__url__', self.urls)}: {sample['__key__']}"
         image = next((sample[kind] for kind in shards.IMAGES if kind in sample), None)
@@ -54,6 +62,28 @@ class Stream:
         if image is None or label is None:
             raise OSError("a sample without an image or a class")
         return bytearray(image), label
+
+    def _drawn(self, drawn: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Count the shards in a row that gave nothing."""
+        for shard in drawn:
+            self._fruitless += 1
+            if self._fruitless > FRUITLESS:
+                raise self._nothing()
+            yield shard
+
+    def _found(self, samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            self._fruitless = 0
+            yield sample
+
+    def _warn(self, error: Exception) -> bool:
+        """Name a shard that cannot be read, and go on with the next."""
+        self._why = " ".join(map(str, error.args))
+        print(f"warning: {self._why}", file=sys.stderr, flush=True)
+        return True
+
+    def _nothing(self) -> TrainingError:
+        return TrainingError(f"--data {self.urls}: {FRUITLESS} shards in a row have no samples; of the last one: {self._why}")
 
     def name(self, number: int) -> str:  # noqa: ARG002
         """Of the sample that this thread has read last."""
