@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from launcher.examine_links import links, mtus, ports
+from launcher.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-T = TypeVar("T")
-Status = Literal["ok", "warn", "fail"]
+    from launcher.findings import Status
+
 _GIB = 1 << 30
-_WORSE: dict[Status, int] = {"ok": 0, "warn": 1, "fail": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check on one node that is not as it should be."""
-
-    node: int
-    check: str
-    status: Status
-    reason: str
-    fix: str
-
-
-CHECKS = ("versions", "clock", "disk", "limits", "network", "gpu", "speed", "links")
-"""Columns of the table."""
 
 
 def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     """Everything that stands out. `reports` are one per rank, `facts` of each node what its agent read (`docs/fabric.md`)."""
     first = [report for report in reports if report["local_rank"] == 0]
     found = [*versions(first, facts), *clocks(first), *disks(first), *limits(facts), *network(facts), *gpus(facts)]
-    return [*found, *speed(reports), *links(reports)]
-
-
-def worst(findings: Iterable[Finding]) -> Status:
-    """Of all of them; ok where there are none."""
-    return max((finding.status for finding in findings), key=_WORSE.__getitem__, default="ok")
+    found += [*ports(first), *mtus(first)]
+    measured = [report for report in reports if "gemm_tflops" in report]
+    return [*found, *speed(measured), *(links(reports) if all("gbytes_per_s" in report for report in reports) else ())]
 
 
 def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
@@ -62,10 +44,9 @@ def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str
 
 def clocks(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     """More than a second from the median clock; beyond a minute certificates and rendezvous deadlines fail."""
-    if not first:
-        return
-    middle = statistics.median(report["clock_offset_s"] for report in first)
-    for report in first:
+    asked = [report for report in first if "clock_offset_s" in report]
+    middle = statistics.median([report["clock_offset_s"] for report in asked] or [0.0])
+    for report in asked:
         off = report["clock_offset_s"] - middle
         if abs(off) > 1:
             reason = f"clock {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the others"
@@ -176,42 +157,3 @@ def speed(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
             )
             status: Status = "fail" if part < 0.5 else "warn"
             yield Finding(report["node"], "speed", status, reason, "look at clocks, power cap, temperature, other jobs")
-
-
-def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """Hosts whose usual pair is far below that of other hosts; then single pairs between the others."""
-    node_of = {report["rank"]: report["node"] for report in reports}
-    hosts = {report["node"]: report["host"] for report in reports}
-    pairs = {
-        (report["rank"], other): max(report["gbytes_per_s"][other], 1e-9)
-        for report in reports
-        for other in range(report["rank"] + 1, len(reports))
-        if node_of[report["rank"]] != node_of.get(other, report["node"])
-    }
-    if len(hosts) < 3 or not pairs:
-        return  # of two, who is to say which is slow
-
-    own: dict[int, list[float]] = {node: [] for node in hosts}
-    for (a, b), rate in pairs.items():
-        own[node_of[a]].append(rate)
-        own[node_of[b]].append(rate)
-    usual: dict[int, float] = {node: statistics.median_high(rates) for node, rates in own.items()}
-    bad, middle = _far_below(usual)
-    bad = [node for node in bad if max(own[node]) < middle]
-    for node in bad:
-        reason = f"{usual[node]:.3g} GB/s with most hosts; a host's median is {middle:.3g}"
-        yield Finding(node, "links", "fail", reason, "its cable, port or NIC: see ethtool, and the switch's error counters")
-    slow, middle = _far_below({(a, b): rate for (a, b), rate in pairs.items() if not {node_of[a], node_of[b]} & set(bad)})
-    for a, b in slow:
-        reason = f"{pairs[a, b]:.3g} GB/s to {hosts[node_of[b]]}, {pairs[a, b] / middle:.0%} of the median pair"
-        yield Finding(node_of[a], "links", "warn", reason, "the path between these two: a link between their switches")
-
-
-def _far_below(rates: Mapping[T, float]) -> tuple[list[T], float]:
-    """Those below half of the median and further from it than is usual, slowest first; and the median."""
-    if len(rates) < 3:
-        return [], 0.0
-    middle = statistics.median_high(rates.values())
-    spread = statistics.median_low(abs(math.log(rate / middle)) for rate in rates.values())
-    far = {key: rate for key, rate in rates.items() if math.log(middle / rate) > max(math.log(2), 4 * spread)}
-    return sorted(far, key=lambda key: far[key]), middle

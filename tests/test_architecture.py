@@ -12,7 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"cli", "__main__"},
-    {"follow", "status", "summary", "announce", "interrupts", "worker_output", "examine", "quarantine"},
+    {
+        "follow",
+        "status",
+        "summary",
+        "announce",
+        "interrupts",
+        "worker_output",
+        "examine",
+        "examine_links",
+        "findings",
+        "quarantine",
+    },
     {"backends"},
     {"bundle", "config", "config_file", "runs", "outcome", "reader", "output", "proc", "snapshot", "snapshot_files", "storage"},
     {"spec", "options", "errors"},

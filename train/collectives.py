@@ -15,7 +15,7 @@ import json
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,9 @@ from comm import links, pairs, show
 from comm.lessons import LESSONS
 from comm.operations import DTYPES, OPERATIONS
 from comm.timing import Manner, Row, measure
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -83,8 +86,11 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def join(backend: str) -> torch.device:
-    """Join torchrun's process group, or make one of this process alone; where this rank's buffers are."""
+def join(backend: str, store: Any = None, timeout: timedelta | None = None) -> torch.device:
+    """Join torchrun's process group, or make one of this process alone; where this rank's buffers are.
+
+    A `store` that all ranks have already is used in place of a new one.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if backend == "auto":
         backend = "nccl" if torch.cuda.is_available() else "gloo"
@@ -99,12 +105,15 @@ def join(backend: str) -> torch.device:
     if backend == "nccl":
         torch.cuda.set_device(device)
     launched = "RANK" in os.environ or backend == "mpi"
-    store = None if launched else dist.HashStore()  # type: ignore[attr-defined]  # public, but not in torch's list
+    if not launched:
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in torch's list
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group(
         backend,
         store=store,
-        rank=-1 if launched else 0,
-        world_size=-1 if launched else 1,
+        rank=-1 if store is None else int({**alone, **os.environ}["RANK"]),
+        world_size=-1 if store is None else int({**alone, **os.environ}["WORLD_SIZE"]),
+        timeout=timeout,
         device_id=device if backend == "nccl" else None,
     )
     return device

@@ -1,4 +1,4 @@
-"""What `distlaunch doctor` runs on the nodes: one line of JSON per rank, with versions, clock, disks, arithmetic and links.
+"""What `distlaunch doctor` runs on the nodes: JSON lines of each rank, with versions, disks, paths, clock, arithmetic, links.
 
     torchrun --nproc-per-node 2 doctor.py [--seconds 5]
 
@@ -17,15 +17,21 @@ import statistics
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from collectives import join
-from comm import links, pairs
+from comm import links, pairs, paths
+from torch.distributed.rendezvous import rendezvous
 
 PREFIX = "doctor: "
 """Marks the line among what else a rank may print."""
+
+_MEET = timedelta(seconds=60)
+_PATIENCE_S = 240.0
+"""So long may a slow link take for one exchange."""
 
 
 def versions() -> dict[str, str]:
@@ -109,32 +115,78 @@ def gemm_tflops(device: torch.device, seconds: float) -> float:
     return statistics.median(rates[1:])
 
 
+def meet(report: dict[str, Any]) -> Any:
+    """The store of all ranks; a rank that does not get there says which port it was."""
+    rank = int(report["rank"])
+    try:  # rank 0 waits longer, so that others can say why they do not come
+        return next(rendezvous("env://", timeout=_MEET * (1 if rank else 2)))[0]
+    except (RuntimeError, ValueError) as error:
+        if rank:
+            why = "refused" if "refused" in str(error) else "no answer"
+            report["paths"] = {"blocked": [[0, f"{os.environ['MASTER_PORT']} (MASTER_PORT)", why]], "narrow": []}
+            say(report)
+        raise
+
+
+def look_at_paths(store: Any, report: dict[str, Any]) -> bool:
+    """Put into the report what passes between nodes; whether a process group can be formed at all."""
+    node, nodes, master = report["node"], int(os.environ.get("GROUP_WORLD_SIZE", "1")), os.environ["MASTER_ADDR"]
+    if report["local_rank"] == 0:
+        report["paths"] = found = paths.look(store, node, nodes, master)
+        ours = list(paths.ranges())[2]  # where gloo and NCCL listen
+        stuck = any(why == "stalled" or name == ours for _, name, why in found["blocked"])
+        store.set(f"doctor/{node}", "stuck" if stuck else "free")
+    names = [f"doctor/{other}" for other in range(nodes)]
+    store.wait(names, _MEET * 5)
+    return all(store.get(name) == b"free" for name in names)
+
+
+def say(report: dict[str, Any]) -> None:
+    """One line; what a later one of the rank says counts."""
+    sys.stdout.write(PREFIX + json.dumps(report) + "\n")
+    sys.stdout.flush()
+
+
+def compare(report: dict[str, Any], store: Any, device: torch.device, chosen: argparse.Namespace) -> None:
+    """Put into the report what takes all ranks together: clocks, arithmetic at the same time, pairs."""
+    join("auto", store, timedelta(seconds=chosen.seconds + _PATIENCE_S))
+    _groups.append(None if device.type == "cpu" else dist.new_group(backend="gloo"))  # the default one is over gloo already
+    rank = dist.get_rank()
+    where = links.hosts()
+    report["machine"] = where[rank]
+    report["clock_offset_s"] = clock_offset_s(rank)
+    dist.barrier(group=_gloo())
+    report["gemm_tflops"] = gemm_tflops(device, chosen.seconds)
+    matrix = pairs.measure(device, where, size_bytes=chosen.size)
+    report["gbytes_per_s"], report["latency_s"] = matrix.gbytes_per_s[rank], matrix.latency_s[rank]
+    say(report)
+    dist.barrier(group=_gloo())
+    _groups.clear()
+    dist.destroy_process_group()
+
+
 def main() -> int:
-    """Look, measure and print."""
+    """Look, measure and print: what each node knows alone, then what passes between them, then how fast."""
     parser = argparse.ArgumentParser(prog="doctor.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="of arithmetic")
     parser.add_argument("--size", type=int, default=4 << 20, help="bytes that each pair of ranks exchanges")
     parser.add_argument("--disk", action="append", default=[], metavar="FOLDER", help="look at this one, too")
     chosen = parser.parse_args()
-    device = join("auto")
     torch.set_num_threads(1)
-    _groups.append(None if device.type == "cpu" else dist.new_group(backend="gloo"))  # the default one is over gloo already
-    rank, local_rank = dist.get_rank(), int(os.environ.get("LOCAL_RANK", "0"))
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     report: dict[str, Any] = {"rank": rank, "local_rank": local_rank, "host": socket.gethostname(), "versions": versions()}
     report["node"] = int(os.environ.get("GROUP_RANK", "0"))
-    where = links.hosts()
-    report["clock_offset_s"] = clock_offset_s(rank)
     folders = [os.getcwd(), tempfile.gettempdir(), "/dev/shm", *chosen.disk]  # noqa: S108 - its size is the question
     report["disks"] = {path: disk(path) for path in dict.fromkeys(folders)} if local_rank == 0 else {}
-    dist.barrier(group=_gloo())
-    report["gemm_tflops"] = gemm_tflops(device, chosen.seconds)
-    matrix = pairs.measure(device, where, size_bytes=chosen.size)
-    report["gbytes_per_s"], report["latency_s"] = matrix.gbytes_per_s[rank], matrix.latency_s[rank]
-    sys.stdout.write(PREFIX + json.dumps(report) + "\n")
-    sys.stdout.flush()
-    dist.barrier(group=_gloo())
-    _groups.clear()
-    dist.destroy_process_group()
+    say(report)
+    store = meet(report) if "RANK" in os.environ else None
+    together = store is None or look_at_paths(store, report)
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if together:
+        compare(report, store, device, chosen)
+    else:
+        report["gemm_tflops"] = gemm_tflops(device, chosen.seconds)
+        say(report)
     return 0
 
 

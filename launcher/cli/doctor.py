@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher import backends, config, examine, output, quarantine, runs, summary
+from launcher import backends, config, examine, findings, output, quarantine, runs, summary
 from launcher.agent.protocol import Event, Output
 from launcher.cli import _launch
 from launcher.cli._parameters import PlainCommand, from_fields, keyword
@@ -22,7 +22,7 @@ from launcher.reader import StreamReader
 if TYPE_CHECKING:
     from launcher.agent.protocol import Record
     from launcher.cli._request import Request
-    from launcher.examine import Finding
+    from launcher.findings import Finding
     from launcher.outcome import Outcome
     from launcher.runs import Run
 
@@ -103,13 +103,23 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
     run, outcome = ran
     exit_code = outcome.exit_code if outcome.exit_code is not None else 4
     reports, facts = _collect(request, run)
-    findings = examine.examine(reports, facts)
+    found = examine.examine(reports, facts)
     hosts = _names(run, outcome)
     silent = sorted(set(range(len(run.hosts))) - {report["node"] for report in reports})
     if own.quarantine:
-        bad = {hosts[f.node]: f"{f.check}: {f.reason}" for f in findings if f.status == "fail" and f.node not in silent}
+        bad = {hosts[f.node]: f"{f.check}: {f.reason}" for f in found if f.status == "fail" and f.node not in silent}
         quarantine.add(str(request.cluster), bad, os.environ)
-    return _show(run, hosts, silent, findings, exit_code)
+    first = {report["node"]: report for report in reports if report["local_rank"] == 0}
+    marks = {
+        (node, check): _mark(found, node, check) if findings.seen(check, first.get(node), facts.get(node)) else "-"
+        for node in hosts
+        for check in findings.CHECKS
+    }
+    rows = [(host, node, *(marks[node, check] for check in findings.CHECKS)) for node, host in sorted(hosts.items())]
+    table = output.table(("HOST", "NODE", *(check.upper() for check in findings.CHECKS)), rows)
+    failed = bool(silent) or exit_code != 0 or findings.worst(found) == "fail"
+    _show(run, hosts, silent, found, table=table.rstrip("\n"), ok=not failed)
+    return exit_code if exit_code not in (0, 1) else int(failed)
 
 
 def _names(run: Run, outcome: Outcome) -> dict[int, str]:
@@ -156,11 +166,23 @@ class _Collector:
     """Takes the ranks' reports and each node's facts out of the agent streams."""
 
     def __init__(self) -> None:
-        self.reports: list[dict[str, Any]] = []
+        self._by_rank: dict[int, dict[str, Any]] = {}
         self.facts: dict[int, dict[str, Any]] = {}
         self.notes: dict[int, list[str]] = {}
         self.done = 0
         self._lines: dict[tuple[int, int], bytes] = {}
+
+    def _read(self, lines: bytes) -> None:
+        """A later report of a rank adds to its earlier one."""
+        for line in lines.splitlines():
+            if line.startswith(_PREFIX.encode()):
+                report = json.loads(line[len(_PREFIX) :])
+                self._by_rank.setdefault(report["rank"], {}).update(report)
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """By rank."""
+        return [report for _, report in sorted(self._by_rank.items())]
 
     def take(self, node: int, record: Record) -> None:
         """One record of that node."""
@@ -168,8 +190,8 @@ class _Collector:
             line = self._lines.pop((node, record.rank), b"") + record.data
             if not record.ends_line:
                 self._lines[node, record.rank] = line
-            elif line.startswith(_PREFIX.encode()):
-                self.reports.append(json.loads(line[len(_PREFIX) :]))
+            else:
+                self._read(line)
         elif isinstance(record, Event):
             self.done += record.name == "done"
             if record.name == "facts":
@@ -192,32 +214,23 @@ def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int
     finally:
         stream.close()
     facts = {node: {**about, "notes": found.notes.get(node, [])} for node, about in found.facts.items()}
-    return sorted(found.reports, key=lambda report: int(report["rank"])), facts
+    return found.reports, facts
 
 
-def _show(run: Run, hosts: dict[int, str], silent: list[int], findings: list[Finding], job_code: int) -> int:
-    """The table, then what is wrong with the way out; the exit code."""
-    rows = []
-    for node, host in sorted(hosts.items()):
-        marks = [
-            "-" if node in silent and check not in ("network", "gpu", "limits") else _mark(findings, node, check)
-            for check in examine.CHECKS
-        ]
-        rows.append((host, node, *marks))
-    text = [output.table(("HOST", "NODE", *(check.upper() for check in examine.CHECKS)), rows).rstrip("\n")]
-    for finding in sorted(findings, key=lambda f: (f.status != "fail", f.node)):
+def _show(run: Run, hosts: dict[int, str], silent: list[int], found: list[Finding], *, table: str, ok: bool) -> None:
+    """The table, then what is wrong with the way out."""
+    text = [table]
+    for finding in sorted(found, key=lambda f: (f.status != "fail", f.node)):
         mark = output.paint(_MARKS[finding.status], _STYLES[_MARKS[finding.status]], output.STDOUT)
         text += [f"{mark}  {hosts[finding.node]}: {finding.check}: {finding.reason}", f"      {finding.fix}"]
     text += [f"FAIL  {hosts[node]}: no report came from it: distlaunch logs {run.id} --node {node}" for node in silent]
-    failed = bool(silent) or job_code != 0 or examine.worst(findings) == "fail"
     data = {
         "run": run.id,
         "nodes": [{"node": node, "host": host, "reported": node not in silent} for node, host in sorted(hosts.items())],
-        "findings": [{"host": hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in findings],
+        "findings": [{"host": hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in found],
     }
-    output.result({**data, "ok": not failed}, "\n".join(text))
-    return job_code if job_code not in (0, 1) else int(failed)
+    output.result({**data, "ok": ok}, "\n".join(text))
 
 
-def _mark(findings: list[Finding], node: int, check: str) -> str:
-    return _MARKS[examine.worst(finding for finding in findings if finding.node == node and finding.check == check)]
+def _mark(found: list[Finding], node: int, check: str) -> str:
+    return _MARKS[findings.worst(finding for finding in found if finding.node == node and finding.check == check)]

@@ -67,6 +67,18 @@ class Nodes:
         self.ip(host, f"link set {name} up", f"address add {address} dev {name}" + " nodad" * (":" in address))
         self.wait_up(host, name)
 
+    def only_ipv6(self) -> None:
+        """Addresses of the other kind alone, and host names that mean loopback, as Debian has them."""
+        for number, host in enumerate(self.hosts):
+            self.ip(host, f"address delete {host.address}/24 dev eth0", f"address add fd00:77::{number + 1}/64 dev eth0 nodad")
+            host.run(("mount", "--bind", str(self.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
+
+    def hosts_file(self, name: str) -> Path:
+        """As Debian writes it: the own name is 127.0.1.1."""
+        path = self.folder / f"hosts-{name}"
+        path.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+        return path
+
     def run(self, script: str, name: str = "run", **job: Any) -> list[dict[str, Any]]:
         """An agent per host with a script; the events of all, those of node 0 first."""
         from launcher import bundle

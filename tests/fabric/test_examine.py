@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import examine, quarantine
+from launcher import examine, examine_links, findings, quarantine
 from launcher.agent import fabric
 from tests.fabric import machines
 
@@ -32,7 +32,7 @@ def sound(dgx: dict[str, Any]) -> tuple[list[Report], Facts]:
     reports = [
         {
             "rank": node, "node": node, "local_rank": 0, "host": f"n{node}", "versions": dict(VERSIONS),
-            "clock_offset_s": 0.001 * node,
+            "clock_offset_s": 0.001 * node, "paths": {"blocked": [], "narrow": []},
             "disks": {"/": {"free": 1 << 40, "total": 1 << 41, "error": None}}, "gemm_tflops": 700.0 + node,
             "gbytes_per_s": [0.0 if other == node else 40.0 + other for other in range(NODES)],
         }
@@ -48,7 +48,7 @@ def test_a_sound_cluster_has_no_findings(dgx: dict[str, Any]) -> None:
     found = examine.examine(*sound(dgx))
 
     assert found == []
-    assert examine.worst(found) == "ok"
+    assert findings.worst(found) == "ok"
 
 
 def set_in(path: str, value: Any) -> Callable[[list[Report], Facts], None]:
@@ -73,6 +73,20 @@ def slow_link(reports: list[Report], _: Facts) -> None:
     reports[2]["gbytes_per_s"][4] = reports[4]["gbytes_per_s"][2] = 3.0
 
 
+def paths(what: str, pairs: list[tuple[int, int]], *about: Any) -> Callable[[list[Report], Facts], None]:
+    """These pairs (from, to) have trouble."""
+
+    def spoil(reports: list[Report], _: Facts) -> None:
+        for one, other in pairs:
+            reports[one]["paths"][what].append([other, *about])
+
+    return spoil
+
+
+TO_TWO = [(node, 2) for node in range(NODES) if node != 2]
+FROM_TWO = [(other, one) for one, other in TO_TWO]
+
+
 @pytest.mark.parametrize(
     ("spoil", "check", "status", "words"),
     [
@@ -90,6 +104,22 @@ def slow_link(reports: list[Report], _: Facts) -> None:
         (set_in("facts.hcas.3.rate_gbps", 200.0), "network", "fail", "mlx5_4 is ACTIVE at 200 Gb/s"),
         (set_in("facts.nics.-1.mtu", 9000), "network", "warn", "ens6f1 has MTU 9000, elsewhere 1500"),
         (set_in("facts.notes", ["something"]), "network", "warn", "something"),
+        (
+            paths("blocked", TO_TWO, "32768-60999", "refused"),
+            "ports",
+            "fail",
+            "do not open from 5 hosts (n0, n1, n3, ...) (",
+        ),
+        (paths("blocked", FROM_TWO, "10000-21383", "EACCES"), "ports", "fail", "10000-21383 cannot be opened on 5 hosts"),
+        (
+            paths("blocked", [(3, 2)], "12345 (MASTER_PORT)", "no answer"),
+            "ports",
+            "fail",
+            "12345 (MASTER_PORT) do not open from n3",
+        ),
+        (paths("narrow", [(2, 4), (4, 2)], 1450, 1500), "mtu", "warn", "over 1450 bytes are lost, though interfaces take 1500"),
+        (paths("narrow", TO_TWO, None, 9000), "mtu", "warn", "no UDP passes between it and 5 hosts"),
+        (paths("blocked", FROM_TWO, "10000-21383", "stalled"), "mtu", "fail", "full packets are lost, between it and 5 hosts"),
         (lambda _, facts: facts[2]["gpus"].pop(), "gpu", "fail", "7 GPUs, elsewhere 8"),
         (set_in("facts.gpus.5.xid", [79, 48, 79]), "gpu", "fail", "GPU 5: Xid 48, 79"),
         (set_in("facts.gpus.5.ecc_uncorrected", 2), "gpu", "fail", "GPU 5: 2 uncorrected ECC errors"),
@@ -142,11 +172,22 @@ def test_four_hosts_of_which_one_is_slow_and_links_that_merely_vary(dgx: dict[st
     slow_host(reports, facts)
     four = [{**report, "gbytes_per_s": report["gbytes_per_s"][:4]} for report in reports[:4]]
 
-    assert [(finding.node, finding.status) for finding in examine.links(four)] == [(2, "fail")]
+    assert [(finding.node, finding.status) for finding in examine_links.links(four)] == [(2, "fail")]
 
     rates = iter([1.6, 0.5, 1.1, 0.7, 2.4, 0.4, 1.9, 0.6, 1.2, 0.8, 2.9, 0.5, 1.4, 0.9, 2.2])
     for a in range(NODES):
         for b in range(a + 1, NODES):
             reports[a]["gbytes_per_s"][b] = reports[b]["gbytes_per_s"][a] = next(rates)
 
-    assert list(examine.links(reports)) == []
+    assert list(examine_links.links(reports)) == []
+
+
+def test_of_a_job_that_came_to_nothing_there_is_what_each_node_said_before(dgx: dict[str, Any]) -> None:
+    reports, facts = sound(dgx)
+    set_in("report.versions.torch", "2.14.1")(reports, facts)
+    early = [{key: report[key] for key in ("rank", "node", "local_rank", "host", "versions", "disks")} for report in reports]
+
+    assert [(found.node, found.check) for found in examine.examine(early, facts)] == [(2, "versions")]
+    assert [check for check in findings.CHECKS if not findings.seen(check, early[0], facts[0])] == [
+        "clock", "ports", "mtu", "speed", "links",
+    ]  # fmt: skip

@@ -42,7 +42,7 @@ def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes)
     for number, host in enumerate(nodes.hosts):
         nodes.bridge(host, "docker0", "172.17.0.1/16")
         nodes.second_link(host, "aaa0", f"10.88.0.{number + 1}/24", bridge=f"apart{number}")  # all in one subnet, none connected
-        host.run(("mount", "--bind", str(_hosts_file(nodes, host.name)), "/etc/hosts"), check=True, cwd="/")
+        host.run(("mount", "--bind", str(nodes.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
 
     found = told(nodes.run(SUM))
 
@@ -53,18 +53,8 @@ def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes)
     assert nodes.output == [f"6 eth0 {nodes.hosts[0].address}"] * 3
 
 
-def _hosts_file(nodes: Nodes, name: str) -> object:
-    """As Debian writes it: the own name is 127.0.1.1."""
-    path = nodes.folder / f"hosts-{name}"
-    path.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
-    return path
-
-
 def test_ipv6_only(nodes: Nodes) -> None:
-    for number, host in enumerate(nodes.hosts):
-        nodes.ip(host, f"address delete {host.address}/24 dev eth0", f"address add fd00:77::{number + 1}/64 dev eth0 nodad")
-        path = _hosts_file(nodes, host.name)
-        host.run(("mount", "--bind", str(path), "/etc/hosts"), check=True, cwd="/")
+    nodes.only_ipv6()
 
     found = told(nodes.run(SUM))
 

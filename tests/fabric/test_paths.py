@@ -1,0 +1,48 @@
+"""Ports behind a firewall and packets that the way loses: seen by doctor's job on real hosts, named by its comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import examine
+from tests.fabric.conftest import ROOT
+
+if TYPE_CHECKING:
+    from launcher.findings import Finding
+    from tests.fabric.conftest import Nodes
+
+DOCTOR = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "train")!r})
+import doctor
+sys.argv = ["doctor.py", "--seconds", "0.1"]
+sys.exit(doctor.main())
+"""
+
+
+def examined(nodes: Nodes) -> dict[tuple[int, str], Finding]:
+    """What is wrong by what doctor's job says on these hosts, by node and check."""
+    nodes.run(DOCTOR, env={"PYTHONDONTWRITEBYTECODE": "1"})
+    reports: dict[int, dict[str, Any]] = {}
+    for line in nodes.output:
+        told = json.loads(line.partition("doctor: ")[2])
+        reports.setdefault(told["rank"], {}).update(told)
+    found = examine.examine([reports[rank] for rank in sorted(reports)], {})
+    return {(finding.node, finding.check): finding for finding in found}
+
+
+def test_with_ipv6_only_a_firewall_and_a_path_that_loses_large_packets_are_named(nodes: Nodes) -> None:
+    nodes.only_ipv6()
+    _, behind, narrow = nodes.hosts
+    closed = f"10000-{int(Path('/proc/sys/net/ipv4/ip_local_port_range').read_text().split()[0]) - 1}"
+    behind.run(("ip", "-6", "rule", "add", "ipproto", "tcp", "sport", closed, "blackhole"), check=True)  # drops its answers
+    narrow.run(("ip", "-netns", narrow.switch, "link", "set", narrow.name, "mtu", "1400"), check=True)
+
+    found = examined(nodes)
+
+    assert {key: finding.status for key, finding in found.items()} == {(1, "ports"): "fail", (2, "mtu"): "fail"}
+    assert found[1, "ports"].reason == f"TCP ports {closed} do not open from n1, n3 (no answer: a firewall drops them)"
+    lost = "packets over 1400 bytes are lost, though interfaces take 1500, between it and n1, n2; TCP stalls"
+    assert found[2, "mtu"].reason == lost

@@ -1,0 +1,282 @@
+"""What passes between hosts: which ports open, and how large a packet arrives whole. Needs a store, no process group, no root.
+
+Every node answers at a few ports of its own, and tries all others' at once. A connection shows that the port is open; full
+segments over it, that the path takes what the interfaces promise. Datagrams that must not be fragmented show how much it takes:
+a large one goes ahead of a small one, so that a slow host is not mistaken for a lost packet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import random
+import selectors
+import socket
+import struct
+import threading
+import time
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+_FIRST = 10_000
+_MEET_S = 120.0
+_QUIET_S = 4.0
+"""No connection came or ended for so long: longer than the retransmission of two lost SYNs."""
+
+_MTUS = (9216, 9000, 8950, 8900, 8500, 4096, 2044, 1500, 1480, 1460, 1450, 1440, 1420, 1400, 1380, 1350, 1320, 1280, 1024, 576)
+"""Of Ethernet, IPoIB, and of the usual tunnels in them."""
+
+_SMALL = 100
+_TRIES, _PROOFS, _TRY_S = 6, 4, 1.0
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PROBE = 10, 23, 3
+_IP_MTU, _IPV6_MTU = 14, 24
+_HEADER = struct.Struct("!II")
+
+
+class Peer(NamedTuple):
+    """Where another node answers."""
+
+    node: int
+    address: str
+    mtu: int
+    ports: dict[str, int]
+    """By the range that each stands for."""
+
+    udp: int
+
+
+def ranges() -> dict[str, range]:
+    """Where ports are taken from: for rendezvous outside of what the kernel gives away, for gloo and NCCL inside."""
+    low, high = 32_768, 60_999
+    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        low, high = map(int, file.read().split())
+    middle = (_FIRST + low) // 2
+    borders = [(_FIRST, middle), (middle, low), (low, high + 1), (high + 1, 65_536)]
+    return {f"{first}-{end - 1}": range(first, end) for first, end in borders if first < end}
+
+
+class Answerer:
+    """Full segments at a port of each range, and an echo of the head of each datagram; in a thread, until `close`."""
+
+    def __init__(self, address: str) -> None:
+        family = _family(address)
+        self._selector = selectors.DefaultSelector()
+        self.ports: dict[str, int] = {}
+        for name, among in ranges().items():
+            for port in random.sample(among, min(50, len(among))):
+                try:
+                    sock = socket.create_server((address, port), family=family, backlog=1024)
+                except OSError:
+                    continue  # taken
+                sock.setblocking(False)
+                self._selector.register(sock, selectors.EVENT_READ, True)
+                self.ports[name] = port
+                break
+        datagrams = socket.socket(family, socket.SOCK_DGRAM)
+        datagrams.bind((address, 0))
+        datagrams.setblocking(False)
+        self._selector.register(datagrams, selectors.EVENT_READ, False)
+        self.udp = int(datagrams.getsockname()[1])
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="paths")
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select(0.1):
+                assert isinstance(key.fileobj, socket.socket)
+                with contextlib.suppress(OSError):  # whoever it was is gone
+                    if key.data:
+                        _send_segments(key.fileobj.accept()[0])
+                    else:
+                        said, whom = key.fileobj.recvfrom(65_535)
+                        key.fileobj.sendto(said[: _HEADER.size], whom)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._closing = True
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+
+def _send_segments(sock: socket.socket) -> None:
+    """Packets as large as the connection allows, one by one: a card that splits large sends would hide what the path does."""
+    with sock:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        for _ in range(3):
+            sock.send(bytes(segment))
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def own_address(master: str) -> str:
+    """From which address of ours packets to the master leave; on the master it is the master's."""
+    info = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(info[0], socket.SOCK_DGRAM) as sock:
+        sock.connect(info[4])  # asks for the route; sends nothing
+        return str(sock.getsockname()[0])
+
+
+def route_mtu(sock: socket.socket) -> int:
+    """What the kernel takes the way to the peer of a connected socket to be."""
+    if sock.family == socket.AF_INET6:
+        return sock.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
+    return sock.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+
+
+def look(store: Any, node: int, nodes: int, master: str) -> dict[str, Any]:
+    """Try all other nodes; called once per node, by all of them.
+
+    Returns `address`, `mtu`; `blocked`: [node, range of ports, why] of each that did not open; and `narrow`: [node, bytes that
+    pass or None, bytes that should] of each path that takes less than both ends' interfaces.
+    """
+    address = own_address(master)
+    addresses = _tell_all(store, "address", node, nodes, address)
+    others = {other: at for other, at in enumerate(addresses) if at != address}
+    answerer = Answerer(address)
+    try:
+        mtu = _mtu_towards(others)
+        about = {"mtu": mtu, "ports": answerer.ports, "udp": answerer.udp}
+        told = _tell_all(store, "ports", node, nodes, about)
+        peers = [Peer(other, at, **told[other]) for other, at in others.items()]
+        found = {"address": address, "mtu": mtu, "blocked": blocked(peers), "narrow": narrow(peers, mtu)}
+        _tell_all(store, "tried", node, nodes, True)
+    finally:
+        answerer.close()
+    return found
+
+
+def _tell_all(store: Any, what: str, node: int, nodes: int, value: Any) -> list[Any]:
+    """Every node's value, by node."""
+    store.set(f"paths/{what}/{node}", json.dumps(value))
+    names = [f"paths/{what}/{other}" for other in range(nodes)]
+    store.wait(names, timedelta(seconds=_MEET_S))
+    return [json.loads(store.get(name)) for name in names]
+
+
+def _mtu_towards(others: dict[int, str]) -> int:
+    for address in others.values():
+        with contextlib.suppress(OSError), socket.socket(_family(address), socket.SOCK_DGRAM) as sock:
+            sock.connect((address, 9))
+            return route_mtu(sock)
+    return 0
+
+
+def blocked(peers: list[Peer]) -> list[tuple[int, str, str]]:
+    """Ports that do not open, or over which full segments do not come: (node, range, why)."""
+    selector = selectors.DefaultSelector()
+    found: dict[tuple[int, str], str] = {}
+    for peer in peers:
+        for name, port in peer.ports.items():
+            sock = socket.socket(_family(peer.address), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            problem = sock.connect_ex((peer.address, port))
+            if problem not in (0, errno.EINPROGRESS):
+                found[peer.node, name] = _why(problem)
+                sock.close()
+                continue
+            found[peer.node, name] = "no answer"
+            selector.register(sock, selectors.EVENT_WRITE, (peer.node, name))
+    last = time.monotonic()
+    while selector.get_map() and time.monotonic() - last < _QUIET_S:
+        for key, _ in selector.select(0.5):
+            last = time.monotonic()
+            assert isinstance(key.fileobj, socket.socket)
+            said = _step(selector, key.fileobj, key)
+            if said is not None:
+                found[key.data] = said
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    selector.close()
+    return [(node, name, why) for (node, name), why in found.items() if why]
+
+
+def _step(selector: selectors.BaseSelector, sock: socket.socket, key: selectors.SelectorKey) -> str | None:
+    """Go on with one connection; what is known of it now, empty where it is as it should be."""
+    if key.events == selectors.EVENT_WRITE:
+        problem = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not problem:
+            selector.modify(sock, selectors.EVENT_READ, key.data)
+            return "stalled"  # until its end has come
+    else:
+        try:
+            problem = 0
+            if sock.recv(1 << 16):
+                return None
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            problem = error.errno or errno.EIO
+    selector.unregister(sock)
+    sock.close()
+    return _why(problem) if problem else ""
+
+
+def _why(problem: int) -> str:
+    known = {errno.ECONNREFUSED: "refused", errno.ETIMEDOUT: "no answer"}
+    return known.get(problem) or errno.errorcode.get(problem, str(problem))
+
+
+class _Probe:
+    """Datagrams to one peer, none of which may be fragmented."""
+
+    def __init__(self, peer: Peer, own_mtu: int) -> None:
+        self.peer, self.expected = peer, min(own_mtu, peer.mtu, 65_535)
+        self.passed = self.tries = self.proofs = 0
+        self.due = 0.0
+        self.sock = socket.socket(_family(peer.address), socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        six = self.sock.family == socket.AF_INET6
+        self._headers = 48 if six else 28
+        level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if six else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
+        self.sock.setsockopt(level, option, _PROBE)
+        self.sock.connect((peer.address, peer.udp))
+
+    @property
+    def done(self) -> bool:
+        """Whether all is known, or nothing will be."""
+        return self.passed >= self.expected or self.proofs >= _PROOFS or self.tries > _TRIES
+
+    def send(self) -> None:
+        """A large one ahead of a small one; from the second time on, those of all usual sizes."""
+        self.tries += 1
+        self.due = time.monotonic() + _TRY_S
+        sizes = [self.expected] + [size for size in _MTUS if _SMALL < size < self.expected] * (self.tries > 1)
+        for size in [*sizes, _SMALL]:
+            with contextlib.suppress(OSError):  # larger than our own interface takes, or a refusal of one before it
+                self.sock.send(_HEADER.pack(self.tries, size).ljust(size - self._headers, b"\0"))
+
+    def receive(self) -> None:
+        """Take one answer."""
+        with contextlib.suppress(OSError, struct.error):
+            number, size = _HEADER.unpack(self.sock.recv(64))
+            self.passed = max(self.passed, size)
+            if size == _SMALL and number == self.tries:
+                self.proofs += 1
+                self.due = time.monotonic()
+
+
+def narrow(peers: list[Peer], own_mtu: int) -> list[tuple[int, int | None, int]]:
+    """Paths that take less than both ends' interfaces: (node, bytes that pass, bytes that should); None: no datagram passes."""
+    probes = [_Probe(peer, own_mtu) for peer in peers]
+    selector = selectors.DefaultSelector()
+    for probe in probes:
+        selector.register(probe.sock, selectors.EVENT_READ, probe)
+    waiting = list(probes)
+    while waiting:
+        now = time.monotonic()
+        for probe in waiting:
+            if probe.due <= now:
+                probe.send()
+        for key, _ in selector.select(max(0.0, min(probe.due for probe in waiting) - now)):
+            key.data.receive()
+        waiting = [probe for probe in waiting if not probe.done]
+    for probe in probes:
+        probe.sock.close()
+    selector.close()
+    return [(it.peer.node, it.passed or None, it.expected) for it in probes if it.passed < it.expected]
