@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 T = TypeVar("T")
+_FEW_PAIRS = 3
+"""Of so few none is the usual one."""
 
 
 def ports(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
@@ -111,7 +113,8 @@ def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     for node in bad:
         reason = f"{usual[node]:.3g} GB/s with most hosts; a host's median is {middle:.3g}"
         yield Finding(node, "links", "fail", reason, "its cable, port or NIC: see ethtool, and the switch's error counters")
-    slow, middle = _far_below({(a, b): rate for (a, b), rate in pairs.items() if not {node_of[a], node_of[b]} & set(bad)})
+    others = {(a, b): rate for (a, b), rate in pairs.items() if not {node_of[a], node_of[b]} & set(bad)}
+    slow, middle = _far_below(others) if len(others) > _FEW_PAIRS else ([], 0.0)
     for a, b in slow:
         reason = f"{pairs[a, b]:.3g} GB/s to {hosts[node_of[b]]}, {pairs[a, b] / middle:.0%} of the median pair"
         yield Finding(node_of[a], "links", "warn", reason, "the path between these two: a link between their switches")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher import quarantine
+from tests.fabric.conftest import Nodes
 from tests.testbed import SlurmOptions, fixtures
 
 if TYPE_CHECKING:
     from tests.conftest import Cli
+    from tests.testbed.testbed import Testbed
 
 FASTER = ("--seconds", "0.2")
 
@@ -33,35 +37,68 @@ def test_this_machine_is_examined(distlaunch: Cli) -> None:
     assert events[0]["nics"][0]["name"] == "lo"
 
 
+def spoil(testbed: Testbed, folder: Path) -> None:
+    """n1 stays sound, the others have one fault after another."""
+    nodes = Nodes(testbed, folder)
+    for number, host in enumerate(testbed.hosts):
+        nodes.second_link(host, "rail0", f"10.99.0.{number + 1}/24", bridge="rail")
+    _, n2, n3, n4 = testbed.hosts
+    n2.run(("ip", "link", "set", "eth0", "mtu", "1400"), check=True)
+    n2.run(("ip", "-netns", n2.switch, "link", "set", "n2rail0", "down"), check=True)
+    n3.slow_link(rate_kbit=40_000)
+    n4.private_folder(Path("/dev/shm"), size_bytes=64 << 20)
+    n4.fill(Path("/dev/shm"))
+    for process in n4.processes():
+        resource.prlimit(process.pid, resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
+    late = "import time\nthe_time = time.time\ntime.time = lambda: the_time() - 300\n"
+    (version,) = (path for path in importlib.metadata.files("torch") or () if str(path) == "torch/version.py")
+    text = Path(str(version.locate())).read_text()
+    for host, spoilt in ((n3, text + late), (n4, text + "__version__ = '2.1.0'\n")):
+        path = folder / f"version-{host.name}.py"
+        path.write_text(spoilt)
+        host.run(("mount", "--bind", str(path), str(version.locate())), check=True, cwd="/")
+
+
 @pytest.mark.slurm
-def test_slow_link_full_shm_and_odd_mtu_are_named_and_their_hosts_left_out_later(distlaunch: Cli) -> None:
+def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distlaunch: Cli) -> None:
     distlaunch.write(".config/distlaunch/config.toml", '[clusters.lab]\nbackend = "slurm"\n')
     with fixtures.make(4, slurm=SlurmOptions()) as testbed:
         env: dict[str, str | None] = {
             key: value for key, value in testbed.slurm.env().items() if key.startswith(("SLURM", "PATH"))
         }
-        testbed.hosts[2].slow_link(rate_kbit=40_000)
-        testbed.hosts[1].run(("ip", "link", "set", "eth0", "mtu", "1400"), check=True)
-        testbed.hosts[3].private_folder(Path("/dev/shm"), size_bytes=64 << 20)
-        testbed.hosts[3].fill(Path("/dev/shm"))
+        spoil(testbed, distlaunch.folder)
 
         done = distlaunch("doctor", "--on", "lab", "--nodes", "4", *FASTER, "--quarantine", env=env, timeout_s=200)
 
         assert done.exit_code == 1, done.stderr
         rows = {row.split()[0]: row.split()[2:] for row in done.stdout.splitlines() if re.match(r"n\d ", row)}
         head = done.stdout.splitlines()[0].split()[2:]
-        marks = {host: dict(zip(head, row, strict=True)) for host, row in rows.items()}
-        assert (marks["n3"]["LINKS"], marks["n4"]["DISK"], marks["n2"]["NETWORK"]) == ("FAIL", "FAIL", "warn")
-        assert (marks["n1"]["LINKS"], marks["n2"]["LINKS"], marks["n1"]["DISK"]) == ("OK", "OK", "OK")
+        marks = {host: {check: mark for check, mark in zip(head, row, strict=True) if mark != "OK"} for host, row in rows.items()}
+        for found in marks.values():
+            found.pop("SPEED", None)  # their processors are everybody's
+        assert marks == {
+            "n1": {},
+            "n2": {"NETWORK": "FAIL"},
+            "n3": {"CLOCK": "FAIL", "LINKS": "FAIL"},
+            "n4": {"VERSIONS": "FAIL", "DISK": "FAIL", "LIMITS": "warn"},
+        }
+        told = (
+            "n2: network: eth0 has MTU 1400, elsewhere 1500",
+            "n2: network: rail0 is down, elsewhere it is up",
+            "n3: clock: clock 300.0 s behind the others",
+            "n4: versions: torch 2.1.0, where most nodes have",
+            "n4: disk: /dev/shm: No space left on device",
+            "n4: limits: locked memory 64 KiB",
+        )
+        assert [line for line in told if line not in done.stdout] == []
         assert re.search(r"FAIL  n3: links: [\d.]+ GB/s with most hosts", done.stdout)
-        assert "FAIL  n4: disk: /dev/shm: No space left on device" in done.stdout
-        assert "eth0 has MTU 1400, elsewhere 1500" in done.stdout
 
-        after = distlaunch("run", "--on", "lab", "--nodes", "2", "--log-ranks", "all", "reduce.py", env=env)
+        after = distlaunch("run", "--on", "lab", "--nodes", "1", "--log-ranks", "all", "reduce.py", env=env)
         assert after.exit_code == 0, after.stderr
-        assert {re.search(r" on (n\d)", line)[1] for line in after.stdout.splitlines() if " on n" in line} == {"n1", "n2"}  # type: ignore[index]
-        assert "leaving out n3, n4" in after.stderr or "leaving out n4, n3" in after.stderr
-        assert distlaunch("doctor", "--on", "lab", "--release", "n3", env=env).stdout.strip() == "left out of lab: n4"
+        assert {re.search(r" on (n\d)", line)[1] for line in after.stdout.splitlines() if " on n" in line} == {"n1"}  # type: ignore[index]
+        assert set(re.search(r"leaving out (.*):", after.stderr)[1].split(", ")) == {"n2", "n3", "n4"}  # type: ignore[index]
+        left = distlaunch("doctor", "--on", "lab", "--release", "n3", "--release", "n2", env=env).stdout.strip()
+        assert left == "left out of lab: n4"
 
 
 @pytest.mark.parametrize(

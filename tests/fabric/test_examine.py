@@ -103,6 +103,8 @@ FROM_TWO = [(other, one) for one, other in TO_TWO]
         (set_in("facts.hcas.3.state", "DOWN"), "network", "fail", "mlx5_4 is DOWN at 0 Gb/s, elsewhere it has 400"),
         (set_in("facts.hcas.3.rate_gbps", 200.0), "network", "fail", "mlx5_4 is ACTIVE at 200 Gb/s"),
         (set_in("facts.nics.-1.mtu", 9000), "network", "warn", "ens6f1 has MTU 9000, elsewhere 1500"),
+        (set_in("facts.nics.-1.up", False), "network", "fail", "ens6f1 is down, elsewhere it is up"),
+        (set_in("facts.nics.-1.addresses", []), "network", "fail", "ens6f1 has no address, elsewhere it is up"),
         (set_in("facts.notes", ["something"]), "network", "warn", "something"),
         (
             paths("blocked", TO_TWO, "32768-60999", "refused"),
