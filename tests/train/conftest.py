@@ -13,7 +13,7 @@ from typing import Callable, Iterator
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "train"
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))  # as python itself does for a script's folder
