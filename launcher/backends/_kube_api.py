@@ -10,7 +10,9 @@ import logging
 import os
 import re
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -28,6 +30,8 @@ _CONNECTIONS = 256
 _BLOCK_BYTES = 1 << 18
 
 MERGE = "application/merge-patch+json"
+
+_login = Lock()
 
 
 class ApiError(Exception):
@@ -109,15 +113,21 @@ class Cluster:
                 raise ApiError(403, said) from error
             raise UnreachableError(f"pod {pod}: {said}") from error
 
+    def _credentials(self) -> dict[str, str]:
+        """Headers; a login plugin is run again when what it gave has expired, by one thread."""
+        with _login, _complaints() as complaints:
+            found = {auth["key"]: auth["value"] for auth in self._configuration.auth_settings().values()}
+        if complaints:
+            raise UnreachableError(f"the login plugin failed: {complaints[-1]}")
+        return found
+
     def _send(
         self, method: str, path: str, body: Any, query: Any, content: str, *, stream: bool, answer_s: float = _ANSWER_S
     ) -> Any:
         import urllib3
 
         url = self._configuration.host + path + ("?" + urlencode(query) if query else "")
-        headers = {"Accept": "application/json, */*", "User-Agent": "distlaunch"}
-        for auth in self._configuration.auth_settings().values():
-            headers[auth["key"]] = auth["value"]
+        headers = {"Accept": "application/json, */*", "User-Agent": "distlaunch", **self._credentials()}
         data = None
         if body is not None:
             data, headers["Content-Type"] = json.dumps(body).encode(), content
@@ -180,11 +190,29 @@ def _load(config: Any, path: str, context: str, configuration: Any) -> tuple[str
     if context and context not in names:
         raise SpecError(f"no context {context!r} in {path!r}", hint="known: " + ", ".join(names))
     chosen = next((item for item in contexts if item["name"] == context), current)
+    where = f"kubeconfig {path!r}, context {chosen['name']!r}"
     try:
-        config.load_kube_config(path, context or None, configuration, persist_config=False)
+        with _complaints() as complaints:
+            config.load_kube_config(path, context or None, configuration, persist_config=False)
     except Exception as error:
-        raise SpecError(f"kubeconfig {path!r}, context {chosen['name']!r}: {_plain(error)}") from error
+        raise SpecError(f"{where}: {_plain(error)}") from error
+    if complaints:
+        raise BackendUnavailableError(f"{where}: its login plugin failed: {complaints[-1]}", hint="log in to the cluster again")
     return chosen["context"].get("namespace", ""), chosen["name"]
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """What the client library logs of login plugins, where it should raise."""
+    found: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: found.append(_line(record.getMessage()))  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield found
+    finally:
+        root.removeHandler(handler)
 
 
 def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
@@ -239,8 +267,11 @@ def _plain(error: BaseException) -> str:
     inner = getattr(error, "reason", None) or (error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None)
     if isinstance(inner, Exception):
         return _plain(inner)
-    text = " ".join(str(error).split())
-    return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): ", "", text) or type(error).__name__
+    return _line(str(error)) or type(error).__name__
+
+
+def _line(text: str) -> str:
+    return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): |^exec: ", "", " ".join(text.split()))
 
 
 def _read(path: str) -> str:

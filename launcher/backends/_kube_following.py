@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DOING = "to watch the run"
 _WATCH_S = 290
+_SILENT_S = 90
+"""The API server says something every minute: a watch that is silent for so long is dead."""
+
 _RETRY_S = (0.5, 5.0)
 _FILES_PER_NODE = 3
 """The stream as it is written and as it is read, and a connection."""
@@ -111,7 +114,7 @@ class Following:
         """Changes as they come; returns the version to go on from, or nothing when all must be listed again."""
         query = {**self._selector(), "watch": "true", "resourceVersion": version, "timeoutSeconds": _WATCH_S}
         query["allowWatchBookmarks"] = "true"
-        response = self._cluster.open(self._path(), query, silent_s=_WATCH_S + 30)
+        response = self._cluster.open(self._path(), query, silent_s=_SILENT_S)
         try:
             for lines in api.blocks(response):
                 if self._stop.is_set():

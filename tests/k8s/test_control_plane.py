@@ -179,6 +179,39 @@ def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(user: User, option
     wait_until("nothing to be left", lambda: not user.left())
 
 
+PLUGINS = {
+    "works": ('echo \'{head}, "status": {{"token": "{token}"}}}}\'', 0, ""),
+    "fails": ("echo you are not logged in >&2; exit 1", 3, "its login plugin failed: process returned 1. you are not logged in"),
+    "prints no JSON": ("echo hello", 3, "its login plugin failed: failed to decode process output"),
+    "is missing": ("", 3, "its login plugin failed: [Errno 2] No such file or directory"),
+    "gives an old token": ('echo \'{head}, "status": {{"token": "old", {expired}}}}}\'', 3, "have expired"),
+}
+"""Shell lines of login plugins, exit code and words of a submission."""
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_login_plugin_is_run_and_one_that_fails_is_one_clear_error(user: User, plugin: str) -> None:
+    line, exit_code, words = PLUGINS[plugin]
+    config = yaml.safe_load(user.kubeconfig.read_text())
+    token = config["users"][0]["user"].pop("token")
+    version = "client.authentication.k8s.io/v1"
+    head = f'{{"apiVersion": "{version}", "kind": "ExecCredential"'
+    expired = '"expirationTimestamp": "2020-01-01T00:00:00Z"'
+    login = user.write("login", "#!/bin/sh\n" + line.format(head=head, token=token, expired=expired) + "\n")
+    login.chmod(0o700)
+    command = str(login) if line else "/nonexistent/login"
+    config["users"][0]["user"] = {"exec": {"apiVersion": version, "command": command, "interactiveMode": "Never"}}
+    user.write("login.kubeconfig", yaml.dump(config))
+
+    done = user("k8s", "--detach", "--kubeconfig", "login.kubeconfig", "x.py")
+
+    assert done.exit_code == exit_code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("error[") == int(exit_code != 0)
+    assert "ERROR:root" not in done.stderr
+    user.kube.kubectl("delete", "jobs", "--all", "-n", user.namespace)
+
+
 def test_without_a_kubeconfig_it_says_where_it_looked(user: User) -> None:
     done = user("k8s", "x.py", env={"KUBECONFIG": None})
 
