@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Tuple
 
 if TYPE_CHECKING:
+    import argparse
+
     from .job import Job
 
 
@@ -24,6 +24,9 @@ def main() -> None:
 
         host.main(sys.argv[2:])
         return
+    import argparse  # only here: with `dataclasses` it takes longer than all else that a fork server or a call needs
+    from dataclasses import replace
+
     parser = argparse.ArgumentParser(prog="agent.pyz", description="Starts the workers of one node of a distlaunch run.")
     parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
     where = parser.add_mutually_exclusive_group(required=True)

@@ -1,7 +1,7 @@
-"""A host as the launcher reaches it over SSH: one call per connection, `python agent.pyz host CALL`, its answer on stdout.
+"""A host as the launcher reaches it over SSH: `python agent.pyz host CALL`, or a conversation, its answers on stdout.
 
-What a login shell prints comes before the answer, so that begins with a mark: a line of `ANSWER` and JSON. The request is one
-line of JSON on stdin, or in arguments where the answer is a stream.
+What a login shell prints comes before an answer, so that begins with a mark: a line of `ANSWER` and JSON. In a conversation each
+request is a line of JSON on stdin, until that ends: one login and one Python for all that starting a run asks of a host.
 """
 
 from __future__ import annotations
@@ -27,14 +27,30 @@ def main(argv: List[str]) -> None:
     if call == "signal":
         answer(host_run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
         return
-    calls = {"preflight": host_checks.preflight, "files": host_run.unpack, "start": host_run.start, "runs": host_run.runs}
-    try:
-        answer(calls[call](json.loads(sys.stdin.buffer.readline())))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        answer({"problem": f"{where}{error.strerror or error}"})
-    except host_run.HostError as error:
-        answer({"problem": str(error)})
+    if call == "converse":
+        converse(json.loads(sys.stdin.buffer.readline()))
+        return
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal and converse are known")
+
+
+def converse(request: Request) -> None:
+    """Answer this request and those that follow on stdin; whatever goes wrong is an answer, too: `{"problem": ...}`."""
+    calls = {
+        "preflight": host_checks.preflight,
+        "files": host_run.unpack,
+        "start": host_run.start,
+        "reach": host_run.reach,
+        "runs": host_run.runs,
+    }
+    while request:
+        try:
+            answer(calls[request["call"]](request))
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            answer({"problem": f"{where}{error.strerror or error}"})
+        except host_run.HostError as error:
+            answer({"problem": str(error)})
+        request = json.loads(sys.stdin.buffer.readline() or b"null")
 
 
 def answer(value: Request) -> None:

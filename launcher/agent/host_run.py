@@ -27,27 +27,42 @@ class HostError(Exception):
     """What a person has to know: the call cannot be done here."""
 
 
+class _Rest:
+    """So many bytes of stdin, as a file."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def read(self, size: int = -1) -> bytes:
+        data = sys.stdin.buffer.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def skip(self) -> None:
+        while self.read(1 << 20):
+            pass
+
+
 def unpack(request: Request) -> Request:
-    """The tar that follows the request on stdin, or lies in `tar`, as the snapshot of that digest; the folder appears whole."""
+    """The tar that follows the request on stdin, as the snapshot of that digest; the folder appears whole."""
     base = os.path.expanduser(request["dir"])
     target = os.path.join(base, "snapshots", request["digest"])
     temporary = f"{target}.{os.getpid()}.new"
+    source = _Rest(request["bytes"])
     try:
         os.makedirs(temporary, mode=0o700)
-        source: Any = open(request["tar"], "rb") if request.get("tar") else sys.stdin.buffer  # noqa: SIM115 - closed below
-        with source, tarfile.open(fileobj=source, mode="r|*") as tar:
+        with tarfile.open(fileobj=source, mode="r|*") as tar:  # type: ignore[call-overload]  # it reads, nothing else
             if hasattr(tarfile, "tar_filter"):  # Python 3.12 and security releases of older ones
                 tar.extractall(temporary, filter="tar")
             else:
                 tar.extractall(temporary)  # noqa: S202 - our own launcher packed it
         with contextlib.suppress(OSError):  # somebody else was faster
             os.rename(temporary, target)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError) as error:
         raise HostError(f"the files did not arrive whole: {error}") from error
     finally:
+        source.skip()
         shutil.rmtree(temporary, ignore_errors=True)
-        if request.get("tar"):
-            os.unlink(request["tar"])
     _forget_old(os.path.join(base, "snapshots"))
     return {"unpacked": target}
 
@@ -67,37 +82,36 @@ def start(request: Request) -> Request:
     endpoint = os.path.join(own, "rendezvous.json")
     already = identity_of(folder, rank)
     if already is not None and host_checks.alive(already):
-        known = {} if request.get("candidates") else _told(endpoint, own, already)
+        known = {} if request.get("reached") else _told(endpoint, own, already)
         return {**known, "running": True, "agent": already, "folder": folder, "work": already["work"]}
     with contextlib.suppress(FileNotFoundError):
         os.unlink(endpoint)
-    reached = _reach(request)
     os.makedirs(own, mode=0o700, exist_ok=True)
-    workers = str(request["workers"])
+    workers, reached = str(request["workers"]), request.get("reached")
     job = dict(request["job"], folder=folder, workers=int(workers) if workers.isdigit() else workers)
     job["cwd"] = _working_folder(request)
-    job["rendezvous"] = {"addr": reached["addr"], "port": request["port"]} if reached else {"file": endpoint}
-    if not reached and request.get("addr"):
+    job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
+    if request.get("addr"):
         job["master_addr"] = request["addr"]
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
-    identity = _spawn(request, own, job["cwd"], [sys.argv[0], "--spec", spec, "--node-rank", str(rank)])
-    identity["work"] = job["cwd"]
+    identity = _spawn(request, own, job["cwd"], [os.path.abspath(sys.path[0]), "--spec", spec, "--node-rank", str(rank)])
+    identity.update(work=job["cwd"], reached=reached)
     _write(os.path.join(own, "started.json"), json.dumps(identity))
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
     return {**answer, "agent": identity, "folder": folder, "work": job["cwd"]}
 
 
-def _reach(request: Request) -> Optional[Request]:
-    """Which of node 0's addresses this host reaches, each one tried; None on node 0 itself."""
-    if not request.get("candidates"):
-        return None
+def reach(request: Request) -> Request:
+    """Which of node 0's addresses this host reaches, each one tried."""
+    already = identity_of(request["folder"], int(request["node_rank"]))
+    if already is not None and host_checks.alive(already) and already.get("reached"):
+        return {"tried": {already["reached"]: True}}
     port = int(request["port"])
-    tried = {address: net.first_reachable([address], port) is not None for address in request["candidates"]}
-    good = [address for address, ok in tried.items() if ok]
-    if not good:
-        raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(tried)}")
-    return {"addr": good[0], "tried": tried}
+    found = net.reached(request["candidates"], port)
+    if not found:
+        raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(request['candidates'])}")
+    return {"tried": {address: address in found for address in request["candidates"]}}
 
 
 def _working_folder(request: Request) -> str:

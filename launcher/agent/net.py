@@ -56,14 +56,18 @@ def resolve(name: str) -> List[str]:
         return []
 
 
-def first_reachable(addresses: Sequence[str], port: int) -> Optional[str]:
-    """The best of the addresses at which something accepts a connection to `port`, all tried at once; None: none within 2 s."""
+def reached(addresses: Sequence[str], port: int) -> List[str]:
+    """Those of the addresses at which something accepts a connection to `port`, all tried at once; 2 s are given to them."""
     from . import reach
 
-    reached = {
-        target.address for target in reach.attempt([reach.Target(0, it, port, b"") for it in addresses], limit_s=_CONNECT_S)
-    }
-    return next((address for address in addresses if address in reached), None)
+    targets = [reach.Target(0, address, port, b"") for address in addresses]
+    found = {target.address for target in reach.attempt(targets, limit_s=_CONNECT_S)}
+    return [address for address in addresses if address in found]
+
+
+def first_reachable(addresses: Sequence[str], port: int) -> Optional[str]:
+    """The best of the addresses that are reached; None: none is."""
+    return next(iter(reached(addresses, port)), None)
 
 
 def towards(address: str) -> Tuple[Optional[str], Optional[str]]:

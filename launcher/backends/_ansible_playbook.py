@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _LIMIT_S = 1800.0
 _PATIENCE_S = 6.0
 _SSH_ARGS = "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
-_CALL = "distlaunch_host"
-_PHASES = {"Ask the host": "preflight", "Send the files": "files", "Start the agent": "start"}
+_QUIET = ("reach",)
+"""Steps that a person need not see."""
 
 
 def configuration(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
@@ -133,7 +133,12 @@ class Playbook:
         self.problems: dict[str, dict[str, str]] = {}
         self.notes: list[str] = []
         self.choice: dict[str, Any] = {}
+        self.meeting: dict[str, Any] = {}
+        """Where the nodes meet: which host reached which address of node 0, what was chosen, and why."""
+
         self.failure = ""
+        self._report = folder / "report"
+        self._read = 0
         self._waiting: dict[str, float] = {}
         self._phase, self._phase_began, self._said = "", time.monotonic(), 0.0
         self._cancelled = False
@@ -146,12 +151,14 @@ class Playbook:
         try:
             while thread.is_alive():
                 thread.join(0.1)
+                self._follow()
                 self._tell_waits()
         except BaseException:
             self._cancelled = True
             thread.join(15)
             raise
         finally:
+            self._follow()
             self._tidy()
         self._finish_phase()
         if runner.status == "timeout":
@@ -168,7 +175,7 @@ class Playbook:
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
         control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
         _own_folder(os.path.dirname(control))
-        variables = {}
+        variables = {"distlaunch_report": str(self._report)}
         if secrets:
             file = self._folder / "secrets.json"
             storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)
@@ -179,7 +186,7 @@ class Playbook:
             quiet=True,
             # ansible-runner writes its whole environment to a file
             envvars={"PATH": path, **dict.fromkeys(secrets, "")},
-            extravars=variables or None,
+            extravars=variables,
             event_handler=self._event,
             cancel_callback=lambda: self._cancelled,
         )
@@ -188,6 +195,8 @@ class Playbook:
         """Keep Ansible's log alone: what else it leaves may hold more than a person wants to keep."""
         with suppress(OSError):
             (self._folder / "secrets.json").unlink()
+        with suppress(OSError):
+            self._report.unlink()
         for log in sorted((self._folder / "artifacts").glob("*/stdout")):
             with suppress(OSError):
                 os.replace(log, self._folder / "ansible.log")
@@ -200,39 +209,45 @@ class Playbook:
 
     def _event(self, event: dict[str, Any]) -> bool:
         """Take an event of Ansible's; False: it is not to be written to a file."""
-        data = event.get("event_data") or {}
-        kind, host, result = event.get("event", ""), str(data.get("host", "")), data.get("res") or {}
-        if data.get("task_action") == _CALL and kind.startswith("runner_on_"):
-            phase = _PHASES.get(str(data.get("task", "")).rpartition(" : ")[2], "stop")
-            if kind == "runner_on_start":
-                self._enter(phase)
-                self._waiting[host] = time.monotonic()
-            else:
-                self._waiting.pop(host, None)
-                self.answers.setdefault(phase, {})[host] = result
-                problem = result.get("problem") or (result.get("msg") if kind != "runner_on_ok" else None)
-                output.detail(f"{phase}: {host}: {str(problem).strip() if problem else _about(result)}")
-        elif kind in ("runner_on_ok", "runner_on_failed") and isinstance(result.get("problems"), dict):
-            self.problems.update(result["problems"])
-            self.notes += result.get("notes", [])
-            self.choice = result.get("choice", self.choice)
-        if kind in ("runner_on_failed", "runner_on_unreachable"):
+        if event.get("event") in ("runner_on_failed", "runner_on_unreachable"):
+            result = (event.get("event_data") or {}).get("res") or {}
             self.failure = str(result.get("msg") or self.failure).strip()
-            if data.get("task_action") == _CALL and not data.get("ignore_errors"):
-                self.problems.setdefault(host, {"kind": "host", "message": self.failure})
         return False
+
+    def _follow(self) -> None:
+        """Take what the task has reported since."""
+        with suppress(FileNotFoundError), open(self._report, "rb") as file:
+            file.seek(self._read)
+            lines, end, _ = file.read().rpartition(b"\n")
+            self._read += len(lines) + len(end)
+            for line in lines.splitlines():
+                self._take(json.loads(line))
+
+    def _take(self, said: dict[str, Any]) -> None:
+        step = said.get("step", "")
+        if "answer" in said:
+            host, answer = said["host"], said["answer"]
+            self._waiting.pop(host, None)
+            self.answers.setdefault(step, {})[host] = answer
+            output.detail(f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(answer)}")
+        elif step:
+            self._enter(step)
+            self._waiting.update(dict.fromkeys(said["hosts"], time.monotonic()))
+        self.problems.update(said.get("problems", {}))
+        self.notes += said.get("notes", [])
+        self.choice = said.get("choice", self.choice)
+        self.meeting = said.get("meeting", self.meeting)
 
     def _enter(self, phase: str) -> None:
         if phase != self._phase:
             self._finish_phase()
+            self._waiting.clear()
             self._phase, self._phase_began = phase, time.monotonic()
 
     def _finish_phase(self) -> None:
-        if self._phase:
+        if self._phase and self._phase not in _QUIET:
             answers = self.answers.get(self._phase, {})
-            good = sum(
-                not (answer.get("problem") or answer.get("unreachable") or answer.get("failed")) for answer in answers.values()
-            )
+            good = sum(not answer.get("problem") for answer in answers.values())
             took = time.monotonic() - self._phase_began
             output.note(f"{self._phase}: {good} of {len(answers)} host{'s' * (len(answers) != 1)}, {took:.1f} s")
         self._phase = ""

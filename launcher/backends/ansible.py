@@ -316,25 +316,24 @@ def _handle(plan: AnsiblePlan, running: playbook.Playbook) -> Handle:
     hosts = [node.host for node in plan.nodes]
     for host, node in nodes.items():
         started = running.answers["start"][host]
-        node.update(agent=started["agent"], work=started["work"], reached=started.get("reached"))
+        node.update(agent=started["agent"], work=started["work"])
         hosts[node["rank"]] = host
     first = running.answers["start"][running.choice["master"]]
     return {
         "run_dir": str(plan.run_dir),
         "hosts": hosts,
         "nodes": list(nodes.values()),
-        "rendezvous": {"addresses": first["addresses"], "port": first["port"]},
+        "rendezvous": {"addresses": first["addresses"], "port": first["port"], **running.meeting},
     }
 
 
 def _about_master(handle: Handle) -> str:
     """Where the nodes meet, and why there."""
-    reached = [node["reached"]["addr"] for node in handle["nodes"] if node.get("reached")]
-    port, addresses = handle["rendezvous"]["port"], handle["rendezvous"]["addresses"]
-    if not reached:
-        return f"node 0 listens on {addresses[0]} port {port}"
-    counts = ", ".join(f"{address} by {reached.count(address)} of {len(reached)}" for address in dict.fromkeys(reached))
-    return f"node 0 listens on port {port}; the others tried it and reach {counts}"
+    meeting = handle["rendezvous"]
+    if "reason" not in meeting:
+        return f"node 0 listens on {meeting['addresses'][0]} port {meeting['port']}"
+    where = f"{meeting['address']} port {meeting['port']}" if meeting["address"] else f"port {meeting['port']}"
+    return f"node 0 listens on {where}: {meeting['reason']}"
 
 
 def _left_out(running: playbook.Playbook) -> list[str]:

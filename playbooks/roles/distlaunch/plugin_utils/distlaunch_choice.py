@@ -4,42 +4,49 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ansible.plugins.action import ActionBase
-
 _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
 
 
-class ActionModule(ActionBase):
-    """`hosts` in order, `nodes` to use, `least` to be content with, `snapshot_bytes`, `workers` and `gpus_matter`."""
+def choose(found, args):
+    """Problems by host, notes, and the choice, which is None where there are too few hosts.
 
-    def run(self, tmp=None, task_vars=None):
-        """The choice as the fact `distlaunch_choice`; fails with all `problems` when there are too few hosts."""
-        result = super().run(tmp, task_vars)
-        args, hostvars = self._task.args, task_vars["hostvars"]
-        hosts = list(args["hosts"])
-        found = {host: dict(hostvars[host].get("distlaunch_preflight") or {}) for host in hosts}
-        problems, warnings = find_problems(found, args)
-        good = [host for host in hosts if host not in problems][: int(args["nodes"])]
-        result.update(problems=problems, changed=False)
-        if len(good) < int(args["least"]):
-            shown = "; ".join(f"{host}: {problem['message']}" for host, problem in problems.items())
-            return {**result, "failed": True, "msg": f"{len(good)} of {args['nodes']} hosts can take part: {shown}"}
-        copying = {}
-        for host in good:
-            own = hostvars[host].get("distlaunch_shared", True) is False
-            copying.setdefault(host if own else str(found[host]["disk"]), host)
-        choice = {
-            "master": good[0],
-            "others": good[1:],
-            "lacking": [host for host in copying.values() if args["digest"] and not found[host]["has_files"]],
-            "ranks": {host: rank for rank, host in enumerate(good)},
-            "copying": list(copying.values()),
-            "left_out": [host for host in hosts if host not in good],
-        }
-        result["choice"], result["notes"] = choice, warnings
-        result["ansible_facts"] = {"distlaunch_choice": choice}
-        return result
+    `found` are the hosts' facts in order; of `args`: `nodes` to use, `least` to be content with, `digest`, `own_disk`.
+    """
+    problems, notes = find_problems(found, args)
+    good = [host for host in found if host not in problems][: int(args["nodes"])]
+    if len(good) < int(args["least"]):
+        return problems, notes, None
+    copying = {}
+    for host in good:
+        copying.setdefault(host if host in args["own_disk"] else str(found[host]["disk"]), host)
+    choice = {
+        "master": good[0],
+        "others": good[1:],
+        "lacking": [host for host in copying.values() if args["digest"] and not found[host]["has_files"]],
+        "ranks": {host: rank for rank, host in enumerate(good)},
+        "copying": list(copying.values()),
+        "left_out": [host for host in found if host not in good],
+    }
+    return problems, notes, choice
+
+
+def meeting_point(tried):
+    """Which of node 0's addresses each host uses, and why: `tried` has for each host whether it reached each address.
+
+    One that all reach, the best one first; where there is none, each its own. Hosts that reach none are not in it.
+    """
+    candidates = list(dict.fromkeys(address for answers in tried.values() for address in answers))
+    common = next((address for address in candidates if all(answers.get(address) for answers in tried.values())), None)
+    own = {host: next((a for a in candidates if answers.get(a)), None) for host, answers in tried.items()}
+    chosen = {host: common or address for host, address in own.items() if address}
+    counts = ", ".join(f"{a} by {sum(bool(answers.get(a)) for answers in tried.values())}" for a in candidates)
+    reason = f"all {len(tried)} others reach it"
+    if common is None:
+        reason = f"no address is reached by all {len(tried)} others ({counts}): each uses the first that it reaches"
+    elif common != candidates[0]:
+        reason += f" (tried: {counts})"
+    return chosen, common, reason
 
 
 def find_problems(found, args):

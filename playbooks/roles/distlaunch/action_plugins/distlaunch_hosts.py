@@ -1,0 +1,265 @@
+"""Asks all hosts at once over one ssh connection each, from one task: what Ansible's forks would cost for each host is not paid.
+
+`do`: `look` (preflight alone), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run there, or a signal).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible import constants
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import connection_loader
+
+# Ansible does not look for modules of a role's own.
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "plugin_utils"))
+
+import distlaunch_choice
+import distlaunch_session
+
+_FILES_TIMES = 10
+"""How much longer than a question the user's files may take."""
+
+
+class ActionModule(ActionBase):
+    """Arguments are those of the role, see its tasks/ask.yml and defaults."""
+
+    def run(self, tmp=None, task_vars=None):
+        """`answers` by step and host, `choice`, `problems` by host, `notes`; failed where no run could be started."""
+        result = super().run(tmp, task_vars)
+        self._args = args = dict(self._task.args)
+        result.update(changed=False, answers={}, problems={}, notes=[])
+        if self._task.check_mode and args["do"] != "look":
+            return {**result, "skipped": True}
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        self._result, self._lock, self._sessions = result, threading.Lock(), {}
+        self._limit_s = float(args["timeout_s"])
+        with open(args["agent"], "rb") as file:
+            self._agent = file.read()
+        hosts = list(args["hosts"])
+        self._own = {host: self._host_variables(host, task_vars["hostvars"]) for host in hosts}
+        secrets = self._secrets() if args["do"] == "start" else {}
+        try:
+            with ThreadPoolExecutor(len(hosts)) as pool:
+                self._pool = pool
+                found = self._look(hosts)
+                if args["do"] == "start":
+                    self._start(found, secrets)
+                elif args["do"] == "runs":
+                    self._runs(found)
+                else:
+                    self._choose(found)
+        finally:
+            with ThreadPoolExecutor(len(hosts)) as pool:
+                list(pool.map(lambda session: session.close(), self._sessions.values()))
+        if args["do"] != "runs" and result["problems"] and not self._good_enough():
+            said = "; ".join(f"{host}: {problem['message']}" for host, problem in result["problems"].items())
+            result.update(failed=True, msg=said)
+        if args.get("report"):  # it has all of it already
+            result["answers"] = {}
+        return result
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _look(self, hosts):
+        """Every host's facts; those of hosts that do not answer say why."""
+        request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd")}
+        request.update(call="preflight", starts=self._args["do"] == "start")
+        request["agent"] = hashlib.sha256(self._agent).hexdigest()[:24]
+
+        def look(host):
+            python = self._own[host]["python"]
+            argv = self._own[host]["ssh"]
+            if argv is None:
+                connection = self._own[host]["connection"]
+                return {"problem": f"it is not reached by ssh (ansible_connection: {connection}); distlaunch local runs here"}
+            session = self._sessions[host] = distlaunch_session.Session(argv, python)
+            began = time.time()
+            answer = session.ask(request, limit_s=self._limit_s)
+            if answer.get("lacks"):
+                began = time.time()
+                answer = session.ask({}, self._agent, limit_s=self._limit_s)
+            if "time" in answer:
+                answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]
+            return {**answer, "ssh": argv, "python_used": python}
+
+        return self._each("preflight", hosts, look)
+
+    def _choose(self, found):
+        """The choice, and what is wrong with hosts; None where there are too few."""
+        args = {**self._args, "own_disk": [host for host in found if self._own[host]["shared"] is False]}
+        problems, notes, choice = distlaunch_choice.choose(found, args)
+        self._result.update(problems=problems, notes=notes, choice=choice or {})
+        self._report(problems=problems, notes=notes, choice=choice or {})
+        return choice
+
+    def _start(self, found, secrets):
+        """Files to those that lack them, node 0, then all others; where one cannot, what has started is stopped."""
+        choice = self._choose(found)
+        if choice is None:
+            return
+        facts = {host: found[host] for host in choice["ranks"]}
+        with open(self._args["job"], encoding="ascii") as file:  # no variable: templates in a script's arguments are the script's
+            job = json.load(file)
+
+        def unpack(host):
+            request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
+            return self._ask(host, request, self._args["payload"], _FILES_TIMES)
+
+        def start(host, **where):
+            return self._ask(
+                host,
+                {
+                    "call": "start",
+                    "python": self._own[host]["python"],
+                    "folder": facts[host]["folder"],
+                    "copies": host in choice["copying"],
+                    "node_rank": choice["ranks"][host],
+                    "workers": self._own[host]["workers"],
+                    "job": job,
+                    "secrets": secrets,
+                    **{name: self._args[name] for name in ("dir", "digest", "cwd")},
+                    **where,
+                },
+            )
+
+        if choice["lacking"] and self._failed(self._each("files", choice["lacking"], unpack)):
+            return
+        first = choice["master"]
+        answer = self._each("start", [first], lambda host: start(host, addr=self._own[host]["addr"]))[first]
+        if not self._failed({first: answer}) and choice["others"]:
+            where = self._meet(choice, facts, answer)
+            if where is not None:
+                started = self._each(
+                    "start", choice["others"], lambda host: start(host, reached=where[host], port=answer["port"])
+                )
+                self._failed(started)
+        if self._result["problems"].keys() & facts.keys():
+            self._stop(facts)
+
+    def _meet(self, choice, facts, first):
+        """Which of node 0's addresses each of the others uses: all are tried by all of them. None where one reaches none."""
+
+        def reach(host):
+            request = {"call": "reach", "candidates": first["addresses"], "port": first["port"], "folder": facts[host]["folder"]}
+            return self._ask(host, {**request, "node_rank": choice["ranks"][host]})
+
+        answers = self._each("reach", choice["others"], reach)
+        if self._failed(answers):
+            return None
+        tried = {host: answer["tried"] for host, answer in answers.items()}
+        chosen, common, reason = distlaunch_choice.meeting_point(tried)
+        meeting = {"port": first["port"], "address": common, "reason": reason, "tried": tried}
+        self._result["meeting"] = meeting
+        self._report(meeting=meeting)
+        return chosen
+
+    def _runs(self, found):
+        """The run's nodes on each host, and the signal to them."""
+        request = {"call": "runs", **{name: self._args[name] for name in ("dir", "run", "signal", "force")}}
+        good = [host for host, facts in found.items() if "machine" in facts]
+        self._failed({host: facts for host, facts in found.items() if host not in good})
+        self._failed(self._each("runs", good, lambda host: self._ask(host, request)))
+
+    def _stop(self, facts):
+        """End what has started, as not all could."""
+        request = {"call": "runs", "dir": self._args["dir"], "run": self._args["run"], "signal": 15, "force": True}
+        started = [host for host, answer in self._result["answers"].get("start", {}).items() if answer.get("agent")]
+        self._each("stop", [host for host in facts if host in started], lambda host: self._ask(host, request))
+
+    # -- hosts --------------------------------------------------------------------------------------------------------
+
+    def _ask(self, host, request, payload=None, times=1):
+        return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
+
+    def _each(self, step, hosts, work):
+        """What `work` gives for each host, all at once."""
+
+        def one(host):
+            answer = work(host)
+            with self._lock:
+                self._result["answers"].setdefault(step, {})[host] = answer
+                self._report(step=step, host=host, answer=answer)
+            done_there = {key for key, value in answer.items() if value}
+            if {"agent", "unpacked", "signalled"} & done_there and "running" not in done_there:
+                self._result["changed"] = True
+            return answer
+
+        self._report(step=step, hosts=list(hosts))
+        return dict(zip(hosts, self._pool.map(one, hosts), strict=True))
+
+    def _failed(self, answers):
+        """Note the problems among these answers; whether there are any."""
+        found = {}
+        for host, answer in answers.items():
+            if answer.get("problem"):
+                kind = "unreachable" if answer.get("unreachable") else "host"
+                found[host] = {"kind": kind, "message": str(answer["problem"]).strip()}
+        self._result["problems"].update(found)
+        if found:
+            self._report(problems=found)
+        return bool(found)
+
+    def _good_enough(self):
+        """Whether all nodes could take part: hosts with problems were left out, or nothing was to be started."""
+        choice = self._result.get("choice")
+        return bool(choice) and not self._result["problems"].keys() & choice["ranks"].keys()
+
+    def _host_variables(self, host, hostvars):
+        """What the inventory says of a host: how it is reached, and our own variables."""
+        try:
+            known = hostvars[host]
+        except (KeyError, AnsibleError):
+            raise AnsibleActionFail(f"{host} is not in the inventory") from None
+        names = [name for name in constants.config.get_plugin_vars("connection", "ssh") if name in known]
+        transport = str(known.get("ansible_connection") or "ssh")
+        argv = None
+        if transport in ("ssh", "smart", "ansible.builtin.ssh"):
+            connection = connection_loader.get("ssh", self._play_context, new_stdin=None)
+            keys = {"timeout": self._play_context.timeout, "remote_user": self._play_context.remote_user}
+            variables = {name: known[name] for name in names}
+            connection.set_options(task_keys=keys, var_options={"inventory_hostname": host, **variables})
+            argv = distlaunch_session.ssh_argv(connection)
+        python = known.get("distlaunch_python") or known.get("ansible_python_interpreter") or "python3"
+        return {
+            "ssh": argv,
+            "connection": transport,
+            "python": str(python),
+            "workers": str(known.get("distlaunch_workers") or "auto"),
+            "addr": str(known.get("distlaunch_addr") or ""),
+            "shared": _truth(known.get("distlaunch_shared", True)),
+        }
+
+    def _secrets(self):
+        """The values that the workers get, unseen."""
+        names, values = list(self._args.get("secrets") or []), dict(os.environ)
+        if self._args.get("secrets_file"):
+            with open(self._args["secrets_file"], encoding="ascii") as file:
+                values = json.load(file)
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise AnsibleActionFail(f"the secrets {', '.join(missing)} are not in the environment: export them first")
+        return {name: values[name] for name in names}
+
+    def _report(self, **what):
+        """A line for the launcher, which reads along."""
+        if self._args.get("report"):
+            line = json.dumps(what).encode("ascii") + b"\n"
+            fd = os.open(self._args["report"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(fd, line)
+            finally:
+                os.close(fd)
+
+
+def _truth(value):
+    return str(value).strip().lower() not in ("false", "no", "off", "0")

@@ -1,0 +1,243 @@
+"""One ssh connection per host for all that is asked of it: a Python there that answers line by line until its stdin ends.
+
+A request is a line of JSON, then so many bytes as it announces; an answer is a line that begins with a mark, as login files may
+print before it. The other end is `launcher.agent.host`, which a few lines of Python install where it is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import random
+import select
+import shlex
+import subprocess
+import tempfile
+import time
+
+ANSWER = "distlaunch-host-1 "
+_MARK = f"\n{ANSWER}".encode()
+_BLOCK_BYTES = 1 << 16
+_TRIES = 4
+_INSTALL_S = 15
+"""A host that has not installed the agent on a shared disk by then has failed: another one takes over."""
+
+_BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
+"""What ssh says where a server refuses connections because too many begin at once (MaxStartups)."""
+
+# Read by any Python since 2.7, so that one that is too old can say so. The agent is asked for where it is not there yet, by one
+# of the hosts that share a disk. It is unpacked, so that what is compiled on first use is kept; it is seen once it can answer.
+_BOOT = f"""
+import sys
+def say(answer):
+    sys.stdout.write("\\n{ANSWER}" + json.dumps(answer) + "\\n")
+    sys.stdout.flush()
+import json, os
+if sys.version_info < (3, 9):
+    about = (sys.executable, sys.version_info[0], sys.version_info[1])
+    say({{"problem": "%s is Python %d.%d, and 3.9 or newer is needed" % about}})
+    sys.exit(0)
+import time
+request = json.loads(sys.stdin.buffer.readline())
+base = os.path.expanduser(request["dir"])
+folder = os.path.join(base, "agents")
+path = os.path.join(folder, request["agent"] + ".pyz")
+new = path + ".new"
+mine = False
+try:
+    for one in (base, folder, os.path.join(base, "snapshots")):
+        os.makedirs(one, mode=0o700, exist_ok=True)
+    while not os.path.exists(path) and not mine:
+        try:
+            os.mkdir(new, 0o700)
+            mine = True
+        except FileExistsError:
+            try:
+                if time.time() - os.stat(new).st_mtime > {_INSTALL_S}:
+                    os.rename(new, "%s.%d" % (new, os.getpid()))
+            except FileNotFoundError:
+                pass
+            time.sleep(0.02)
+    if mine:
+        import io, shutil, zipfile
+        say({{"lacks": "agent"}})
+        size = json.loads(sys.stdin.buffer.readline())["bytes"]
+        try:
+            zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size))).extractall(new)
+            sys.path.insert(0, new)
+            from distlaunch_agent import host
+            os.rename(new, path)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        del sys.path[0]
+        for name in [name for name in sys.modules if name.startswith("distlaunch_agent")]:
+            del sys.modules[name]
+    sys.path.insert(0, path)
+    from distlaunch_agent import host
+except OSError as error:
+    say({{"problem": "%s: %s" % (error.filename or folder, error.strerror or error)}})
+    sys.exit(0)
+host.converse(request)
+"""
+
+
+class Session:
+    """A host, and the connection to it while there is one. What goes wrong is an answer, too: `{"problem": ...}`."""
+
+    def __init__(self, argv, python):
+        self.argv, self.python = argv, python
+        self.broken = None
+        self._process = None
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._data = b""
+        self._answer = None
+
+    def ask(self, request, payload=None, *, limit_s):
+        """The answer to a request; `payload` is a path or bytes that follow it."""
+        limit = time.monotonic() + limit_s
+        tries = _TRIES if self._process is None and self.broken is None else 1
+        while self.broken is None:
+            if self._process is None:
+                self._open()
+            if self.broken is None:
+                self._exchange(request, payload, limit)
+            tries -= 1
+            if self.broken is None:
+                return self._answer
+            if not (self.broken.pop("busy", False) and tries):
+                break
+            self.broken = None
+            time.sleep(random.uniform(0.2, 1.0) * (_TRIES - tries))  # noqa: S311 - no secret
+        return dict(self.broken)
+
+    def close(self):
+        """End the connection; the Python there ends with it."""
+        self._end()
+        self._said.close()
+
+    def _open(self):
+        code = base64.b64encode(_BOOT.encode()).decode()
+        argv = [self.python, "-c", f"import base64;exec(base64.b64decode('{code}').decode())"]
+        # A python that is a path with blanks, or begins with a tilde.
+        words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
+        command = f"/bin/sh -c {shlex.quote('exec ' + ' '.join(words))}"
+        options = ("-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no")
+        try:
+            self._process = subprocess.Popen(
+                [self.argv[0], *options, *self.argv[1:], command],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+            )  # fmt: skip
+        except OSError as error:
+            self.broken = {"problem": f"{self.argv[0]} cannot be started: {error.strerror}", "unreachable": True}
+            return
+        os.set_blocking(self._process.stdin.fileno(), False)
+        self._said.truncate(0)
+        self._data = b""
+
+    def _exchange(self, request, payload, limit):
+        """Send, and read the answer; `broken` says why there is none."""
+        if isinstance(payload, str):
+            with open(payload, "rb") as file:
+                self._send_and_read(request, file, os.fstat(file.fileno()).st_size, limit)
+        elif payload is not None:
+            import io
+
+            self._send_and_read(request, io.BytesIO(payload), len(payload), limit)
+        else:
+            self._send_and_read(request, None, 0, limit)
+
+    def _send_and_read(self, request, file, size, limit):
+        waiting = memoryview(json.dumps({**request, "bytes": size} if file else request).encode() + b"\n")
+        stdin, stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(stdout, select.POLLIN)
+        poll.register(stdin, select.POLLOUT)
+        self._answer = None
+        while self._answer is None:
+            events = dict(poll.poll(max(0.0, limit - time.monotonic()) * 1000))
+            if not events:
+                self._break({"problem": "no answer within its limit of time", "late": True})
+                return
+            if stdin in events:
+                waiting = self._write(stdin, waiting, file)
+                if not waiting:
+                    poll.unregister(stdin)
+            if stdout in events and not self._read(stdout):
+                self._break(self._why())
+                return
+
+    def _write(self, stdin, waiting, file):
+        """What is left to send; nothing where nobody reads it any more: the answer says why."""
+        try:
+            waiting = waiting[os.write(stdin, waiting) :]
+        except BlockingIOError:
+            return waiting
+        except OSError:
+            return b""
+        return waiting or memoryview(file.read(_BLOCK_BYTES) if file else b"")
+
+    def _read(self, stdout):
+        """Take what has come; False at its end."""
+        data = os.read(stdout, _BLOCK_BYTES)
+        self._data += data
+        _, mark, rest = (b"\n" + self._data).partition(_MARK)
+        line, end, left = rest.partition(b"\n")
+        if mark and end:
+            self._answer, self._data = json.loads(line), left
+        return bool(data) or self._answer is not None
+
+    def _why(self):
+        """What ssh, or the other end's shell, said before it ended."""
+        code = self._process.wait()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        if code == 255:
+            busy = any(words in said for words in _BUSY)
+            return {"problem": said or "ssh ended with code 255", "unreachable": True, "busy": busy}
+        if code in (126, 127):
+            return {"problem": f"there is no {self.python} (looked for along the PATH of a login without a terminal)"}
+        last = (said or self._data.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
+        return {"problem": f"{self.python} ended with code {code}: {last}"}
+
+    def _break(self, why):
+        self._end()
+        self.broken = why
+
+    def _end(self):
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.stdin.close()
+        process.stdout.close()
+        for stop in (None, process.terminate, process.kill):
+            if stop:
+                stop()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+                break
+
+
+def ssh_argv(connection):
+    """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list whose last is the host."""
+    argv = [connection.get_option("ssh_executable") or "ssh"]
+    for option in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
+        argv += shlex.split(connection.get_option(option) or "")
+    if connection.get_option("host_key_checking") is False:
+        argv += ["-o", "StrictHostKeyChecking=no"]  # the user's own setting, as Ansible heeds it
+    options = (("Port", "port"), ("IdentityFile", "private_key_file"), ("User", "remote_user"), ("ConnectTimeout", "timeout"))
+    for name, option in options:
+        if connection.get_option(option):
+            argv += ["-o", f"{name}={os.path.expanduser(str(connection.get_option(option)))}"]
+    argv.append(str(connection.get_option("host")))
+    words = list(map(str, argv))
+    if any("ControlPersist" in word for word in words) and not any("ControlPath" in word for word in words):
+        import hashlib
+
+        folder = os.path.expanduser(str(connection.get_option("control_path_dir")))
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
+        words[-1:-1] = ["-o", f"ControlPath={path}"]
+    return words
