@@ -227,7 +227,7 @@ def read(folder: Path, name: str) -> Run:
     values = storage.read_json(path / "run.json")
     if values is None:
         reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else "it has no run.json"
-        return Run(id=name, path=path, created=_created(name), damaged=reason)
+        return Run(id=name, path=path, created=created(name), damaged=reason)
     kept = {key: value for key, value in values.items() if _fits(key, value)}
     kept["command"] = tuple(str(part) for part in kept.get("command", ()))
     return Run(id=name, path=path, damaged="" if "backend" in kept else "run.json is not a run's", **kept)
@@ -262,7 +262,7 @@ def _age(name: str) -> tuple[bool, str, str]:
     return (match is None, match[1] if match else "", name)
 
 
-def _created(name: str) -> float:
+def created(name: str) -> float:
     """The time that an id holds; 0 where it holds none."""
     try:
         return time.mktime(time.strptime(name[-20:-5], _STAMP))

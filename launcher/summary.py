@@ -36,8 +36,14 @@ def heading(run: Run) -> str:
     return f"{output.paint(run.id, 'bold')} on {where}"
 
 
-def plan_table(plan: Plan) -> str:
-    """Host, node rank and ranks of each node, and where they meet; many nodes of one host are one row."""
+def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None) -> str:
+    """Host, node rank and ranks of each node, and where they meet; many nodes of one host are one row.
+
+    `meeting`, where it was found out at the start: `address`, `port` and the `reason`.
+    """
+    master = plan.master
+    if meeting and meeting.get("reason"):
+        master = f"{meeting.get('address') or 'several addresses'}:{meeting.get('port')} ({meeting['reason']})"
     rows, first = [], 0
     for host, grouped in groupby(plan.nodes, key=lambda node: node.host):
         nodes = list(grouped)
@@ -46,7 +52,7 @@ def plan_table(plan: Plan) -> str:
             last = -1 if first < 0 or None in counts else first + sum(count or 0 for count in counts)
             ranks = "?" if last < 0 else ranks_text(range(first, last))
             where = ranks_text(tuple(node.node_rank for node in part))
-            rows.append((host, where, ranks, plan.master if part[0].node_rank == 0 else ""))
+            rows.append((host, where, ranks, master if part[0].node_rank == 0 else ""))
             first = last
     return output.table(("HOST", "NODE", "RANKS", "MASTER"), rows)
 

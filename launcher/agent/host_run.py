@@ -204,10 +204,15 @@ def identity_of(folder: str, rank: int) -> Optional[Request]:
 
 
 def runs(request: Request) -> Request:
-    """The nodes of a run, or of all runs, that were started on this machine; with `signal`, theirs is sent to each."""
+    """The nodes of a run, or of all runs, that were started on this machine; with `signal`, theirs is sent to each.
+
+    With `find`: of runs whose id begins with `run`, with all that is needed to follow them.
+    """
     base = os.path.join(os.path.expanduser(request["dir"]), "runs")
+    run, find = str(request.get("run") or ""), bool(request.get("find"))
+    known = sorted(os.listdir(base)) if os.path.isdir(base) else []
     found = []
-    for name in [request["run"]] if request.get("run") else sorted(os.listdir(base) if os.path.isdir(base) else []):
+    for name in [name for name in known if name.startswith(run)] if find or not run else [run]:
         nodes = os.path.join(base, name, "nodes")
         for rank in sorted(os.listdir(nodes) if os.path.isdir(nodes) else [], key=int):
             identity = identity_of(os.path.join(base, name), int(rank))
@@ -218,8 +223,19 @@ def runs(request: Request) -> Request:
                 send_signal(os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force")))
             folder = os.path.join(nodes, rank)
             files = [name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(folder, name))]
-            found.append({"run": name, "node": int(rank), "running": running, "folder": folder, "files": files})
+            about = {"run": name, "node": int(rank), "running": running, "folder": folder, "files": files}
+            found.append({**about, **(_more(folder, identity) if find else {})})
     return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
+
+
+def _more(folder: str, identity: Request) -> Request:
+    """What a launcher needs to know of a node that another one has started; no variables, which may be secret."""
+    with open(os.path.join(folder, "spec.json"), encoding="ascii") as file:
+        spec = json.load(file)
+    names = ("command", "kind", "cwd", "min_nodes", "max_nodes", "grace_s")
+    job = {name: spec[name] for name in names if name in spec}
+    where = {"run_folder": os.path.dirname(os.path.dirname(folder)), "work": identity["work"]}
+    return {**where, "workers": spec["workers"], "job": job, "agent": identity}
 
 
 def _remove_cgroup(agent_json: str) -> None:

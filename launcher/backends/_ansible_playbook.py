@@ -81,21 +81,27 @@ def _control_folder(inventory: Sequence[str]) -> str:
 
 def texts(plan: AnsiblePlan) -> dict[str, str]:
     """All text files of the folder, by their paths in it."""
-    command = [part for source in plan.inventory for part in ("--inventory", source)]
-    by_hand = [*command, "--extra-vars", "@env/extravars", "project/start.yml"]
+    by_hand = [*_inventory_flags(plan.inventory), "--extra-vars", "@env/extravars", "project/start.yml"]
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items())
     secrets = "".join(f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets)
-    found = {
+    return {
         "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
         f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
         "job.json": json.dumps(plan.job, indent=2) + "\n",
-        "env/extravars": json.dumps(plan.variables, indent=2) + "\n",
-        "env/envvars": json.dumps(plan.settings, indent=2) + "\n",
-        "env/settings": json.dumps({"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}, indent=2)
-        + "\n",
+        **folder_texts(plan.inventory, plan.settings, plan.variables),
     }
-    if command:
-        found["env/cmdline"] = shlex.join(command) + "\n"
+
+
+def folder_texts(inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]) -> dict[str, str]:
+    """What ansible-runner reads, and all playbooks."""
+    runner = {"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}
+    found = {
+        "env/extravars": json.dumps(variables, indent=2) + "\n",
+        "env/envvars": json.dumps(settings, indent=2) + "\n",
+        "env/settings": json.dumps(runner, indent=2) + "\n",
+    }
+    if inventory:
+        found["env/cmdline"] = shlex.join(_inventory_flags(inventory)) + "\n"
     root = bundle.data("playbooks")
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
@@ -104,17 +110,27 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
     return found
 
 
+def _inventory_flags(inventory: Sequence[str]) -> list[str]:
+    return [part for source in inventory for part in ("--inventory", source)]
+
+
 def write(plan: AnsiblePlan, folder: Path) -> None:
     """The whole folder, with the agent and the user's files."""
+    write_folder(folder, texts(plan), payload(plan))
+    if plan.snapshot is not None:
+        with storage.storage_errors(folder):
+            plan.snapshot.write_tar(folder / "files.tar.gz", compress=True)
+
+
+def write_folder(folder: Path, contents: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
+    """Texts and other files, by their paths."""
     with storage.storage_errors(folder):
-        for name, text in texts(plan).items():
+        for name, text in contents.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        for name, data in payload(plan).items():
+        for name, data in binary.items():
             (folder / name).write_bytes(data)
-        if plan.snapshot is not None:
-            plan.snapshot.write_tar(folder / "files.tar.gz", compress=True)
 
 
 def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.outcome import Cause
+    from launcher.runs import Run
     from launcher.spec import JobSpec
 
 Handle = dict[str, Any]
@@ -140,6 +141,10 @@ class Backend(ABC, Generic[P]):
     def found(self) -> list[dict[str, Any]]:
         """Runs that the cluster itself knows, whoever has started them: `run`, `state`, `nodes`, `created` (unix seconds)."""
         raise BackendUnavailableError(f"{self.name} does not know of runs", hint="distlaunch ls lists those started here")
+
+    def adopt(self, text: str, runs_root: Path) -> Run:  # noqa: ARG002 - for those that can
+        """Make a run that another machine has started, found by the start of its id, one of `runs_root`."""
+        raise BackendUnavailableError(f"{self.name} does not find others' runs", hint="use the runs_dir that it was started with")
 
     def requeue(self, handle: Handle, attempt: int) -> Handle:  # noqa: ARG002 - for those that can
         """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on."""

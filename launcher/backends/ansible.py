@@ -7,11 +7,11 @@ import re
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, output, snapshot
+from launcher import bundle, output, runs, snapshot
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
@@ -214,6 +214,34 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             output.warn(text)
         output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
         return handle
+
+    def adopt(self, text: str, runs_root: Path) -> runs.Run:
+        """Ask all hosts of the inventory for the run."""
+        from launcher.backends import _ansible_adopt  # few commands need it
+
+        cwd = os.getcwd()
+        sources = inventory.sources(self.opts.inventory, cwd)
+        settings = playbook.configuration(sources, cwd, 1)
+        hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
+        more = {"distlaunch_dir": self.opts.remote_dir, "distlaunch_timeout_s": self.opts.host_timeout}
+        found = _ansible_adopt.look(text, sources, hosts, settings, more)
+        path = runs_root / found.run
+        if path.exists():
+            raise RequestError(f"{found.run} is known here already", hint=f"distlaunch status {found.run}")
+        made = runs.Run(
+            id=found.run,
+            path=path,
+            created=runs.created(found.run),
+            backend=self.name,
+            options=asdict(self.opts),
+            command=tuple(found.job["command"]),
+            cwd=found.job.get("cwd", ""),
+            nodes=str(found.job["max_nodes"]),
+            plan={"nodes": found.planned, "min_nodes": found.job["min_nodes"], "grace_s": found.job.get("grace_s", 30.0)},
+            handle=found.handle(path),
+        )
+        runs.create(made)
+        return made
 
     def _check(self, plan: AnsiblePlan, running: playbook.Playbook) -> None:
         """Raise one error that names every host that cannot take part, with its reason."""

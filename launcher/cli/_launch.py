@@ -151,7 +151,7 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
     from launcher.follow import Follower
 
     output.note(summary.heading(run))
-    output.note(summary.plan_table(plan).rstrip("\n"))
+    output.note(summary.plan_table(plan, (run.handle or {}).get("rendezvous")).rstrip("\n"))
     if run.tasks:
         from launcher.cli import _array
 

@@ -111,19 +111,29 @@ def test_files_arrive_as_git_sees_them_and_a_run_has_a_copy_of_its_own(rack: Rac
     assert kept == [], "what a run writes is not in the snapshot"
 
 
-def test_two_runs_at_once_do_not_meet_and_one_is_cancelled(rack: Rack) -> None:
+def test_two_runs_at_once_do_not_meet_and_one_is_cancelled_from_a_machine_that_did_not_start_it(rack: Rack) -> None:
     rack.write("waits.py", WAITS)
     first = rack.detached("waits.py")
     other = rack.start("--log-ranks", "all", "reduce.py")
     rack.wait_line(first, "ready", count=4)
+    elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(rack.cli.folder / "elsewhere")}
+    hosts = ("--inventory", str(rack.ssh.inventory), "--remote-dir", str(rack.remote))
 
-    cancelled = rack.cli("cancel", first, timeout_s=120)
+    adopted = rack.cli("adopt", "waits", *hosts, env=elsewhere, timeout_s=120)
 
+    assert adopted.exit_code == 0, adopted.stderr
+    assert adopted.stdout.strip() == first
+    state = rack.cli("status", first, "--output", "json", env=elsewhere).json["result"]
+    assert (state["state"], len(state["nodes"]), state["nodes"][3]["host"]) == ("running", 4, "n4")
+    cancelled = rack.cli("cancel", first, env=elsewhere, timeout_s=120)
     assert cancelled.exit_code == 0, cancelled.stderr
-    assert rack.cli("logs", first).stdout.count("saving with time left") == 4
+    assert rack.cli("logs", first, env=elsewhere).stdout.count("saving with time left") == 4
     stdout, stderr = other.communicate(timeout=90)
     assert other.returncode == 0, stderr
     assert stdout.count(b"after 10") == 4
+    unknown = rack.cli("adopt", "nothing", *hosts, env=elsewhere, timeout_s=120)
+    assert "no run 'nothing' on n1, n2, n3, n4" in unknown.stderr
+    assert unknown.exit_code == 2
 
 
 def test_a_failed_rank_is_told_once_and_ends_all_hosts(rack: Rack) -> None:

@@ -1,6 +1,7 @@
 """Asks all hosts at once over one ssh connection each, from one task: what Ansible's forks would cost for each host is not paid.
 
-`do`: `look` (preflight alone), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run there, or a signal).
+`do`: `look` (preflight alone), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run there, or a signal),
+`find` (nodes of runs whose ids begin so, with all that is needed to follow them).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         self._args = args = dict(self._task.args)
         result.update(changed=False, answers={}, problems={}, notes=[])
-        if self._task.check_mode and args["do"] != "look":
+        if self._task.check_mode and args["do"] in ("start", "runs"):
             return {**result, "skipped": True}
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
@@ -54,14 +55,14 @@ class ActionModule(ActionBase):
                 found = self._look(hosts)
                 if args["do"] == "start":
                     self._start(found, secrets)
-                elif args["do"] == "runs":
+                elif args["do"] in ("runs", "find"):
                     self._runs(found)
                 else:
                     self._choose(found)
         finally:
             with ThreadPoolExecutor(len(hosts)) as pool:
                 list(pool.map(lambda session: session.close(), self._sessions.values()))
-        if args["do"] != "runs" and result["problems"] and not self._good_enough():
+        if args["do"] in ("look", "start") and result["problems"] and not self._good_enough():
             said = "; ".join(f"{host}: {problem['message']}" for host, problem in result["problems"].items())
             result.update(failed=True, msg=said)
         if args.get("report"):  # it has all of it already
@@ -73,6 +74,8 @@ class ActionModule(ActionBase):
     def _look(self, hosts):
         """Every host's facts; those of hosts that do not answer say why."""
         request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd")}
+        if self._args["do"] == "find":
+            request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start")
         request["agent"] = hashlib.sha256(self._agent).hexdigest()[:24]
 
@@ -166,6 +169,7 @@ class ActionModule(ActionBase):
     def _runs(self, found):
         """The run's nodes on each host, and the signal to them."""
         request = {"call": "runs", **{name: self._args[name] for name in ("dir", "run", "signal", "force")}}
+        request["find"] = self._args["do"] == "find"
         good = [host for host, facts in found.items() if "machine" in facts]
         self._failed({host: facts for host, facts in found.items() if host not in good})
         self._failed(self._each("runs", good, lambda host: self._ask(host, request)))

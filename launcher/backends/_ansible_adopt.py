@@ -1,0 +1,68 @@
+"""A run that another machine has started: found on its hosts, and made a run of this one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import bundle, output
+from launcher.backends import _ansible_playbook as playbook
+from launcher.errors import BackendUnavailableError, RunNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends._ansible_inventory import Host
+
+
+def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Mapping[str, str], more: Mapping[str, Any]) -> Found:
+    """Ask all hosts for the run whose id begins with `text`. Raises `RunNotFoundError`, or names hosts that do not answer."""
+    variables = {"distlaunch_do": "find", "distlaunch_run": text, "distlaunch_hosts": [host.name for host in hosts], **more}
+    with tempfile.TemporaryDirectory(prefix="distlaunch-") as scratch:
+        folder = Path(scratch)
+        playbook.write_folder(folder, playbook.folder_texts(sources, settings, variables), {"agent.pyz": bundle.agent_archive()})
+        running = playbook.Playbook(folder, "find.yml")
+        running.run({})
+    silent = {host: problem["message"] for host, problem in running.problems.items()}
+    for host, message in silent.items():
+        output.warn(f"{host}: {message}")
+    nodes = [
+        {**node, "host": host} for host, answer in running.answers.get("runs", {}).items() for node in answer.get("nodes", ())
+    ]
+    names = sorted({node["run"] for node in nodes})
+    if len(names) != 1:
+        known = ", ".join(names[-5:])
+        what = f"{text!r} is the start of {len(names)} runs" if names else f"no run {text!r}"
+        raise RunNotFoundError(f"{what} on {', '.join(host.name for host in hosts)}", hint=known or None)
+    by_rank = {node["node"]: node for node in nodes}
+    job = by_rank[min(by_rank)]["job"]
+    missing = sorted(set(range(job["max_nodes"])) - set(by_rank))
+    if missing:
+        raise BackendUnavailableError(
+            f"{names[0]}: no host has its node {', '.join(map(str, missing))}",
+            hint="hosts that do not answer: " + ", ".join(silent) if silent else "the inventory has to have all of its hosts",
+        )
+    return Found(names[0], job, [by_rank[rank] for rank in sorted(by_rank)], running.answers["preflight"])
+
+
+class Found:
+    """A run as its hosts know it."""
+
+    def __init__(self, run: str, job: dict[str, Any], nodes: list[dict[str, Any]], facts: Mapping[str, Any]) -> None:
+        self.run, self.job, self._nodes, self._facts = run, job, nodes, facts
+
+    @property
+    def planned(self) -> list[dict[str, Any]]:
+        """The nodes as a plan has them."""
+        return [{"node_rank": node["node"], "host": node["host"], "workers": node["workers"]} for node in self._nodes]
+
+    def handle(self, run_dir: Path) -> dict[str, Any]:
+        """What a launcher that had started it would know."""
+        found = []
+        for node in self._nodes:
+            facts = self._facts[node["host"]]
+            about = {"host": node["host"], "rank": node["node"], "python": facts["python_used"], "ssh": facts["ssh"]}
+            where = {"folder": node["run_folder"], "agent_path": facts["agent_path"], "work": node["work"]}
+            found.append({**about, **where, "agent": node["agent"]})
+        return {"run_dir": str(run_dir), "hosts": [node["host"] for node in self._nodes], "nodes": found}
