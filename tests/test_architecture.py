@@ -22,6 +22,7 @@ LAYERS = [
         "examine",
         "examine_links",
         "findings",
+        "heat_map",
         "quarantine",
     },
     {"backends"},

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher import backends, config, examine, findings, output, quarantine, runs, summary
+from launcher import backends, config, examine, findings, heat_map, output, quarantine, runs, storage, summary
 from launcher.agent.protocol import Event, Output
 from launcher.cli import _launch
 from launcher.cli._parameters import PlainCommand, from_fields, keyword
 from launcher.cli._request import resolve
-from launcher.errors import RequestError, SpecError
+from launcher.errors import RequestError, SpecError, StorageError
 from launcher.options import option
 from launcher.reader import StreamReader
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.agent.protocol import Record
     from launcher.cli._request import Request
     from launcher.findings import Finding
+    from launcher.heat_map import Pairs
     from launcher.outcome import Outcome
     from launcher.runs import Run
 
@@ -36,6 +37,7 @@ CONTEXT_SETTINGS = {
 
 _PREFIX = "doctor: "
 _COLLECT_S = 15.0
+_PICTURE = "links.svg"
 _NOT_OURS: tuple[str, ...] = ("script", "args", "name", "secret", "start", "preload", "max_restarts", "grace", "no_python")
 _NOT_OURS += ("module", "detach", "explain", "log_ranks", "runs_dir", "array", "max_requeues", "dependency", "server_dry_run")
 """Options of jobs that mean nothing for this one."""
@@ -118,7 +120,13 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
     rows = [(host, node, *(marks[node, check] for check in findings.CHECKS)) for node, host in sorted(hosts.items())]
     table = output.table(("HOST", "NODE", *(check.upper() for check in findings.CHECKS)), rows)
     failed = bool(silent) or exit_code != 0 or findings.worst(found) == "fail"
-    _show(run, hosts, silent, found, table=table.rstrip("\n"), ok=not failed)
+    pairs = heat_map.of_nodes(reports, hosts)
+    if pairs:
+        try:
+            storage.write_whole(run.path / _PICTURE, heat_map.svg(pairs, f"{run.id}: pairs of nodes").encode())
+        except StorageError as error:
+            output.warn(error.message)
+    _show(run, hosts, silent, found, pairs, table=table.rstrip("\n"), ok=not failed)
     return exit_code if exit_code not in (0, 1) else int(failed)
 
 
@@ -217,19 +225,24 @@ def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int
     return found.reports, facts
 
 
-def _show(run: Run, hosts: dict[int, str], silent: list[int], found: list[Finding], *, table: str, ok: bool) -> None:
-    """The table, then what is wrong with the way out."""
+def _show(
+    run: Run, hosts: dict[int, str], silent: list[int], found: list[Finding], pairs: Pairs | None, *, table: str, ok: bool
+) -> None:
+    """The table, then what is wrong with the way out, then the pairs."""
     text = [table]
     for finding in sorted(found, key=lambda f: (f.status != "fail", f.node)):
         mark = output.paint(_MARKS[finding.status], _STYLES[_MARKS[finding.status]], output.STDOUT)
         text += [f"{mark}  {hosts[finding.node]}: {finding.check}: {finding.reason}", f"      {finding.fix}"]
     text += [f"FAIL  {hosts[node]}: no report came from it: distlaunch logs {run.id} --node {node}" for node in silent]
-    data = {
+    if pairs:
+        text += ["", heat_map.terminal(pairs), "", f"as a picture: {run.path / _PICTURE}"]
+    data: dict[str, Any] = {
         "run": run.id,
         "nodes": [{"node": node, "host": host, "reported": node not in silent} for node, host in sorted(hosts.items())],
         "findings": [{"host": hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in found],
     }
-    output.result({**data, "ok": ok}, "\n".join(text))
+    data |= {"links": asdict(pairs) if pairs else None, "ok": ok}
+    output.result(data, "\n".join(text))
 
 
 def _mark(found: list[Finding], node: int, check: str) -> str:

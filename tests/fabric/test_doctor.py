@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import re
 import resource
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distla
         done = distlaunch("doctor", "--on", "lab", "--nodes", "4", *FASTER, "--quarantine", env=env, timeout_s=200)
 
         assert done.exit_code == 1, done.stderr
-        rows = {row.split()[0]: row.split()[2:] for row in done.stdout.splitlines() if re.match(r"n\d ", row)}
+        rows = {row.split()[0]: row.split()[2:] for row in done.stdout.splitlines() if re.match(r"n\d +\d +(OK|warn|FAIL) ", row)}
         head = done.stdout.splitlines()[0].split()[2:]
         marks = {host: {check: mark for check, mark in zip(head, row, strict=True) if mark != "OK"} for host, row in rows.items()}
         for found in marks.values():
@@ -92,6 +93,11 @@ def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distla
         )
         assert [line for line in told if line not in done.stdout] == []
         assert re.search(r"FAIL  n3: links: [\d.]+ GB/s with most hosts", done.stdout)
+        (picture,) = distlaunch.runs.glob("*/links.svg")
+        assert len(ET.parse(picture).getroot().findall("{*}rect")) == 1 + 2 * 16
+        pairs = done.stdout.partition("bandwidth of each pair, GB/s: ")[2].partition("latency of each pair")[0]
+        fastest = {row.split()[0]: max(float(cell) for cell in row.split()[1:] if cell != "-") for row in pairs.splitlines()[2:6]}
+        assert min(fastest, key=lambda host: fastest[host]) == "n3"
 
         after = distlaunch("run", "--on", "lab", "--nodes", "1", "--log-ranks", "all", "reduce.py", env=env)
         assert after.exit_code == 0, after.stderr

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import examine, examine_links, findings, quarantine
+from launcher import examine, examine_links, findings, heat_map, quarantine
 from launcher.agent import fabric
 from tests.fabric import machines
 
@@ -193,3 +193,27 @@ def test_of_a_job_that_came_to_nothing_there_is_what_each_node_said_before(dgx: 
     assert [check for check in findings.CHECKS if not findings.seen(check, early[0], facts[0])] == [
         "clock", "ports", "mtu", "speed", "links",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "last"), [(3, "n2       20        5        -"), (13, "n12 @@@@@@@@@@@ \\")])
+def test_pairs_of_nodes_as_a_picture(nodes: int, last: str) -> None:
+    """Two ranks each; those of the last node reach the two before it at a quarter of the speed."""
+
+    def rate(a: int, b: int) -> float:
+        return 5.0 if a != b and max(a, b) == nodes - 1 and min(a, b) >= nodes - 2 else 20.0
+
+    reports = [
+        {"rank": rank, "node": rank // 2, "latency_s": [1e-5] * 2 * nodes,
+         "gbytes_per_s": [0.0 if other == rank else rate(rank // 2, other // 2) for other in range(2 * nodes)]}
+        for rank in range(2 * nodes)
+    ]  # fmt: skip
+    pairs = heat_map.of_nodes(reports, {node: f"n{node}" for node in range(nodes)})
+
+    assert pairs is not None
+    drawn = heat_map.terminal(pairs)
+    assert "bandwidth of each pair, GB/s: 5 to 20" in drawn
+    assert "latency of each pair, us: 10 to 10" in drawn
+    assert last in drawn
+    assert f"n{nodes - 2} - n{nodes - 1}: 5</title>" in heat_map.svg(pairs, "a <title>")
+    assert "a &lt;title&gt;" in heat_map.svg(pairs, "a <title>")
+    assert heat_map.of_nodes([{"rank": 0, "node": 0}], {0: "n0", 1: "n1"}) is None
