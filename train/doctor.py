@@ -29,6 +29,9 @@ from torch.distributed.rendezvous import rendezvous
 PREFIX = "doctor: "
 """Marks the line among what else a rank may print."""
 
+_MANY = 16
+"""More ranks exchange less per pair: there are so many pairs."""
+
 _MEET = timedelta(seconds=60)
 _PATIENCE_S = 240.0
 """So long may a slow link take for one exchange."""
@@ -157,7 +160,9 @@ def compare(report: dict[str, Any], store: Any, device: torch.device, chosen: ar
     report["clock_offset_s"] = clock_offset_s(rank)
     dist.barrier(group=_gloo())
     report["gemm_tflops"] = gemm_tflops(device, chosen.seconds)
-    matrix = pairs.measure(device, where, size_bytes=chosen.size)
+    many = dist.get_world_size() > _MANY
+    size = chosen.size or (1 << 20 if many and device.type == "cpu" else 4 << 20)
+    matrix = pairs.measure(device, where, size_bytes=size, repeats=3 if many else 5)
     report["gbytes_per_s"], report["latency_s"] = matrix.gbytes_per_s[rank], matrix.latency_s[rank]
     say(report)
     dist.barrier(group=_gloo())
@@ -169,7 +174,9 @@ def main() -> int:
     """Look, measure and print: what each node knows alone, then what passes between them, then how fast."""
     parser = argparse.ArgumentParser(prog="doctor.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="of arithmetic")
-    parser.add_argument("--size", type=int, default=4 << 20, help="bytes that each pair of ranks exchanges")
+    parser.add_argument(
+        "--size", type=int, default=0, help="bytes that each pair of ranks exchanges; 0: 4 MiB, for many ranks less"
+    )
     parser.add_argument("--disk", action="append", default=[], metavar="FOLDER", help="look at this one, too")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
