@@ -2,9 +2,11 @@
 
     python benchmarks/checkpoint.py [--saves 7] [--model resnet50] [--samples 1281167]
 
-Stall: how long `save` keeps a training of ResNet-50 with momentum waiting, against torch's dcp.async_save and against copying the
-same tensors in memory. Resume: from a new loader in the middle of an epoch to its first batch, against the epoch's beginning and
-against torchdata's StatefulDataLoader over the same images. Every file is read back before a ratio counts.
+Stall: how long a checkpoint keeps a training of ResNet-50 with momentum waiting: in `save`, and before the optimizer's next step
+until the copy is there; against torch's dcp.async_save and against copying the same tensors in memory. Also the whole time of
+saving and the forward and backward pass after it, as the copy takes its share of the cores meanwhile. Resume: from a new loader
+in the middle of an epoch to its first batch, against the epoch's beginning and against torchdata's StatefulDataLoader over the
+same images. Every file is read back before a ratio counts.
 """
 
 from __future__ import annotations
@@ -50,8 +52,11 @@ def trained(model: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     return net, optimizer
 
 
-def stalls(model: str, saves: int, folder: Path, world: World) -> dict[str, list[float]]:
-    """Seconds that each way keeps the training waiting, per save; the first of each, which fetches memory, does not count."""
+def stalls(model: str, saves: int, folder: Path, world: World) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds that each way keeps the training waiting, and those of a save and the pass after it, per save.
+
+    The first of each, which fetches memory, does not count.
+    """
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
     net, optimizer = trained(model)
@@ -60,29 +65,47 @@ def stalls(model: str, saves: int, folder: Path, world: World) -> dict[str, list
     checkpoints.restore()
     tensors = [tensor for part in (net.state_dict(), *optimizer.state_dict()["state"].values()) for tensor in part.values()]
     copies = [torch.empty_like(tensor) for tensor in tensors]
-    taken: dict[str, list[float]] = {"ours": [], "dcp.async_save": [], "memcpy": []}
+    images = torch.randn(4, 3, SIDE, SIDE)
+    saving: Any = None
+
+    def ours() -> float:
+        checkpoints.save(Progress(step=number))
+        net(images).sum().backward()
+        checkpoints.copied()
+        return checkpoints.stall_s
+
+    def dcp() -> float:
+        nonlocal saving
+        begin_s = time.perf_counter()
+        saving = async_save({name: part.state_dict() for name, part in parts.items()}, checkpoint_id=str(folder / f"dcp{number}"))
+        stall_s = time.perf_counter() - begin_s
+        net(images).sum().backward()
+        return stall_s
+
+    def memcpy() -> float:
+        begin_s = time.perf_counter()
+        torch._foreach_copy_(copies, tensors)
+        stall_s = time.perf_counter() - begin_s
+        net(images).sum().backward()
+        return stall_s
+
+    ways = {"ours": ours, "dcp.async_save": dcp, "memcpy": memcpy}
+    taken, whole = ({name: list[float]() for name in ways} for _ in range(2))
     for number in range(saves + 1):
-        path = checkpoints.save(Progress(step=number))
-        if checkpoints.finish() != path or path is None:
-            raise RuntimeError("our checkpoint was not written")
-        begin_s = time.perf_counter()
-        saving: Any = async_save(
-            {name: part.state_dict() for name, part in parts.items()}, checkpoint_id=str(folder / f"dcp{number}")
-        )
-        dcp_s = time.perf_counter() - begin_s
-        saving.result()
-        begin_s = time.perf_counter()
-        for copy, tensor in zip(copies, tensors, strict=True):
-            copy.copy_(tensor)
-        memcpy_s = time.perf_counter() - begin_s
-        if number:
-            for name, value in (("ours", checkpoints.stall_s), ("dcp.async_save", dcp_s), ("memcpy", memcpy_s)):
-                taken[name].append(value)
+        for name, way in ways.items():
+            begin_s = time.perf_counter()
+            stall_s = way()
+            if number:
+                taken[name].append(stall_s)
+                whole[name].append(time.perf_counter() - begin_s)
+            path = checkpoints.finish()
+            if saving is not None:
+                saving.result()
     assert path is not None
     again = torch.load(path, weights_only=True)["model"]
     if not all(torch.equal(again[name], value) for name, value in net.state_dict().items()):
         raise RuntimeError("our checkpoint is not what was saved")
-    return taken
+    return taken, whole
 
 
 class Images(torch.utils.data.Dataset[Any]):
@@ -188,14 +211,15 @@ def _counted(key: str, value: int, batches: int) -> int:
     return value
 
 
-def show(title: str, taken: dict[str, list[float]]) -> None:
+def show(title: str, taken: dict[str, list[float]], targets: dict[str, float] = TARGETS) -> None:
     """Medians and ratios."""
     print(title)
     for name, times in taken.items():
         print(f"  {name:<22}  {statistics.median(times) * 1000:9.2f} ms")
     for name in list(taken)[1:]:
         ratio = statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
-        print(f"  ours / {name}, median ratio: {verdict(ratio, TARGETS[name])}", flush=True)
+        said = verdict(ratio, targets[name]) if name in targets else f"{ratio:.3f}"
+        print(f"  ours / {name}, median ratio: {said}", flush=True)
 
 
 def main() -> None:
@@ -210,7 +234,9 @@ def main() -> None:
         folder = Path(scratch)
         make = [sys.executable, str(ROOT / "train/make_shards.py"), "synthetic", str(folder / "shards"), "--samples", "200"]
         subprocess.run([*make, "--size", "120x160"], check=True, env=environment(scratch), stdout=subprocess.DEVNULL)
-        show(f"stall per save, {options.model} with momentum", stalls(options.model, options.saves, folder, world))
+        stall, whole = stalls(options.model, options.saves, folder, world)
+        show(f"stall per save, {options.model} with momentum", stall)
+        show("a save and the forward and backward pass after it", whole, targets={})
         show(f"first batch in mid-epoch, of {options.samples:,} samples", resumes(folder, options.rounds, options.samples, world))
 
 

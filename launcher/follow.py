@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from launcher.status import agent_stderr, report_of
 from launcher.worker_output import WorkerOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.agent.protocol import Foreign
     from launcher.backends._base import Backend, Liveness, NodeState, Stream
     from launcher.interrupts import Interrupts
@@ -55,6 +58,7 @@ class Follower:
         self._announcer = Announcer(run.hosts, self._workers, explain=explain)
         self._alive: list[NodeState] = []
         self._liveness: Liveness | None = None
+        self._question: _Question | None = None
         self._gone_since: dict[int, float] = {}
         self._next_poll, self._poll_s = time.monotonic() + POLL_S[0], POLL_S[0]
         self._stops_obeyed = 0
@@ -134,10 +138,14 @@ class Follower:
 
     def _ask_backend(self, now: float) -> bool:
         """Ask which nodes are alive, when it is time to; whether the answer is news."""
-        if now < self._next_poll:
+        if self._question is None and now >= self._next_poll:
+            self._question = _Question(lambda: self._backend.liveness(self._handle))
+        if self._question is None or not self._question.answered(READ_TIMEOUT_S):
             return False
+        question, self._question = self._question, None
+        now = time.monotonic()
         try:
-            liveness = self._backend.liveness(self._handle)
+            liveness: Liveness | None = question.answer()
         except LaunchError as error:
             output.detail(f"{self._backend.name}: {error.message}")
             liveness = None
@@ -218,3 +226,31 @@ class Follower:
             getattr(self._backend, method)(self._handle, *args, **keywords)
         except LaunchError as error:
             output.warn(f"{self._backend.name} cannot {method} the run: {error.message}")
+
+
+class _Question:
+    """One question to the cluster, in a thread: one that does not answer keeps nobody from reading and from obeying signals."""
+
+    def __init__(self, ask: Callable[[], Liveness]) -> None:
+        self._ask = ask
+        self._liveness: Liveness | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
+        self._thread.start()
+
+    def answered(self, timeout_s: float) -> bool:
+        """Whether the answer is there, after waiting for it so long at most."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def answer(self) -> Liveness:
+        """What the cluster said; raises what the asking raised."""
+        if self._liveness is None:
+            raise self._error or RuntimeError("no answer yet")
+        return self._liveness
+
+    def _run(self) -> None:
+        try:
+            self._liveness = self._ask()
+        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+            self._error = error

@@ -87,6 +87,7 @@ class Trainer:
         if self.config.clip_norm:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip_norm)
+        self.checkpoints.copied()
         self.sync.update()
         if self.average:
             self.average.update()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,32 @@ def test_a_backend_that_does_not_answer_does_not_end_the_following(tmp_path: Pat
     done = [Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)]
 
     assert followed(Scripted(started(0), *done), tmp_path)[1].state == "success"
+
+
+class Stuck(Scripted):
+    """Does not answer before the test is over, and says nothing before it was asked."""
+
+    def __init__(self, *chunks: Chunk) -> None:
+        super().__init__(*chunks)
+        self.asked, self.over, self.answered = threading.Event(), threading.Event(), False
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        return super().read(timeout_s) if self.asked.is_set() else []
+
+    def liveness(self, handle: object) -> Liveness:
+        self.asked.set()
+        self.answered = not self.over.wait(60)
+        return super().liveness(handle)
+
+
+def test_a_backend_that_takes_long_to_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
+    backend = Stuck(started(0), *(Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)))
+
+    assert followed(backend, tmp_path)[1].state == "success"
+
+    assert backend.asked.is_set()
+    assert not backend.answered, "it went on reading while the question was open"
+    backend.over.set()
 
 
 @pytest.fixture

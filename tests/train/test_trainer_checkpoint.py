@@ -127,12 +127,13 @@ def test_the_last_k_and_the_best_are_kept(world: World, tmp_path: Path) -> None:
 
 
 def test_a_save_is_a_copy_of_that_moment(world: World, tmp_path: Path) -> None:
-    """The weights change at once after `save` returns, as in training, while the file is still being written."""
+    """The weights change as soon as they may, as in training, while the file is still being written."""
     model = torch.nn.Linear(500, 500)
     torch.nn.init.constant_(model.weight, 1.0)
     run = Checkpoints(parse(["--out", str(tmp_path)], 1), world, {"model": model})
     for step in range(1, 4):
         path = run.save(Progress(step=step))
+        run.copied()
         torch.nn.init.constant_(model.weight, float(step + 1))
     run.finish()
 
@@ -176,3 +177,38 @@ def test_a_deadline_ends_the_wait_for_a_disk_that_does_not_answer(
         assert run.save(TWO, deadline=time.time()) is None
     finally:
         answer.set()
+
+
+def test_weights_wait_for_the_copy_that_a_checkpoint_takes_of_them(world: World, tmp_path: Path) -> None:
+    run = checkpoints(world, tmp_path, weight=1.0)
+    free = threading.Event()
+    run._writer.submit(free.wait, 60)  # the copying cannot begin yet
+
+    run.save(ONE)
+    saver = threading.Thread(target=lambda: (run.copied(), torch.nn.init.constant_(next(run.parts["model"].parameters()), 9.0)))
+    saver.start()
+    still = weight(run)
+    free.set()
+    saver.join(60)
+    run.finish()
+
+    assert (still, weight(run)) == (1.0, 9.0)
+    assert not run.copied(), "nothing is open any more"
+    again = checkpoints(world, tmp_path)
+    again.restore()
+    assert weight(again) == 1.0
+
+
+def test_what_a_forward_pass_changes_is_copied_at_once(world: World, tmp_path: Path) -> None:
+    norm = torch.nn.BatchNorm1d(1)
+    run = Checkpoints(parse(["--out", str(tmp_path)], 1), world, {"model": norm})
+    free = threading.Event()
+    run._writer.submit(free.wait, 60)
+
+    path = run.save(ONE)
+    norm(torch.full((4, 1), 100.0))
+    free.set()
+    run.finish()
+
+    assert path is not None
+    assert torch.load(path, weights_only=True)["model"]["running_mean"].item() == 0.0

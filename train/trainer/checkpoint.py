@@ -64,10 +64,11 @@ class Checkpoints:
         self.resumed: Optional[Saved] = None
         """What `restore` went back to."""
         self.stall_s = 0.0
-        """How long the last `save` kept the training waiting."""
+        """How long the last `save`, and `copied` after it, kept the training waiting."""
         self.newest: Optional[Path] = None
         """The newest that is complete, as rank 0 knows."""
         self._snapshot, self._writer = Snapshot(), ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._copying: Optional[Future[None]] = None
         self._writing: Optional[Future[None]] = None
         self._best = -1.0
 
@@ -94,7 +95,7 @@ class Checkpoints:
         return Progress(**about.progress)
 
     def save(self, progress: Progress, accuracy: Optional[float] = None, *, deadline: Optional[float] = None) -> Optional[Path]:
-        """Begin to write --out/checkpoint-STEP; its path, or None without `--out`. The training can go on at once.
+        """Begin to write --out/checkpoint-STEP; its path, or None without `--out`. The training can go on, up to `copied`.
 
         The one before must be complete first, whose buffers this one takes; None if it is not until `deadline`.
         """
@@ -114,10 +115,23 @@ class Checkpoints:
                 path, self.parts, about, self.world, writer=self._writer, written=lambda: self._written(path, accuracy)
             )
         elif self.world.rank == 0:
-            copy, copied = self._snapshot.take(state)
-            self._writing = self._writer.submit(self._write, path, {**copy, **about}, copied, accuracy)
+            copy, copied = self._snapshot.take(state, self.parts["model"].buffers())
+            copying = self._writer.submit(copied)
+            self._copying = copying if self.world.device.type == "cpu" else None  # a GPU's stream keeps the order by itself
+            self._writing = self._writer.submit(self._write, path, {**copy, **about}, copying, accuracy)
         self.stall_s = time.perf_counter() - begin_s
+        if self.config.sync == "async-parameter-server":  # whose weights change at any time
+            self.copied()
         return path
+
+    def copied(self) -> bool:
+        """Wait until weights and optimizer may change: what is being saved has a copy of them. Whether that had been open."""
+        if self._copying is None:
+            return False
+        begin_s, copying, self._copying = time.perf_counter(), self._copying, None
+        wait([copying])
+        self.stall_s += time.perf_counter() - begin_s
+        return True
 
     def poll(self, wait_s: Optional[float] = 0.0) -> None:
         """Look whether what was being written is complete, waiting up to `wait_s`; on rank 0 a failure is said once."""
@@ -141,9 +155,9 @@ class Checkpoints:
         """Whether `finish` gave up waiting: then the process cannot end by itself before the disk answers."""
         return self._writing is not None
 
-    def _write(self, path: Path, state: dict[str, Any], copied: Any, accuracy: Optional[float]) -> None:
-        """On the writer's thread."""
-        copied()
+    def _write(self, path: Path, state: dict[str, Any], copying: Future[None], accuracy: Optional[float]) -> None:
+        """On the writer's thread, after the copying."""
+        copying.result()
         write_whole(state, path)
         self._written(path, accuracy)
 

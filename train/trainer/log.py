@@ -44,6 +44,7 @@ class RunLog:
         self.config, self.world, self.checkpoints, self.own_time = config, world, checkpoints, own_time
         self.records: list[dict[str, Any]] = []
         """Everything that was recorded, by the runs before this one, too."""
+        self._saving: Optional[Path] = None
         self.metrics = world.together(self._open)
         self.bar = Bar(world.rank == 0)
         self.board: Any = None
@@ -112,6 +113,7 @@ class RunLog:
 
     def add(self, batch: Batch, loss: Tensor, done: Progress, epoch_samples: int) -> None:
         """Count one step; `loss` is the mean over the rank's samples, and is not waited for."""
+        self._record_saved()
         self._losses.append((loss, batch))
         self.samples += batch.samples
         self.load_s += batch.load_s
@@ -179,12 +181,17 @@ class RunLog:
         self.record("test", epoch=progress.epoch, step=progress.step, samples=progress.samples, damaged=damaged, **_fields(score))
 
     def saved(self, path: Optional[Path]) -> None:
-        """A checkpoint is being written."""
-        if path:
+        """A checkpoint is being written; recorded after the next step, when it is known how long it kept the training waiting."""
+        self._saving = path
+
+    def _record_saved(self) -> None:
+        if (path := self._saving) is not None:
             self.record("checkpoint", step=int(path.stem.rpartition("-")[2]), file=str(path), stall_s=self.checkpoints.stall_s)
+            self._saving = None
 
     def finished(self, score: Score, progress: Progress) -> None:
         """The last lines of a run that came to its end, and its picture."""
+        self._record_saved()
         for line in summary(self.records, self.baseline) if self.world.rank == 0 else ():
             self.say(line)
         self.say(f"test accuracy {score.accuracy:.2%} ({score.correct:,} of {score.total:,})")
@@ -195,6 +202,7 @@ class RunLog:
 
     def stopped(self, progress: Progress, saved: Optional[Path], stop: StopVote) -> None:
         """The last line of a run that a signal ended."""
+        self._record_saved()
         kept = f"saved {saved}" if saved else "nothing saved" if self.config.out else "nothing saved without --out"
         name = stop.signal_name
         self.say(f"{name}: stopped at step {progress.step} after {progress.samples:,} samples; {kept}")
