@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import platform
 import re
@@ -130,15 +131,13 @@ def _ends_with_session() -> bool:
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:
         if "/session-" not in file.read():
             return False
-    found = False
-    for path in ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf"):
+    value = "no"
+    places = ("/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf")
+    more = sorted((path for place in places for path in glob.glob(f"{place}.d/*.conf")), key=os.path.basename)
+    for path in (*places, *more):  # the last word counts
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
-            found = (
-                found
-                or re.search(r"^\s*KillUserProcesses\s*=\s*(yes|true|on|1)", file.read(), re.MULTILINE | re.IGNORECASE)
-                is not None
-            )
-    return found and _user() != "root"
+            value = [value, *re.findall(r"^\s*KillUserProcesses\s*=\s*(\w+)", file.read(), re.MULTILINE)][-1]
+    return value.lower() in ("yes", "true", "on", "1") and _user() != "root"
 
 
 def alive(identity: Dict[str, Any]) -> bool:

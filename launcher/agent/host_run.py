@@ -161,6 +161,7 @@ def _spawn(request: Request, own: str, cwd: str, arguments: List[str]) -> Reques
                 "pid": process.pid,
                 "start_ticks": ticks,
                 "boot_id": host_checks.boot_id(),
+                "stream_from": before,
                 "under": chosen[0] == "systemd-run",
             }
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:

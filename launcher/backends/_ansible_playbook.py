@@ -217,8 +217,6 @@ class Playbook:
             with suppress(OSError):
                 os.replace(log, self._folder / "ansible.log")
         shutil.rmtree(self._folder / "artifacts", ignore_errors=True)
-        with suppress(OSError):
-            (self._folder / "files.tar.gz").unlink()
 
     def _log(self) -> str:
         return f"Ansible's log: {self._folder}/ansible.log"

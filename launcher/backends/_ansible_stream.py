@@ -63,7 +63,8 @@ class Tail:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._folder / "stream"
         self._offset = path.stat().st_size if path.exists() else 0
-        words = ("tail", self.node["folder"], str(self.node["rank"]), str(self._offset))
+        here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
+        words = ("tail", self.node["folder"], str(self.node["rank"]), str(max(there, there + self._offset - here)))
         self._pipe = proc.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
         self._data, self._answered, self._heard = b"", False, time.monotonic()
         return self._pipe.fd

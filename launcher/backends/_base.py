@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from launcher.outcome import Cause
+    from launcher.outcome import Cause, Outcome
     from launcher.runs import Run
     from launcher.spec import JobSpec
 
@@ -145,6 +145,10 @@ class Backend(ABC, Generic[P]):
     def adopt(self, text: str, runs_root: Path) -> Run:  # noqa: ARG002 - for those that can
         """Make a run that another machine has started, found by the start of its id, one of `runs_root`."""
         raise BackendUnavailableError(f"{self.name} does not find others' runs", hint="use the runs_dir that it was started with")
+
+    def goes_on(self, handle: Handle, outcome: Outcome) -> bool:  # noqa: ARG002 - for those that can
+        """Whether a run that ended so, while it was followed, is to be started again by `requeue`."""
+        return False
 
     def requeue(self, handle: Handle, attempt: int) -> Handle:  # noqa: ARG002 - for those that can
         """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on."""

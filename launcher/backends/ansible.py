@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, output, runs, snapshot
+from launcher import bundle, output, runs, snapshot, storage
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._ansible_stream import Tail
     from launcher.backends._base import NodeState
+    from launcher.outcome import Outcome
     from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
 
@@ -47,7 +48,7 @@ class AnsibleOptions:
     )
     limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.")
     exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory that must not be.")
-    spares: int = option(0, metavar="K", help="Further hosts that take the places of those that cannot take part.")
+    spares: int = option(0, metavar="K", help="Further hosts that take the places of those that cannot take part, or are lost.")
     remote_dir: str = option("~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.")
     snapshot_limit: str = option("200MB", metavar="SIZE", help="Most that is sent of the working folder.")
     in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.")
@@ -196,24 +197,57 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         missing = [name for name in plan.job_secrets if name not in os.environ]
         if missing:
             raise SpecError(f"secret {missing[0]}: no such variable here", hint=f"export {missing[0]} first")
-        began = time.monotonic()
-        folder = plan.run_dir / "ansible"
-        playbook.write(plan, folder)
-        running = playbook.Playbook(folder, "start.yml")
+        playbook.write(plan, plan.run_dir / "ansible")
+        hosts = [node.host for node in plan.nodes]
         try:
-            running.run({name: os.environ[name] for name in plan.job_secrets})
-            self._check(plan, running)
+            return self._start(plan.run_dir, hosts, plan.job_secrets)
+        finally:
+            if not plan.spares:  # a host that takes another's place needs them
+                with suppress(OSError):
+                    (plan.run_dir / "ansible/files.tar.gz").unlink()
+
+    def _start(self, run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle:
+        """Run the playbook that lies in the run's folder."""
+        began = time.monotonic()
+        running = playbook.Playbook(run_dir / "ansible", "start.yml")
+        try:
+            running.run({name: os.environ[name] for name in secrets})
+            self._check(len(hosts), running)
         except BaseException:
             self._stop_all(running)
             raise
-        finally:
-            with suppress(OSError):
-                (folder / "files.tar.gz").unlink()
-        handle = _handle(plan, running)
+        handle = _handle(run_dir, hosts, running)
         for text in (*running.notes, *_left_out(running)):
             output.warn(text)
         output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
         return handle
+
+    def goes_on(self, handle: Handle, outcome: Outcome) -> bool:
+        """With spares, as long as there are restarts: when a host was lost, or the way to it."""
+        job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
+        left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
+        lost = (outcome.cause or {}).get("class") in ("node", "fabric")
+        return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and lost
+
+    def requeue(self, handle: Handle, attempt: int) -> Handle:
+        """Start it again, on the first of its hosts and spares that can take part now."""
+        run_dir = Path(handle["run_dir"])
+        if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
+            raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+        job = storage.read_json(run_dir / "ansible/job.json")
+        variables = storage.read_json(run_dir / "ansible/env/extravars")
+        if job is None or variables is None:
+            raise BackendUnavailableError("it was started from another machine", hint="distlaunch requeue RUN there")
+        storage.write_whole(run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"}))
+        here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
+        started = self._start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
+        before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
+        for node in started["nodes"]:
+            known = before.get((node["host"], node["rank"]))
+            node["stream_from"] = (here[node["rank"]], node["agent"]["stream_from"])
+            if known is not None:
+                node["stream_from"] = known.get("stream_from", (0, 0))
+        return started
 
     def adopt(self, text: str, runs_root: Path) -> runs.Run:
         """Ask all hosts of the inventory for the run."""
@@ -243,15 +277,15 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         runs.create(made)
         return made
 
-    def _check(self, plan: AnsiblePlan, running: playbook.Playbook) -> None:
+    def _check(self, nodes: int, running: playbook.Playbook) -> None:
         """Raise one error that names every host that cannot take part, with its reason."""
         started = running.answers.get("start", {})
-        if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or plan.nodes):
+        if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or range(nodes)):
             return
         problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
         kinds = {problem["kind"] for problem in running.problems.values()}
         lines = [f"{host}: {message}" for host, message in problems.items()]
-        head = f"{len(lines)} of {len(plan.nodes) + len(plan.spares)} hosts cannot take part" if lines else running.failure
+        head = f"{len(lines)} of {len(running.answers.get('preflight', {}))} hosts cannot take part" if lines else running.failure
         error = RequestError if kinds == {"duplicate"} else BackendUnavailableError
         hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
         raise error(
@@ -302,7 +336,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
 
     def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> HostStreams:
         """One connection per host, again and again from where it broke."""
-        self._streams = HostStreams(handle, offsets or {})
+        self._streams = HostStreams(handle, offsets or handle.get("shown") or {})
         return self._streams
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
@@ -338,17 +372,17 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, 
     return found
 
 
-def _handle(plan: AnsiblePlan, running: playbook.Playbook) -> Handle:
+def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> Handle:
     """All that another shell needs, with the same keys."""
     nodes = _nodes(running.answers["preflight"], running)
-    hosts = [node.host for node in plan.nodes]
+    hosts = list(planned)
     for host, node in nodes.items():
         started = running.answers["start"][host]
         node.update(agent=started["agent"], work=started["work"])
         hosts[node["rank"]] = host
     first = running.answers["start"][running.choice["master"]]
     return {
-        "run_dir": str(plan.run_dir),
+        "run_dir": str(run_dir),
         "hosts": hosts,
         "nodes": list(nodes.values()),
         "rendezvous": {"addresses": first["addresses"], "port": first["port"], **running.meeting},
@@ -362,6 +396,10 @@ def _about_master(handle: Handle) -> str:
         return f"node 0 listens on {meeting['addresses'][0]} port {meeting['port']}"
     where = f"{meeting['address']} port {meeting['port']}" if meeting["address"] else f"port {meeting['port']}"
     return f"node 0 listens on {where}: {meeting['reason']}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _left_out(running: playbook.Playbook) -> list[str]:

@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -157,7 +157,20 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
 
         return _array.follow(run, interrupts)
     since = time.monotonic()
-    outcome = Follower(run, request.backend, ranks=request.ranks, interrupts=interrupts, explain=request.options.explain).follow()
+    how: dict[str, Any] = {"ranks": request.ranks, "interrupts": interrupts, "explain": request.options.explain}
+    outcome = Follower(run, request.backend, **how).follow()
+    while run.handle and not interrupts.stops and request.backend.goes_on(run.handle, outcome):
+        output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
+        offsets = {node: path.stat().st_size for node in range(len(run.hosts)) if (path := run.stream_path(node)).exists()}
+        attempt = outcome.attempt + 1
+        try:
+            run = runs.start_again(run, request.backend.requeue(run.handle, attempt), attempt)
+        except LaunchError as error:
+            output.warn(f"not started again: {error.message}")
+            break
+        # For this terminal alone, which has shown the rest: `logs` shows all.
+        told = replace(run, handle={**(run.handle or {}), "shown": offsets})
+        outcome = Follower(told, request.backend, **how).follow()
     if outcome.exit_code is None:
         raise CommandError(f"{run.id} has not ended", hint=f"distlaunch cancel --force {run.id}")
     data = {"run": run.id, "path": str(run.path), **outcome.to_json()}

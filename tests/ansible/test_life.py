@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.conftest import is_sshd
+from tests.ansible.conftest import is_sshd, make
 from tests.ansible.test_run import WAITS
-from tests.testbed import wait_until
+from tests.testbed import fixtures, wait_until
 
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
+    from tests.conftest import Cli
     from tests.testbed import Host
 
 pytestmark = pytest.mark.ssh
@@ -25,6 +26,13 @@ import sys, time
 for n in range(int(sys.argv[1])):
     print("line", n, flush=True)
     time.sleep(0.01)
+"""
+
+AGAIN = """
+import os, time
+attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
+print("attempt", attempt, "on", os.uname().nodename, *([] if attempt != "0" else ["waits"]), flush=True)
+time.sleep(0 if attempt != "0" else 1000)
 """
 
 FAMILY = """
@@ -119,20 +127,32 @@ def test_ctrl_c_cancels_and_detached_runs_are_cancelled_from_elsewhere(rack: Rac
     assert stdout.count(b"saving with time left") == 2
 
 
-def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails(rack_of_two: Rack) -> None:
-    rack = rack_of_two
-    rack.write("waits.py", WAITS)
-    launcher = rack.start("waits.py")
-    wait_until(
-        "the run", lambda: [p for p in rack.cli.runs.glob("waits*/nodes/1/stream") if b"ready" in p.read_bytes()], limit_s=90
-    )
+def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spare_takes_its_place(distlaunch: Cli) -> None:
+    with fixtures.make(3, ssh=True) as testbed:
+        rack = make(distlaunch, testbed.ssh)
+        rack.write("again.py", AGAIN)
+        options = ("--nodes", "2", "--spares", "1", "--max-restarts", "1", "--log-ranks", "all")
+        launcher = rack.start(*options, "again.py")
+        streams = "again*/nodes/1/stream"
+        wait_until("the run", lambda: [p for p in rack.cli.runs.glob(streams) if b"waits" in p.read_bytes()], limit_s=90)
 
-    rack.ssh.hosts[1].cut_off()
+        rack.ssh.hosts[1].cut_off()
 
-    _, stderr = launcher.communicate(timeout=170)
-    assert launcher.returncode == 1, stderr
-    assert b"the script failed" not in stderr
-    assert re.search(rb"n2|node 1", stderr)
+        stdout, stderr = launcher.communicate(timeout=240)
+        assert launcher.returncode == 0, stderr
+        assert b"the script failed" not in stderr
+        assert b"left out: n2" in stderr
+        lines = stdout.decode().splitlines()
+        assert sorted(lines) == [
+            "[0:0] attempt 0 on n1 waits",
+            "[0:0] attempt 1 on n1",
+            "[1:1] attempt 0 on n2 waits",
+            "[1:1] attempt 1 on n3",
+        ]
+        run = next(rack.cli.runs.glob("again*")).name
+        assert sorted(rack.cli("logs", run).stdout.splitlines()) == sorted(lines)
+        assert rack.state(run)["nodes"][1]["host"] == "n3"
+        rack.ssh.hosts[1].reconnect()
 
 
 def test_a_host_whose_sshd_stops_goes_on_and_is_followed_again(rack_of_two: Rack) -> None:

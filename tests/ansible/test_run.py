@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import wait_until
+from tests.ansible.conftest import make
+from tests.testbed import fixtures, wait_until
 
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
+    from tests.conftest import Cli
 
 pytestmark = pytest.mark.ssh
 
@@ -42,6 +44,17 @@ def test_reduce_gives_36_on_four_hosts_two_of_which_share_no_disk(rack: Rack) ->
     assert sorted(found) == [(str(r // 2), str(r), str(r), f"n{r // 2 + 1}", str(r + 1)) for r in range(8)]
     assert "files: 3 of 3 hosts" in done.stderr, "the hosts that share a disk get the files once"
     assert ": all 3 others reach it" in done.stderr
+
+
+def test_thirty_two_hosts_with_a_worker_each(distlaunch: Cli) -> None:
+    with fixtures.make(32, ssh=True) as testbed:
+        rack = make(distlaunch, testbed.ssh)
+
+        done = rack("--log-ranks", "all", "reduce.py", timeout_s=500)
+
+        assert done.exit_code == 0, done.stderr
+        assert len(re.findall(r"on n\d+: before \d+, after 528", done.stdout)) == 32
+        rack.clean()
 
 
 def test_the_trainer_learns_and_what_is_there_is_not_sent_again(rack: Rack) -> None:
@@ -134,6 +147,22 @@ def test_two_runs_at_once_do_not_meet_and_one_is_cancelled_from_a_machine_that_d
     unknown = rack.cli("adopt", "nothing", *hosts, env=elsewhere, timeout_s=120)
     assert "no run 'nothing' on n1, n2, n3, n4" in unknown.stderr
     assert unknown.exit_code == 2
+
+
+def test_a_worker_that_crashes_once_restarts_the_whole_gang(rack: Rack) -> None:
+    rack.write(
+        "once.py",
+        "import os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "restarts = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "if restarts == 0 and dist.get_rank() == 2: os.kill(os.getpid(), 9)\n"
+        "total = torch.ones(1)\ndist.all_reduce(total)\nprint('restarts', restarts, 'sum', int(total))\n",
+    )
+
+    done = rack("--max-restarts", "1", "--log-ranks", "all", "once.py")
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{node}:{node}] restarts 1 sum 4" for node in range(4)]
+    assert "SIGKILL" in done.stderr
 
 
 def test_a_failed_rank_is_told_once_and_ends_all_hosts(rack: Rack) -> None:

@@ -28,6 +28,10 @@ MACHINE = "submit"
 
 CONTROLLER = "ctl"
 
+_NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default")
+_NEIGHBOURS_PER_TESTBED = 16384
+"""The kernel keeps one table of neighbours for all namespaces, by default of 1024: that is 32 hosts that all know one another."""
+
 
 def address(record: Record, number: int) -> str:
     """The address of host `number`, from 1; 253 is the machine, 254 the controller."""
@@ -36,6 +40,7 @@ def address(record: Record, number: int) -> str:
 
 def build(record: Record, names: Sequence[str], folder: Path, made: dict[str, Host]) -> None:
     """Make the hosts and the controller, which is one too, with links and names for one another; `made` has those begun."""
+    make_room(len(names))
     numbers = {name: number for number, name in enumerate(names, 1)} | {CONTROLLER: 254}
     switch = record.netns(SWITCH)
     ip("".join(f"netns add {record.netns(name)}\n" for name in (SWITCH, *numbers)))
@@ -45,6 +50,14 @@ def build(record: Record, names: Sequence[str], folder: Path, made: dict[str, Ho
     write_names(folder, {address(record, number): name for name, number in numbers.items()}, address(record, 253))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: host(record, name, address(record, numbers[name]), folder, made), numbers))
+
+
+def make_room(hosts: int) -> None:
+    """Let the kernel know more neighbours than its default, for good, where there are more hosts than a test usually has."""
+    for name, least in (("gc_thresh3", _NEIGHBOURS_PER_TESTBED), ("gc_thresh2", _NEIGHBOURS_PER_TESTBED // 2)):
+        file = _NEIGHBOURS / name
+        if hosts > 8 and file.exists() and int(file.read_text()) < least:
+            file.write_text(str(least))
 
 
 def links(record: Record, names: Sequence[str]) -> str:

@@ -1,0 +1,85 @@
+"""Which hosts take part, what is said of them, and where they meet: decided from what they answered."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import bundle
+
+_FILE = bundle.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_choice.py"
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Any:
+    """The module, as Ansible's plugin loads it."""
+    spec = importlib.util.spec_from_file_location("distlaunch_choice", Path(_FILE))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def facts(name: str, **more: Any) -> dict[str, Any]:
+    """What a good host answers."""
+    about = {"hostname": name, "machine": name, "disk": name, "torch": "2.9", "python_version": "3.11.7", "gpus": 0}
+    return {**about, "free_bytes": 10**9, "has_cwd": True, "has_files": False, "clock_s": [0.0, 0.1], **more}
+
+
+ARGS = {"nodes": 2, "least": 2, "digest": "d", "snapshot_bytes": 0, "gpus_matter": True, "own_disk": [], "cwd": ""}
+NOTHING = {"user_processes_end": False}
+
+
+def test_a_clock_that_differs_and_a_logind_that_kills_are_told_and_the_host_takes_part(plugin: Any) -> None:
+    found = {
+        "late": facts("late", clock_s=[-41.0, -40.2], **NOTHING),
+        "early": facts("early", clock_s=[7.3, 7.9], user_processes_end=True),
+        "good": facts("good", clock_s=[-0.9, 1.1], **NOTHING),  # no more than the question took
+    }
+
+    problems, notes, choice = plugin.choose(found, {**ARGS, "nodes": 3, "least": 3})
+
+    assert problems == {}
+    assert list(choice["ranks"]) == ["late", "early", "good"]
+    assert notes == [
+        "the clock of late differs by -40 s from the one here",
+        "the clock of early differs by 7 s from the one here",
+        "early: systemd ends a user's processes at logout; run there once: loginctl enable-linger",
+    ]
+
+
+def test_spares_take_the_places_of_hosts_without_what_others_have(plugin: Any) -> None:
+    found = {
+        "h1": facts("h1", gpus=8, **NOTHING),
+        "h2": facts("h2", **NOTHING),
+        "h3": {"problem": "ssh: connect to host h3 port 22: Connection timed out", "unreachable": True},
+        "h4": facts("h4", gpus=8, disk="h1", **NOTHING),
+    }
+
+    problems, _, choice = plugin.choose(found, ARGS)
+
+    assert {host: problem["kind"] for host, problem in problems.items()} == {"h2": "gpus", "h3": "unreachable"}
+    assert (choice["master"], choice["others"], choice["copying"], choice["lacking"]) == ("h1", ["h4"], ["h1"], ["h1"])
+    assert plugin.choose({host: found[host] for host in ("h1", "h2", "h3")}, ARGS)[2] is None
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "chosen", "words"),
+    [
+        ("v4 v6", "v4", ["v4", "v4"], "all 2 others reach it"),
+        ("v6", "v4 v6", ["v6", "v6"], "tried: v4 by 1, v6 by 2"),
+        ("v6", "v4", ["v6", "v4"], "each uses the first that it reaches"),
+    ],
+)
+def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str, chosen: list[str], words: str) -> None:
+    tried = {host: {address: address in reached.split() for address in ("v4", "v6")} for host, reached in (("b", b), ("c", c))}
+
+    where, common, reason = plugin.meeting_point(tried)
+
+    assert [where["b"], where["c"]] == chosen
+    assert common == (chosen[0] if chosen[0] == chosen[1] else None)
+    assert words in reason
