@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import ROOT, Contender, Sample, environment, verdict
 from tests.k8s.proxy import Proxy
-from tests.testbed import Testbed, wait_until
+from tests.testbed import Testbed, kube_programs, wait_until
 from tests.testbed.kube_conf import KubeOptions
 from tests.testbed.kube_image import PINNED
 
@@ -87,8 +87,9 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
             if name != contender.name:
                 rendered = measure(launch(scratch, kube.kubeconfig, namespace, nodes, "--render-to", f"{scratch}/rendered"))
                 assert not rendered.exit_code, rendered.output
-                kubectl = ["kubectl", "--kubeconfig", str(kube.kubeconfig), "apply", "-f", f"{scratch}/rendered/run.yaml"]
-                contender = Contender(name, kubectl, environment(scratch), scratch)
+                kubectl = kube_programs.find(kube_programs.KUBERNETES, "kubectl")
+                argv = [kubectl, "--kubeconfig", str(kube.kubeconfig), "apply", "-f", f"{scratch}/rendered/run.yaml"]
+                contender = Contender(name, argv, environment(scratch), scratch)
             sample = start(kube, contender, namespace, nodes)
             clear(kube, namespace)
             if round_number:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.testbed import Kube, NotAvailableError, kube_given
 from tests.testbed.kube_image import PINNED as IMAGE
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.conftest import Cli, Result
-    from tests.testbed import Kube
 
 LABEL = "distlaunch/run"
 
@@ -24,13 +25,16 @@ class User:
     """A shell of somebody with a namespace."""
 
     cli: Cli
-    kube: Kube
+    kube: Any
+    """A `Kube`, or the `GivenCluster` that somebody has named."""
+
     namespace: str
     kubeconfig: Path
+    image: str = IMAGE
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str | None]:
         """Which cluster, namespace and image."""
-        own = {"KUBECONFIG": str(self.kubeconfig), "DISTLAUNCH_NAMESPACE": self.namespace, "DISTLAUNCH_IMAGE": IMAGE}
+        own = {"KUBECONFIG": str(self.kubeconfig), "DISTLAUNCH_NAMESPACE": self.namespace, "DISTLAUNCH_IMAGE": self.image}
         return {**own, **(more or {})}
 
     def __call__(self, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 120, **more: Any) -> Result:
@@ -58,7 +62,8 @@ class User:
 
     def pods(self, run: str) -> list[dict[str, Any]]:
         """The run's pods."""
-        return self.kube.pods(self.namespace, f"{LABEL}={run}")
+        found: list[dict[str, Any]] = self.kube.pods(self.namespace, f"{LABEL}={run}")
+        return found
 
     def left(self) -> list[str]:
         """What of any run is in the namespace."""
@@ -78,9 +83,24 @@ def user(kube: Kube, kube_namespace: str, distlaunch: Cli) -> User:
 
 
 @pytest.fixture
-def pods(kube_nodes: Kube, kube_nodes_namespace: str, distlaunch: Cli) -> User:
-    """On a cluster with two real machines."""
-    return User(distlaunch, kube_nodes, kube_nodes_namespace, kube_nodes.kubeconfig)
+def pods(request: pytest.FixtureRequest, distlaunch: Cli) -> Iterator[User]:
+    """On a cluster that runs pods: the one that `DISTLAUNCH_TEST_KUBECONFIG` names, or ours with two real machines."""
+    try:
+        cluster = kube_given.given()
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    image = kube_given.image() if cluster else IMAGE
+    kube = cluster or request.getfixturevalue("kube_nodes")
+    with kube.lend_namespace() as namespace:
+        yield User(distlaunch, kube, namespace, kube.kubeconfig, image)
+
+
+@pytest.fixture
+def machines(pods: User) -> Kube:
+    """The machines below `pods` and their control plane, to which things may happen."""
+    if not isinstance(pods.kube, Kube):
+        pytest.skip("what happens to machines and control planes is tested on the testbed's own only")
+    return pods.kube
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import kube_programs
+from tests.testbed import kube_given, kube_programs
 from tests.testbed.errors import NotAvailableError
 from tests.testbed.kube_conf import KubeOptions
 from tests.testbed.kube_controllers import KINDS
@@ -69,9 +69,8 @@ def kube() -> Iterator[Kube]:
 @pytest.fixture
 def kube_namespace(kube: Kube) -> Iterator[str]:
     """A namespace of `kube` for one test."""
-    name = kube.namespace()
-    yield name
-    kube.delete_namespace(name)
+    with kube.lend_namespace() as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
@@ -84,9 +83,8 @@ def kube_nodes() -> Iterator[Kube]:
 @pytest.fixture
 def kube_nodes_namespace(kube_nodes: Kube) -> Iterator[str]:
     """A namespace of `kube_nodes` for one test."""
-    name = kube_nodes.namespace()
-    yield name
-    kube_nodes.delete_namespace(name)
+    with kube_nodes.lend_namespace() as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
@@ -99,9 +97,8 @@ def kube_controllers() -> Iterator[Kube]:
 @pytest.fixture
 def kube_controllers_namespace(kube_controllers: Kube) -> Iterator[str]:
     """A namespace of `kube_controllers` for one test."""
-    name = kube_controllers.namespace()
-    yield name
-    kube_controllers.delete_namespace(name)
+    with kube_controllers.lend_namespace() as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +111,8 @@ def kube_thousand() -> Iterator[Kube]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build Kubernetes' programs before the first test, whose time limit it would exceed; once, then they are in a cache."""
     wanted = [item for item in session.items if item.get_closest_marker("k8s")]
-    if wanted and not session.config.option.collectonly and os.geteuid() == 0:
+    named = os.environ.get(kube_given.VARIABLE)
+    if wanted and not named and not session.config.option.collectonly and os.geteuid() == 0:
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         for build in filter(kube_programs.missing, kube_programs.ALL):
             if reporter and not kube_programs.why_not(build):

@@ -25,7 +25,7 @@ from tests.testbed.errors import TestbedError
 from tests.testbed.kube_api import KubeApi
 from tests.testbed.kube_conf import KubeFiles, KubeOptions
 from tests.testbed.kube_node import KubeNode
-from tests.testbed.kube_objects import KubeObjects
+from tests.testbed.kube_objects import AdminObjects
 from tests.testbed.kube_programs import COREDNS, ETCD, KUBERNETES, KWOK
 from tests.testbed.waiting import wait_until
 
@@ -47,7 +47,7 @@ USERS = {
 
 
 @dataclass
-class Kube(KubeObjects):
+class Kube(AdminObjects):
     """One cluster. `kubeconfig` is the administrator's, whose rights have no limits."""
 
     options: KubeOptions

@@ -97,7 +97,7 @@ class KubeApi:
                 if fresh or last:
                     raise TestbedError(f"{method} {target}: the API server cannot be reached: {error!r}") from error
         if answer.status >= 300:
-            raise ApiError(answer.status, _message(said))
+            raise ApiError(answer.status, message(said))
         return said
 
     def _open(self) -> http.client.HTTPSConnection:
@@ -105,7 +105,7 @@ class KubeApi:
         return http.client.HTTPSConnection(self._address, timeout=60, context=context)
 
 
-def _message(said: bytes) -> str:
+def message(said: bytes) -> str:
     """What an error object says, or whatever else came."""
     try:
         return str(json.loads(said)["message"])

@@ -1,10 +1,11 @@
-"""What is in a cluster, and what is done to it as its administrator: namespaces, users and their rights, pods."""
+"""What is in a cluster, and what is done to it: pods, and as its administrator namespaces, users and their rights."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from tests.testbed.errors import WaitError
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.testbed.kube_api import KubeApi, Object
@@ -22,24 +23,67 @@ if TYPE_CHECKING:
 LIMIT_S = 90
 
 
-@dataclass
 class KubeObjects(ABC):
-    """The objects of one cluster."""
+    """The pods of one cluster."""
+
+    @property
+    @abstractmethod
+    def api(self) -> KubeApi:
+        """The API."""
+
+    def pods(self, namespace: str, selector: str = "") -> list[Object]:
+        """A namespace's pods, by name."""
+        found = self.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
+        return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+    def pod(self, namespace: str, name: str) -> Object | None:
+        """One pod."""
+        return self.api.get_or_none(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def wait_pod(self, namespace: str, name: str, *phases: str, limit_s: float = 60) -> Object:
+        """Wait until a pod is in one of these phases."""
+
+        def reached() -> Object | None:
+            pod = self.pod(namespace, name)
+            return pod if pod and pod["status"].get("phase") in phases else None
+
+        try:
+            return wait_until(f"pod {name} to be {' or '.join(phases)}", reached, limit_s=limit_s) or {}
+        except WaitError as error:
+            pod = self.pod(namespace, name)
+            raise WaitError(f"{error}; it is {pod and pod['status']}; events: {self.events(namespace)}") from None
+
+    def log(self, namespace: str, name: str, **query: str) -> str:
+        """A pod's log."""
+        return self.api.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", **query)
+
+    def events(self, namespace: str) -> list[str]:
+        """What happened in a namespace: `FailedScheduling: 0/2 nodes are available ...`."""
+        found = self.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+        return [f"{event['reason']}: {event.get('message', '')}" for event in found]
+
+    def delete_pod(self, namespace: str, name: str, *, grace_s: int | None = None) -> None:
+        """Delete a pod: SIGTERM, and SIGKILL after its grace period or this one."""
+        options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+        self.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", **options)
+
+    def evict(self, namespace: str, name: str) -> None:
+        """Evict a pod, as `kubectl drain` does."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        self.api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+
+
+@dataclass
+class AdminObjects(KubeObjects):
+    """What only an administrator makes: namespaces, users and their rights."""
 
     files: KubeFiles
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1), repr=False, init=False)
 
     @property
     @abstractmethod
-    def api(self) -> KubeApi:
-        """The API, as the administrator."""
-
-    @property
-    @abstractmethod
     def server(self) -> str:
         """The API server's address."""
-
-    # Namespaces and users
 
     def namespace(self, prefix: str = "test") -> str:
         """A new namespace, in which pods can be made."""
@@ -47,6 +91,13 @@ class KubeObjects(ABC):
         self.api.post("/api/v1/namespaces", {"metadata": {"name": name}})
         self._wait_account(name)
         return name
+
+    @contextmanager
+    def lend_namespace(self) -> Iterator[str]:
+        """A new namespace that is deleted afterwards."""
+        name = self.namespace()
+        yield name
+        self.delete_namespace(name)
 
     def delete_namespace(self, name: str, *, wait: bool = False, limit_s: float = 60) -> None:
         """Delete a namespace with all that is in it; what its pods run is killed at once."""
@@ -101,46 +152,3 @@ class KubeObjects(ABC):
         path.write_text(kube_conf.kubeconfig(self.server, self.files.ca, user, token, namespace))
         path.chmod(0o600)
         return path
-
-    # Pods
-
-    def pods(self, namespace: str, selector: str = "") -> list[Object]:
-        """A namespace's pods, by name."""
-        found = self.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
-        return sorted(found, key=lambda pod: pod["metadata"]["name"])
-
-    def pod(self, namespace: str, name: str) -> Object | None:
-        """One pod."""
-        return self.api.get_or_none(f"/api/v1/namespaces/{namespace}/pods/{name}")
-
-    def wait_pod(self, namespace: str, name: str, *phases: str, limit_s: float = 60) -> Object:
-        """Wait until a pod is in one of these phases."""
-
-        def reached() -> Object | None:
-            pod = self.pod(namespace, name)
-            return pod if pod and pod["status"].get("phase") in phases else None
-
-        try:
-            return wait_until(f"pod {name} to be {' or '.join(phases)}", reached, limit_s=limit_s) or {}
-        except WaitError as error:
-            pod = self.pod(namespace, name)
-            raise WaitError(f"{error}; it is {pod and pod['status']}; events: {self.events(namespace)}") from None
-
-    def log(self, namespace: str, name: str, **query: str) -> str:
-        """A pod's log."""
-        return self.api.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", **query)
-
-    def events(self, namespace: str) -> list[str]:
-        """What happened in a namespace: `FailedScheduling: 0/2 nodes are available ...`."""
-        found = self.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
-        return [f"{event['reason']}: {event.get('message', '')}" for event in found]
-
-    def delete_pod(self, namespace: str, name: str, *, grace_s: int | None = None) -> None:
-        """Delete a pod: SIGTERM, and SIGKILL after its grace period or this one."""
-        options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
-        self.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", **options)
-
-    def evict(self, namespace: str, name: str) -> None:
-        """Evict a pod, as `kubectl drain` does."""
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        self.api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)

@@ -34,8 +34,15 @@ def logs(kube: Kube, namespace: str) -> list[str]:
     return sorted(kube.log(namespace, pod["metadata"]["name"]).strip() for pod in ended)
 
 
+def run(kube: Kube, namespace: str, version: str, kind: str, spec: dict[str, Any], end: str) -> None:
+    """Make an object called one, and wait for the condition with which it ends."""
+    apply(kube, namespace, {"apiVersion": version, "kind": kind, "metadata": {"name": "one"}, "spec": spec})
+    path = f"/apis/{version}/namespaces/{namespace}/{kind.lower()}s/one"
+    wait_until(f"the {kind} to end", lambda: end in conditions(kube, path), limit_s=90)
+
+
 def test_a_jobset_runs(kube_controllers: Kube, kube_controllers_namespace: str) -> None:
-    script = "until getent hosts set-node-0-0.set > /dev/null; do sleep 0.2; done; echo $JOB_COMPLETION_INDEX"
+    script = "until getent hosts one-node-0-0.one > /dev/null; do sleep 0.2; done; echo $JOB_COMPLETION_INDEX"
     job = {
         "completionMode": "Indexed",
         "completions": 2,
@@ -44,14 +51,8 @@ def test_a_jobset_runs(kube_controllers: Kube, kube_controllers_namespace: str) 
     }
     spec = {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]}
 
-    apply(
-        kube_controllers,
-        kube_controllers_namespace,
-        {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "set"}, "spec": spec},
-    )
+    run(kube_controllers, kube_controllers_namespace, "jobset.x-k8s.io/v1alpha2", "JobSet", spec, "Completed")
 
-    path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{kube_controllers_namespace}/jobsets/set"
-    wait_until("the JobSet to end", lambda: "Completed" in conditions(kube_controllers, path), limit_s=60)
     assert logs(kube_controllers, kube_controllers_namespace) == ["0", "1"]
 
 
@@ -59,33 +60,21 @@ def test_a_trainjob_runs(kube_controllers: Kube, kube_controllers_namespace: str
     trainer = {"image": kube_image.PINNED, "numNodes": 2, "command": ["sh", "-c", "echo $PET_NODE_RANK of $PET_NNODES"]}
     spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
 
-    apply(
-        kube_controllers,
-        kube_controllers_namespace,
-        {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "train"}, "spec": spec},
-    )
+    run(kube_controllers, kube_controllers_namespace, "trainer.kubeflow.org/v1alpha1", "TrainJob", spec, "Complete")
 
-    path = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{kube_controllers_namespace}/trainjobs/train"
-    wait_until("the TrainJob to end", lambda: "Complete" in conditions(kube_controllers, path), limit_s=60)
     assert logs(kube_controllers, kube_controllers_namespace) == ["0 of 2", "1 of 2"]
 
 
 def test_a_pytorchjob_runs(kube_controllers: Kube, kube_controllers_namespace: str) -> None:
-    stay = "until getent hosts torch-worker-0; do sleep 0.2; done"  # the worker waits for the master's name in its turn
+    stay = "until getent hosts one-worker-0; do sleep 0.2; done"  # the worker waits for the master's name in its turn
     pod = a_pod("", "sh", "-c", f"echo $RANK of $WORLD_SIZE; [ $RANK = 1 ] && exec sleep 1000; {stay} > /dev/null")["spec"]
     pod["containers"][0]["name"] = "pytorch"
     replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
     spec = {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}, "runPolicy": {"cleanPodPolicy": "None"}}
 
-    apply(
-        kube_controllers,
-        kube_controllers_namespace,
-        {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "torch"}, "spec": spec},
-    )
+    run(kube_controllers, kube_controllers_namespace, "kubeflow.org/v1", "PyTorchJob", spec, "Succeeded")
 
-    path = f"/apis/kubeflow.org/v1/namespaces/{kube_controllers_namespace}/pytorchjobs/torch"
-    wait_until("the PyTorchJob to end", lambda: "Succeeded" in conditions(kube_controllers, path), limit_s=90)
-    said = [kube_controllers.log(kube_controllers_namespace, f"torch-{name}-0") for name in ("master", "worker")]
+    said = [kube_controllers.log(kube_controllers_namespace, f"one-{name}-0") for name in ("master", "worker")]
     assert said == ["0 of 2\n", "1 of 2\n"]
 
 

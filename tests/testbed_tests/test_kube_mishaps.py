@@ -31,9 +31,8 @@ def fragile() -> Iterator[Kube]:
 @pytest.fixture
 def namespace(fragile: Kube) -> Iterator[str]:
     """A namespace for one test, after which all nodes are Ready."""
-    name = fragile.namespace()
-    yield name
-    fragile.delete_namespace(name)
+    with fragile.lend_namespace() as name:
+        yield name
     for node in fragile.nodes:
         node.wait_ready()
 
