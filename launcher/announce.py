@@ -67,18 +67,23 @@ class Announcer:
             limit = fields.get("limit_s")
             until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
             self._waits[node] = (f"{self._place(node)} waits for {fields.get('what')}{until}", time.monotonic())
-        elif record.name == "restart":
-            cause = fields.get("cause")
-            why = f": {cause.get('message')}" if isinstance(cause, dict) else ""
-            self._once(
-                f"restart {fields.get('restarts')} of {fields.get('max_restarts')}{why}",
-                f"restart {fields.get('restarts')}",
-            )
+        elif record.name in ("restart", "done"):
+            self._again(record.name, fields)
         elif record.name == "stopping":
             self._once(f"stopping: {fields.get('reason')}")
         elif record.name == "warning":
             self._workers.end_line()
             output.warn(f"{self._place(node)}: {fields.get('message')}")
+
+    def _again(self, event: str, fields: dict[str, Any]) -> None:
+        """Tell that workers start again: by their agents, or with them by the scheduler."""
+        cause = fields.get("cause")
+        why = f": {cause.get('message')}" if isinstance(cause, dict) else ""
+        if event == "restart":
+            count = fields.get("restarts")
+            self._once(f"restart {count} of {fields.get('max_restarts')}{why}", f"restart {count}")
+        elif fields.get("result") == "lost":
+            self._once(f"ending, to be started again{why}", f"lost {fields.get('attempt')}")
 
     def state(self, outcome: Outcome) -> None:
         """Tell why a run does not start."""

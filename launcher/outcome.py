@@ -24,8 +24,8 @@ EXIT_CODES = {"success": 0, "failed": 1, "preempted": 1, "timeout": 124, "cancel
 HEARTBEAT_S = 10.0
 """An agent without a word for so long was gone by then: its end is dated so, as what is known to be earlier came first."""
 
-_STOPPED = ("cancelled", "preempted", "timeout")
-"""Results of a node that was stopped from outside."""
+_STOPPED = ("cancelled", "preempted", "lost", "timeout")
+"""Results of a node that was stopped from outside, or by the loss of another one."""
 
 _KEPT_FOREIGN_LINES = 8
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from .job import Job
 
+_TIMES = ("DISTLAUNCH_TIMES_DISRUPTED", "DISTLAUNCH_TIMES_LOST")
+"""How often the scheduler has started this node again: because it took it away, and because another one was lost."""
+
 
 def main() -> None:
     """Run as the agent, or as the fork server that it starts."""
@@ -46,9 +49,9 @@ def main() -> None:
     if args.slurm:
         job, rank, stream = _on_slurm(job, parser)
     else:
-        if told := os.environ.pop("DISTLAUNCH_ATTEMPT", ""):
-            attempt = _number(parser, "DISTLAUNCH_ATTEMPT", told)
-            job = replace(job, attempt=attempt, why_again="preempted" if attempt else "")
+        disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
+        if disrupted + lost:
+            job = replace(job, attempt=disrupted + lost, why_again="preempted" if disrupted else "node")
         rank, stream = args.node_rank, os.dup(1)
         if args.node_rank_from:
             rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))

@@ -93,10 +93,11 @@ class _Base(RendezvousHandler):
         return stands
 
     def stop(self, message: Word) -> None:
-        """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told."""
+        """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told; or this node alone leaves it."""
         self.asked_to_stop = True
         self.stopping.set()
-        self._watch.say({"kind": "stop", "node": self.node_rank, "host": self.host, **message})
+        if not message["leaves"]:
+            self._watch.say({"kind": "stop", "node": self.node_rank, "host": self.host, **message})
 
     def heard(self) -> Optional[Word]:
         """The word of this round, if there is one; a lost master or node counts as one."""
@@ -144,12 +145,12 @@ class Gang(_Base):
         self.round += 1
         prefix = f"round/{self.round}"
         self._watch.begin(f"{prefix}/word", watch_beats=self.round > 0)
-        self.store.set(f"{prefix}/join/{self.node_rank}", self.host)
+        self.store.set(f"{prefix}/join/{self.node_rank}", json.dumps([self.job.attempt, self.job.why_again]))
         self.store.add(f"{prefix}/joined", 1)
         if self.node_rank == 0:
             self._gather(prefix)
             self.restarts += int(self.round > 0 and not (last or {}).get("free", False))
-            go = {"port": self.reserve_master_port(), "restarts": self.restarts}
+            go = {"port": self.reserve_master_port(), "restarts": self.restarts, "attempt": self._attempt(prefix)}
             self.store.set(f"{prefix}/go", json.dumps(go))
         self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
         go = json.loads(self.store.get(f"{prefix}/go"))
@@ -157,8 +158,20 @@ class Gang(_Base):
         self._watch.begin(f"{prefix}/word", watch_beats=True)
         if self.round == 0:
             self._explore()
+        if go["attempt"][0]:
+            number, why = go["attempt"]
+            self.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
         info = RendezvousStoreInfo(self.master_addr, go["port"])
         return RendezvousInfo(PrefixStore(prefix, self.store), self.node_rank, self.job.max_nodes, info)
+
+    def _attempt(self, prefix: str) -> List[Any]:
+        """Number and reason of this attempt: a scheduler that starts nodes one by one counts for each of them."""
+        if not self.job.replaces_lost:
+            return [self.job.attempt, self.job.why_again]
+        told = self.store.multi_get([f"{prefix}/join/{node}" for node in range(self.job.max_nodes)])
+        joined = [json.loads(item) for item in told]
+        reasons = {why for _, why in joined}
+        return [max(number for number, _ in joined), "node" if "node" in reasons else max(reasons)]
 
     def _explore(self) -> None:
         """Try one another's addresses; what all reach of node 0 is MASTER_ADDR, of this node its interface."""

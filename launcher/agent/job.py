@@ -67,6 +67,9 @@ class Job:
     lead_s: float = 30.0
     """How long before that end it comes."""
 
+    replaces_lost: bool = False
+    """The scheduler puts another node in the place of a lost one, and starts the others again that ended for want of it."""
+
     array: bool = False
     """Each task of the scheduler's job array is a run of its own, in `tasks/INDEX` of the folder."""
 

@@ -337,7 +337,8 @@ class Node:
         deadline = self.stops.begin(reason, deadline)
         self.out.event("stopping", reason=reason, signal=_signal_name(number), deadline=round(deadline, 3))
         if tell_peers:
-            self.server.elastic.send({"stop": reason, "deadline": deadline, "signal": int(number)})
+            leaves = self.job.elastic and self.node_rank > 0 and reason == "preempted"  # the others go on without it
+            self.server.elastic.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
         if forward:
             self.server.signal(number)
 
@@ -361,12 +362,14 @@ class Node:
         return code
 
     def _verdict(self) -> Tuple[str, Optional[cause.Cause]]:
-        if self.failed is not None:
-            return "failed", self.failed
-        if self.stops.reason is not None:
+        if self.failed is None and self.stops.reason is not None:
             return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
-        result = self.result or {"result": "failed", "error": "torchelastic's agent ended without a result"}
-        return self.blame.of_result(result, self.first_cause or self._cause())
+        said = self.result or {"result": "failed", "error": "torchelastic's agent ended without a result"}
+        result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self.first_cause or self._cause())
+        if why is not None and self.job.replaces_lost and self.joining.met and self.job.max_nodes > 1:
+            lost = said.get("word", {}).get("kind") == "lost"
+            result = "lost" if lost or why.get("secondary") else result
+        return result, why
 
 
 def _signal_name(number: int) -> str:

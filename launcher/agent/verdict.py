@@ -10,7 +10,8 @@ from . import cause, facts
 from .channel import Message
 from .output import Pipe
 
-EXIT_CODES = {"success": 0, "failed": 1, "cancelled": 130, "preempted": 143, "timeout": 124}
+EXIT_CODES = {"success": 0, "failed": 1, "cancelled": 130, "preempted": 143, "lost": 75, "timeout": 124}
+"""By `result`; 75 is EX_TEMPFAIL: what failed was another node, and may well be there the next time."""
 
 
 class Worker:

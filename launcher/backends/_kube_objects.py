@@ -21,8 +21,8 @@ Manifest = dict[str, Any]
 STOPPED_EXIT_CODE = 143
 """Of an agent that was asked to stop, or whose peer was: no failure, the run starts again."""
 
-_MAX_MISHAPS = 3
-"""Ends of a node's pod that are neither a failure nor known as a disruption, as when it is deleted before it starts."""
+LOST_EXIT_CODES = (75, 255)
+"""Of an agent that has lost another node, and of a container that its runtime has lost, as when the machine starts anew."""
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _BATCH = "/apis/batch/v1/namespaces/{}/jobs"
@@ -127,7 +127,7 @@ def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, config
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
     if opts.kind == "pods":
         return _bare_pods(spec, opts, name, template)
-    job = _job_spec(spec, template)
+    job = _job_spec(spec, template, opts.max_requeues)
     queued = {"suspend": True} if opts.queue else {}
     if opts.kind == "job":
         return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **job}}]
@@ -171,19 +171,22 @@ def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
     return meta
 
 
-def _job_spec(spec: JobSpec, template: Manifest) -> dict[str, Any]:
-    """An Indexed Job: a failed rank ends the run, a disruption starts it again and does not count."""
-    fails = {"operator": "NotIn", "values": [0, STOPPED_EXIT_CODE]}
+def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int) -> dict[str, Any]:
+    """An Indexed Job: a failed rank ends the run, a disruption starts it again and does not count, a lost node does."""
+    fails = {"operator": "NotIn", "values": [0, *sorted((*LOST_EXIT_CODES, STOPPED_EXIT_CODE))]}
     rules = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [STOPPED_EXIT_CODE]}},
         {"action": "FailIndex" if spec.nodes.elastic else "FailJob", "onExitCodes": fails},
     ]
+    # Node 0 ends last: a pod that still waits for a machine is of no use then.
+    enough = {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}} if spec.nodes.elastic else {}
     return {
+        **enough,
         "completionMode": "Indexed",
         "completions": spec.nodes.max,
         "parallelism": spec.nodes.max,
-        "backoffLimitPerIndex": _MAX_MISHAPS,
+        "backoffLimitPerIndex": max_requeues,
         "maxFailedIndexes": spec.nodes.max - spec.nodes.min,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": rules},

@@ -69,6 +69,9 @@ class KubernetesOptions:
     start_timeout: str = option(
         "2m", metavar="DURATION", help="So long a pod may fail to start (no such image, no such secret); then the run is ended."
     )
+    max_requeues: int = option(
+        3, metavar="N", help="How often the run starts again after a lost node; preemptions, evictions and drains do not count."
+    )
     server_dry_run: bool = option(False, help="Ask the API server whether it would take the objects; create nothing.")
 
     def __post_init__(self) -> None:
@@ -76,8 +79,8 @@ class KubernetesOptions:
             raise SpecError(f"kind {self.kind!r} is not known", hint="known: " + ", ".join(KINDS))
         if self.pull_policy not in ("", *_PULL_POLICIES):
             raise SpecError(f"pull-policy {self.pull_policy!r} is not known", hint="known: " + ", ".join(_PULL_POLICIES))
-        if self.gpus_per_node < 0:
-            raise SpecError(f"gpus-per-node {self.gpus_per_node} is below 0")
+        _not_negative("gpus-per-node", self.gpus_per_node)
+        _not_negative("max-requeues", self.max_requeues)
         for what in ("cpu", "memory", "shm"):
             if value := getattr(self, what):
                 quantity(value, what)
@@ -88,6 +91,11 @@ class KubernetesOptions:
             _name(value, "pull-secret")
         for value in names(self.exclude):
             _name(value, "exclude")
+
+
+def _not_negative(what: str, number: int) -> None:
+    if number < 0:
+        raise SpecError(f"{what} {number} is below 0")
 
 
 def quantity(text: str, what: str) -> str:

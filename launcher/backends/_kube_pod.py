@@ -22,10 +22,12 @@ FOLDER = "/distlaunch/run"
 """The run's folder in the pod: an empty one, which the agent writes to."""
 
 RANK_VARIABLES = {"pytorchjob": "RANK"}
-_ATTEMPT = "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']"
-"""Where the Job's controller notes how often a node's pod has started again."""
+_TIMES = {"DISTLAUNCH_TIMES_DISRUPTED": "job-index-ignored-failure-count", "DISTLAUNCH_TIMES_LOST": "job-index-failure-count"}
+"""Where the Job's controller notes how often a node's pod has started again: by itself, and for want of another node."""
 
-_STARTS_AGAIN = ("job", "jobset", "trainjob")
+STARTS_AGAIN = ("job", "jobset", "trainjob")
+"""Kinds whose controllers start pods again."""
+
 _GRACE_MORE_S = 15
 """What the agent needs beside its workers' grace time to tell how they ended."""
 
@@ -95,8 +97,9 @@ def _container(spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[d
 def _env(spec: JobSpec, opts: KubernetesOptions, name: str) -> list[dict[str, Any]]:
     """Names only: values of secrets come from Secrets, other variables are in spec.json."""
     env: list[dict[str, Any]] = [{"name": "DISTLAUNCH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-    if opts.kind in _STARTS_AGAIN:
-        env.append({"name": "DISTLAUNCH_ATTEMPT", "valueFrom": {"fieldRef": {"fieldPath": _ATTEMPT}}})
+    if opts.kind in STARTS_AGAIN:
+        paths = {name: f"metadata.annotations['batch.kubernetes.io/{note}']" for name, note in _TIMES.items()}
+        env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()]
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for key in spec.secrets]
     return env + words.secret_refs(opts.secret_ref)
 

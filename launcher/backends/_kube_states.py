@@ -7,7 +7,7 @@ from calendar import timegm
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends._kube_objects import STOPPED_EXIT_CODE
+from launcher.backends._kube_objects import LOST_EXIT_CODES, STOPPED_EXIT_CODE
 from launcher.backends._kube_pod import NODE_LABEL
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class Pod:
 
     @property
     def disrupted(self) -> bool:
-        """Whether it ended by a disruption, or was told to stop: a Job then starts it again."""
+        """Whether it ended by a disruption, was told to stop, or lost another node: a Job then starts it again."""
         code = (self.terminated or {}).get("exitCode")
-        return code == STOPPED_EXIT_CODE or self.condition("DisruptionTarget", "True") is not None
+        return code in (STOPPED_EXIT_CODE, *LOST_EXIT_CODES) or self.condition("DisruptionTarget", "True") is not None
 
     def condition(self, kind: str, status: str) -> Object | None:
         """The condition of that type, if it has this status."""
@@ -142,7 +142,7 @@ def finished(owner: Object | None) -> Object | None:
 def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
     """What its newest pod says of a node; `over`: its workload has ended, `restarts`: it would start the pod again."""
     if pod.lost and (over or pod.deleted is not None):
-        return "ended"
+        return "pending" if restarts and not over else "ended"
     if not pod.ended:
         return _PHASES.get(pod.phase, "unknown")
     return "pending" if restarts and not over and pod.disrupted else "ended"
@@ -193,6 +193,10 @@ def waits_since(pod: Pod) -> float:
 
 def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
     """What waiting pods wait for, of those that exist; empty where nothing is known."""
+    for pod in (pods[-1] for pods in nodes if pods):
+        if pod.lost and pod.deleted is not None:
+            until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}"
+            return f"pod {pod.name} is on a machine that nothing is heard of, and starts again {until}"
     waiting = [pods[-1] for pods in nodes if pods and pods[-1].phase == "Pending"]
     for pod in waiting:
         if why := unstartable(pod):

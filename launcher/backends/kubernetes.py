@@ -66,7 +66,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
     @property
     def may_start_again(self) -> bool:
         """A Job's pods start again after a disruption; bare pods do not."""
-        return self.opts.kind in ("job", "jobset", "trainjob")
+        return self.opts.kind in pod.STARTS_AGAIN
 
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
         """All manifests; reads the user's files, asks no cluster."""
@@ -136,6 +136,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             "master_addr": None if spec.nodes.elastic else meet["addr"],
             "workers": workers,
             "sigterm_means": "preempted",
+            "replaces_lost": self.may_start_again,
         }
 
     def render(self, plan: KubernetesPlan) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,16 @@ class Runner:
         self._tmp_path = self.folder = tmp_path
         self.runs: list[Run] = []
 
-    def start(self, script: str | Path, *args: str, kind: spec.Kind = "script", cwd: Path | None = None, **options: Any) -> Run:
-        """`script` is a file, or the text of one."""
+    def start(
+        self,
+        script: str | Path,
+        *args: str,
+        kind: spec.Kind = "script",
+        cwd: Path | None = None,
+        request: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Run:
+        """`script` is a file, or the text of one; `request` is what the agents are told beside the options."""
         if isinstance(script, str) and "\n" in script:
             path = self._tmp_path / f"script{len(self.runs)}.py"
             path.write_text(script)
@@ -112,7 +120,9 @@ class Runner:
         folder = self.folder / f"run-{len(self.runs)}"
         folder.mkdir()
         backend = LocalBackend(LocalOptions())
-        run = Run(folder, backend.submit(backend.plan(job, folder)), backend)
+        plan = backend.plan(job, folder)
+        plan = replace(plan, job={**plan.job, **(request or {})})
+        run = Run(folder, backend.submit(plan), backend)
         self.runs.append(run)
         return run
 

@@ -130,6 +130,19 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(agents: Runner) -> None
     assert not any(alive(pid) for pid in run.worker_pids())
 
 
+@pytest.mark.parametrize("script", ["loses a connection", "only waits"])
+def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_is_of_use(agents: Runner, script: str) -> None:
+    text = "import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\nprint('up', flush=True)\n"
+    text += "while True: dist.all_reduce(torch.ones(1))\n" if script == "loses a connection" else "time.sleep(600)\n"
+    run = agents.start(text, nodes="2", request={"replaces_lost": True, "peer_timeout_s": 3})
+    run.until(lambda: len(run.stdout) == 2)
+
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.wait()
+
+    assert [(fields["result"], fields["exit_code"]) for fields in run.of("done")] == [("lost", 75)], run.events
+
+
 def test_a_node_that_never_comes_is_named_when_the_limit_is_over(agents: Runner) -> None:
     run = agents.start("print('never')\n", nodes="2", rdzv_timeout="4s", preload=())
     os.kill(run.agent_pid(1), signal.SIGKILL)

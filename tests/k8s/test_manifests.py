@@ -100,14 +100,15 @@ def test_every_kind_holds_the_same_pod(distlaunch: Cli, kind: str) -> None:
 
 def test_a_failed_rank_ends_the_run_a_disruption_starts_it_again(distlaunch: Cli) -> None:
     job = one(rendered(distlaunch, "--nodes", "2"), "Job")["spec"]
-    elastic = one(rendered(distlaunch, "--nodes", "2:4"), "Job")["spec"]
+    elastic = one(rendered(distlaunch, "--nodes", "2:4", "--max-requeues", "0"), "Job")["spec"]
 
     rules = job["podFailurePolicy"]["rules"]
     assert [rule["action"] for rule in rules] == ["Ignore", "Ignore", "FailJob"]
-    assert rules[2]["onExitCodes"] == {"operator": "NotIn", "values": [0, 143]}
-    assert job["maxFailedIndexes"] == 0
+    assert rules[2]["onExitCodes"] == {"operator": "NotIn", "values": [0, 75, 143, 255]}
+    assert (job["maxFailedIndexes"], job["backoffLimitPerIndex"], elastic["backoffLimitPerIndex"]) == (0, 3, 0)
     assert elastic["podFailurePolicy"]["rules"][2]["action"] == "FailIndex"
     assert (elastic["completions"], elastic["maxFailedIndexes"]) == (4, 2)
+    assert elastic["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
 
 
 def test_the_network_of_the_machines_has_ports_that_depend_on_the_run(distlaunch: Cli) -> None:
@@ -208,6 +209,7 @@ def test_kueue_holds_the_run_until_it_is_admitted(distlaunch: Cli) -> None:
         (["--image", ""], "no image given"),
         (["--memory", "10 GB"], "memory '10 GB' is no quantity"),
         (["--cpu", "two"], "cpu 'two' is no quantity"),
+        (["--max-requeues", "-1"], "max-requeues -1 is below 0"),
         (["--resource", "rdma/hca"], "is not NAME=N"),
         (["--kind", "deployment"], "known: job, jobset, trainjob, pytorchjob, pods"),
         (["--namespace", "My_Team"], "namespace 'My_Team' is no name in Kubernetes"),

@@ -1,0 +1,75 @@
+"""What pods say of themselves, in our words."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from launcher.backends import _kube_states as states
+from launcher.backends._kube_states import Pod
+
+
+def a_pod(phase: str = "Failed", **status: Any) -> Pod:
+    """Of node 1, on machine m."""
+    deleted: float | None = status.pop("deleted", None)
+    return Pod(1, "run-1-x", "uid", "2026-01-01T00:00:00Z", phase, "m", status, deleted)
+
+
+def ended(code: int, reason: str = "Error") -> dict[str, Any]:
+    """How its container ended."""
+    return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason}}}]}
+
+
+def disrupted(reason: str) -> dict[str, Any]:
+    """The condition that says who took it."""
+    told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "told"}
+    return {"conditions": [told], **ended(137)}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (ended(0, "OOMKilled"), "out_of_memory", "for want of memory"),
+        (ended(137), "node", "exit code 137, without a word"),
+        (disrupted("EvictionByEvictionAPI"), "preempted", "EvictionByEvictionAPI: told"),
+        (disrupted("PreemptionByScheduler"), "preempted", "PreemptionByScheduler"),
+        (disrupted("DeletionByTaintManager"), "node", "DeletionByTaintManager"),
+        ({"reason": "Evicted", "message": "low on memory", **ended(137)}, "preempted", "Evicted: low on memory"),
+        ({"reason": "DeadlineExceeded", **ended(143)}, "timeout", "DeadlineExceeded"),
+        ({"reason": "NodeLost", **ended(137)}, "node", "NodeLost"),
+        (ended(128, "ContainerCannotRun"), "node", "ContainerCannotRun"),
+    ],
+)
+def test_ends_are_told_apart(status: dict[str, Any], kind: str, words: str) -> None:
+    cause = states.cause(a_pod(**status))
+
+    assert cause is not None
+    assert cause["class"] == kind
+    assert cause["message"].startswith("pod run-1-x on m ")
+    assert words in cause["message"]
+
+
+@pytest.mark.parametrize("code", [75, 143, 255])
+def test_a_pod_that_starts_again_has_not_ended_until_its_workload_has(code: int) -> None:
+    pod = a_pod(**ended(code))
+
+    assert states.state(pod, over=False, restarts=True) == "pending"
+    assert states.state(pod, over=True, restarts=True) == "ended"
+    assert states.state(pod, over=False, restarts=False) == "ended"
+    assert states.state(a_pod(**ended(1)), over=False, restarts=True) == "ended"
+
+
+def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
+    running = {
+        "containerStatuses": [{"ready": True, "state": {"running": {}}}],
+        "conditions": [{"type": "Ready", "status": "False"}],
+    }
+    unheard = a_pod("Running", **running)
+    given_up = a_pod("Running", deleted=time.time() - 60, **running)
+
+    assert states.state(unheard, over=False, restarts=True) == "running"
+    assert states.state(given_up, over=False, restarts=True) == "pending"
+    assert states.state(given_up, over=False, restarts=False) == "ended"
+    assert "kubectl delete node m" in states.waits_for([[given_up]])
