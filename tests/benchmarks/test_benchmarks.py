@@ -22,7 +22,7 @@ SMALLEST = {
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "30"),
 }
 
-ON_CLUSTERS = ("slurm.py", "ssh.py", "k8s.py")
+ON_CLUSTERS = ("doctor.py", "slurm.py", "ssh.py", "k8s.py")
 """These bring up clusters of their own, and take minutes: what the tests of the backends do is what they measure."""
 
 

@@ -1,0 +1,68 @@
+"""`distlaunch doctor` against the start of a plain run, on hosts of a real Slurm that it brings up itself.
+
+    python benchmarks/doctor.py [--hosts 32] [--rounds 3]       as root: it makes hosts in network namespaces, see docs/testbed.md
+
+Both from the command to its end, in turns: doctor without its arithmetic (`--seconds 0`), and train/reduce.py on the same hosts.
+What doctor does beyond is all that it looks at: ports, packet sizes, clocks, and each pair of hosts. That each node reported is
+checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import environment, verdict
+from tests.testbed import SlurmOptions, Testbed
+
+TARGET = 2.0
+"""So much longer than a plain run may it take."""
+
+
+def timed(argv: list[str], env: dict[str, str], folder: str) -> tuple[float, str]:
+    """Seconds, and what it said; a command that failed otherwise than by findings is an error."""
+    began = time.monotonic()
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    taken = time.monotonic() - began
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(argv[2:])} ended with {done.returncode}: {done.stderr}")
+    return taken, done.stdout
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    nodes = ("--nodes", str(options.hosts), "--nproc-per-node", "1", "--no-snapshot")
+    launch = [sys.executable, "-m", "launcher"]
+    doctor = [*launch, "doctor", "slurm", *nodes, "--seconds", "0", "--output", "json"]
+    plain = [*launch, "slurm", *nodes, "--log-ranks", "all", "reduce.py"]
+    with tempfile.TemporaryDirectory() as folder, Testbed().up(options.hosts, slurm=SlurmOptions()) as testbed:
+        env = {**os.environ, **testbed.slurm.env(), **environment(folder)}
+        ratios = []
+        for number in range(options.rounds):
+            plain_s, said = timed(plain, env, folder)
+            if said.count(": before") != options.hosts:
+                raise SystemExit(f"not all of {options.hosts} ranks have printed:\n{said}")
+            doctor_s, said = timed(doctor, env, folder)
+            told = json.loads(said)["result"]
+            if sum(node["reported"] for node in told["nodes"]) != options.hosts or told["links"] is None:
+                raise SystemExit(f"not all of {options.hosts} nodes have reported:\n{said}")
+            ratios.append(doctor_s / plain_s)
+            print(f"round {number + 1}: plain {plain_s:.1f} s, doctor {doctor_s:.1f} s, ratio {ratios[-1]:.2f}", flush=True)
+        print(f"{options.hosts} hosts, doctor / plain run, wall ratio: {verdict(statistics.median(ratios), TARGET)}")
+
+
+if __name__ == "__main__":
+    main()
