@@ -11,6 +11,7 @@ Over NCCL on GPUs, over gloo elsewhere or with --backend gloo; mpi where torch w
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -68,14 +69,16 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-check", action="store_true", help="do not check the results")
     parser.add_argument("--limit", type=float, metavar="GB/s", help="draw the limit here, instead of where the facts say")
     parser.add_argument("--json", metavar="FILE", help="all rows as JSON")
-    parser.add_argument("--plot", metavar="FILE.svg", help="busbw over size")
-    parser.add_argument("--pairs", metavar="FILE.svg", nargs="?", const="", help="bandwidth and latency of every pair of ranks")
+    parser.add_argument("--plot", metavar="FILE", help="busbw over size, as .svg, or as .png by matplotlib")
+    parser.add_argument("--pairs", metavar="FILE", nargs="?", const="", help="bandwidth and latency of every pair of ranks")
     parser.add_argument("--lesson", type=names(LESSONS), metavar="NAME", help=f"{', '.join(LESSONS)}, or all")
     chosen = parser.parse_args(argv)
     for name in ("plot", "pairs"):
         path = getattr(chosen, name)
-        if path and not path.endswith(".svg"):
-            parser.error(f"--{name} {path}: pictures are SVG; name a file that ends in .svg")
+        if path and not path.endswith((".svg", ".png")):
+            parser.error(f"--{name} {path}: pictures are SVG or PNG; name a file that ends in .svg or .png")
+        if path and path.endswith(".png") and importlib.util.find_spec("matplotlib") is None:
+            parser.error(f"--{name} {path}: PNG takes matplotlib (pip install matplotlib); name a file that ends in .svg")
     for path in (chosen.json, chosen.plot, chosen.pairs):
         if path and not os.path.isdir(os.path.dirname(path) or "."):
             parser.error(f"{path}: there is no folder {os.path.dirname(path)!r}")
@@ -134,6 +137,17 @@ def write(path: str, text: str) -> None:
         say(f"wrote {path}")
 
 
+def draw(path: str, what: str, *about: Any) -> None:
+    """Rank 0 makes a picture, of the kind that the file's name says."""
+    if not path.endswith(".png"):
+        write(path, getattr(show, what)(*about))
+    elif dist.get_rank() == 0:
+        from comm import png  # matplotlib takes a second to import
+
+        getattr(png, what)(path, *about)
+        say(f"wrote {path}")
+
+
 def main() -> int:
     """Measure, print and check; the exit status."""
     chosen = options()
@@ -177,7 +191,7 @@ def pair_up(chosen: argparse.Namespace, device: torch.device, where: list[str]) 
     if chosen.json:
         write(chosen.json, json.dumps({"names": labels, "latency_s": matrix.latency_s, "gbytes_per_s": matrix.gbytes_per_s}))
     if chosen.pairs:
-        write(chosen.pairs, show.heat_map(matrix, f"{len(labels)} ranks over {dist.get_backend()}"))
+        draw(chosen.pairs, "heat_map", matrix, f"{len(labels)} ranks over {dist.get_backend()}")
     return 0
 
 
@@ -210,7 +224,7 @@ def table(chosen: argparse.Namespace, device: torch.device, where: list[str]) ->
     if chosen.json:
         write(chosen.json, json.dumps({**about, "rows": [row.to_json() for row in rows]}, indent=1) + "\n")
     if chosen.plot and rows:
-        write(chosen.plot, show.plot(rows, limit, title))
+        draw(chosen.plot, "plot", rows, limit, title)
     return 1 if wrong else 0
 
 

@@ -11,7 +11,9 @@ import json
 import os
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -35,6 +37,8 @@ _POLL_MAX_S = 0.1
 _WATCH_S = 0.2
 _BEAT_S = 1.0
 _FAREWELL_S = 3.0
+_EXPLORE_S = 30.0
+"""So long an elastic round waits for all to have tried one another."""
 
 
 class StopRequestedError(Exception):
@@ -122,6 +126,31 @@ class _Base(RendezvousHandler):
         self.variables = {variable["name"]: variable["value"] for variable in variables if variable["source"] == "chosen"}
         self._tell("fabric", variables=variables, notes=self.fabric["notes"], interfaces=interfaces)
 
+    def _await(
+        self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]], limit_s: Optional[float] = None
+    ) -> None:
+        """Wait until `met`, saying so, until the limit, a stop or the word of a failure."""
+        began, pause, told = time.monotonic(), _POLL_S, False
+        limit_s = self.job.rdzv_timeout_s if limit_s is None else limit_s
+        while not met():
+            if self.stopping.is_set():
+                raise StopRequestedError
+            word = self.heard()
+            if word is not None and word["kind"] != "restart":
+                raise StopRequestedError
+            waited = time.monotonic() - began
+            if waited > limit_s:
+                nodes = missing()
+                absent = f"; missing: node {', '.join(nodes)}" if nodes else ""
+                raise RendezvousError(f"waited {waited:.0f} s for {what}{absent}")
+            if waited > 2 and not told:
+                told = True
+                nodes = missing()
+                absent = f" (missing: node {', '.join(nodes)})" if nodes else ""
+                self._tell("waiting", what=what + absent, limit_s=limit_s)
+            time.sleep(pause)
+            pause = min(pause * 1.2, _POLL_MAX_S)
+
     def farewell(self) -> None:
         """Node 0's store serves until all others have seen how the run ended, or for 3 seconds."""
         limit = time.monotonic() + _FAREWELL_S
@@ -203,28 +232,6 @@ class Gang(_Base):
 
         self._await(f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing)
 
-    def _await(self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]]) -> None:
-        """Wait until `met`, saying so, until the limit, a stop or the word of a failure."""
-        began, pause, told = time.monotonic(), _POLL_S, False
-        while not met():
-            if self.stopping.is_set():
-                raise StopRequestedError
-            word = self.heard()
-            if word is not None and word["kind"] != "restart":
-                raise StopRequestedError
-            waited = time.monotonic() - began
-            if waited > self.job.rdzv_timeout_s:
-                nodes = missing()
-                absent = f"; missing: node {', '.join(nodes)}" if nodes else ""
-                raise RendezvousError(f"waited {waited:.0f} s for {what}{absent}")
-            if waited > 2 and not told:
-                told = True
-                nodes = missing()
-                absent = f" (missing: node {', '.join(nodes)})" if nodes else ""
-                self._tell("waiting", what=what + absent, limit_s=self.job.rdzv_timeout_s)
-            time.sleep(pause)
-            pause = min(pause * 1.2, _POLL_MAX_S)
-
 
 class ElasticGang(_Base):
     """Dynamic rendezvous: any number of nodes from `min_nodes` to `max_nodes`; torchelastic decides rank and round."""
@@ -257,15 +264,34 @@ class ElasticGang(_Base):
         info = self._dynamic.next_rendezvous()
         self.round += 1
         self._watch.begin("final/word", watch_beats=False)
-        if self.round == 0:
-            interface = net.towards(self.master_addr)[0]
-            self.settle([interface] if interface else [], "the way to node 0 is")
+        address = self._explore(info) or self.own_addr
         if info.rank == 0:
-            master = {"addr": self.own_addr, "port": self.reserve_master_port()}
+            master = {"addr": address, "port": self.reserve_master_port()}
             info.store.set("distlaunch/master", json.dumps(master))
         master = json.loads(info.store.get("distlaunch/master"))
         store_info = RendezvousStoreInfo(master["addr"], master["port"])
         return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
+
+    def _explore(self, info: RendezvousInfo) -> Optional[str]:
+        """Try the addresses of those who take part in this round; this node's best one that all of them reach.
+
+        A node may be lost meanwhile without a word: then, after a short wait, the way to node 0 decides.
+        """
+        if self.fabric is None:
+            return None
+        from . import reach
+
+        own: Dict[str, str] = self.fabric["interfaces"]
+        wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
+        if info.world_size > 1:
+            with suppress(RendezvousError):
+                usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
+        interfaces = list(dict.fromkeys(own[address] for address in usable))
+        why = f"all {info.world_size - 1} peers reach this node at"
+        if not interfaces:
+            interfaces, why = list(filter(None, [net.towards(self.master_addr)[0]])), "the way to node 0 is"
+        self.settle(interfaces, why)
+        return usable[0] if usable and not self.job.master_addr else None
 
     def num_nodes_waiting(self) -> int:
         """Nodes that have come later and want to join."""

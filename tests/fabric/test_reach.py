@@ -52,6 +52,15 @@ def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes)
     assert "all 2 peers reach this node at eth0" in gloo[0]["reason"]
     assert nodes.output == [f"6 eth0 {nodes.hosts[0].address}"] * 3
 
+    found = told(nodes.run(SUM, "elastic", min_nodes=3, max_nodes=4))
+
+    assert [event["interfaces"] for event in found] == [["eth0"]] * 3
+    assert {v["reason"] for event in found for v in event["variables"] if v["name"] == "GLOO_SOCKET_IFNAME"} == {
+        gloo[0]["reason"]
+    }
+    assert {line.rpartition(" ")[0] for line in nodes.output} == {"6 eth0"}
+    assert {line.rpartition(" ")[2] for line in nodes.output} <= {host.address for host in nodes.hosts}
+
 
 def test_ipv6_only(nodes: Nodes) -> None:
     nodes.only_ipv6()

@@ -8,8 +8,9 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
+import matplotlib.image
 import pytest
-from comm import links, pairs, show
+from comm import links, pairs, png, show
 from comm.operations import OPERATIONS
 from comm.timing import Row
 
@@ -84,6 +85,17 @@ def test_pairs_of_ranks(torchrun: Launch, tmp_path: Path) -> None:
     assert len(ET.parse(tmp_path / "p.svg").getroot().findall("{*}rect")) == 1 + 2 * 9
 
 
+def test_pictures_as_png(alone: Launch, tmp_path: Path) -> None:
+    done = alone("collectives.py", "-b", "64", "-e", "256", "--iters", "1", "--plot", str(tmp_path / "alone.png"))
+    rows = [Row("all_reduce", size, size // 4, "float32", 3, 1e-4, size / 1e5, size / 1e5, 0) for size in (64, 4096)]
+    png.plot(str(tmp_path / "plot.png"), rows, links.Limit(9.0, "given"), "two ranks")
+    png.heat_map(str(tmp_path / "pairs.png"), pairs.Matrix(["n1", "n2"], [[0, 1e-5], [1e-5, 0]], [[0, 2], [2, 0]]), "two")
+
+    assert done.returncode == 0, done.stderr
+    for name in ("alone.png", "plot.png", "pairs.png"):
+        assert min(matplotlib.image.imread(tmp_path / name).shape[:2]) > 300
+
+
 def test_alone_it_is_a_world_of_one(alone: Launch) -> None:
     done = alone("collectives.py", "-b", "8", "-e", "8", "--iters", "1")
 
@@ -98,7 +110,7 @@ def test_alone_it_is_a_world_of_one(alone: Launch) -> None:
         (("--ops", "all_reduce,scatter"), "unknown: scatter; known: all_reduce, broadcast"),
         (("-e", "12Q"), "'12Q' is no size; write 8, 64K, 16M or 1G"),
         (("-b", "1M", "-e", "8"), "--min-size 1048576 is above --max-size 8"),
-        (("--plot", "a.png"), "pictures are SVG"),
+        (("--plot", "a.pdf"), "pictures are SVG or PNG"),
         (("--json", "/nowhere/a.json"), "there is no folder '/nowhere'"),
         (("--backend", "mpi"), "built without MPI"),
         (("--backend", "nccl"), "has no GPU of its own"),
