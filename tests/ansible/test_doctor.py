@@ -1,0 +1,35 @@
+"""`distlaunch doctor` over SSH: hosts are named, and left out, by what the inventory calls them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.ansible.conftest import Rack
+
+pytestmark = pytest.mark.ssh
+
+
+def test_a_host_with_a_full_disk_is_left_out_by_its_name_in_the_inventory(rack: Rack) -> None:
+    inventory = rack.inventory("".join(f"gpu{number} ansible_host=n{number}\n" for number in (1, 2, 3)))
+    settings = {"backend": "ansible", "python": sys.executable, "remote_dir": str(rack.remote)}
+    lines = [f'{key} = "{value}"' for key, value in settings.items()]
+    rack.cli.write(".config/distlaunch/config.toml", "\n".join(["[clusters.lab]", *lines, f'inventory = ["{inventory}"]', ""]))
+    second = rack.ssh.hosts[1]
+    second.private_folder(Path("/dev/shm"), size_bytes=64 << 20)
+    try:
+        second.fill(Path("/dev/shm"))
+        done = rack.cli("doctor", "--on", "lab", "--seconds", "0.2", "--quarantine", "--output", "json", timeout_s=200)
+    finally:
+        second.shared_folder(Path("/dev/shm"))
+
+    assert done.exit_code == 1, done.stderr
+    found = {(item["host"], item["check"]) for item in done.json["result"]["findings"] if item["status"] == "fail"}
+    assert found - {(host, "speed") for host, _ in found} == {("gpu2", "disk")}  # others may use the processors
+    after = rack.cli("run", "--on", "lab", "--dry-run", "--output", "json", "reduce.py")
+    left = [node["host"] for node in after.json["result"]["nodes"]]
+    assert left == [host for host in ("gpu1", "gpu3") if (host, "speed") not in found], after.stderr
