@@ -22,7 +22,7 @@ _MARK = f"\n{ANSWER}".encode()
 _BLOCK_BYTES = 1 << 16
 _TRIES = 4
 _INSTALL_S = 15
-"""A host that has not installed the agent on a shared disk by then has failed: another one takes over."""
+"""A host that has not installed the agent on a shared disk by then may have failed: another one does it, too."""
 
 _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
 """What ssh says where a server refuses connections because too many begin at once (MaxStartups)."""
@@ -44,35 +44,39 @@ request = json.loads(sys.stdin.buffer.readline())
 base = os.path.expanduser(request["dir"])
 folder = os.path.join(base, "agents")
 path = os.path.join(folder, request["agent"] + ".pyz")
-new = path + ".new"
+turn = path + ".new"
 mine = False
+began = time.time()
 try:
     for one in (base, folder, os.path.join(base, "snapshots")):
         os.makedirs(one, mode=0o700, exist_ok=True)
     while not os.path.exists(path) and not mine:
         try:
-            os.mkdir(new, 0o700)
+            os.mkdir(turn, 0o700)
             mine = True
         except FileExistsError:
-            try:
-                if time.time() - os.stat(new).st_mtime > {_INSTALL_S}:
-                    os.rename(new, "%s.%d" % (new, os.getpid()))
-            except FileNotFoundError:
-                pass
             time.sleep(0.02)
+            mine = time.time() - began > {_INSTALL_S}
     if mine:
         import io, shutil, zipfile
         say({{"lacks": "agent"}})
         size = json.loads(sys.stdin.buffer.readline())["bytes"]
+        own = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
         try:
-            zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size))).extractall(new)
-            sys.path.insert(0, new)
+            zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size))).extractall(own)
+            sys.path.insert(0, own)
             from distlaunch_agent import host
-            os.rename(new, path)
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
-        del sys.path[0]
+            os.rename(own, path)
+        except OSError:
+            if not os.path.exists(path):
+                raise
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+            try:
+                os.rmdir(turn)
+            except OSError:
+                pass
+        sys.path[:] = [one for one in sys.path if one != own]
         for name in [name for name in sys.modules if name.startswith("distlaunch_agent")]:
             del sys.modules[name]
     sys.path.insert(0, path)
