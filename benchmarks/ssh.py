@@ -8,7 +8,8 @@
     playbook    an ordinary playbook that does as much with modules: facts, folders, copies, a detached command
 
 All hosts are on this machine and share its processors, so the hosts' Python has a torch whose import only waits: what is measured
-is the start of the agents, not 64 imports of torch on one machine. Bytes are what the hosts' links have received. Needs root.
+is the start of the agents, not 64 imports of torch on one machine. Login files are empty.
+Bytes are what the hosts' links have received. Needs root.
 """
 
 from __future__ import annotations
@@ -63,10 +64,20 @@ class Bench:
         self.python = scratch / "python"
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH={torch} exec {sys.executable} -S "$@"\n')
         self.python.chmod(0o755)
+        self._without_login_files()
         self.work = scratch / "work"
         self.work.mkdir()
         (self.work / "train.py").write_text("print('not reached')\n")
         (self.work / "data").write_bytes(os.urandom(1_000_000))
+
+    def _without_login_files(self) -> None:
+        """What this machine's user has in them costs every session as much as the machine's user likes."""
+        empty = self.scratch / "no_login_files"
+        empty.touch()
+        for host in self.ssh.hosts:
+            for name in (".bashrc", ".profile", ".bash_profile"):
+                if (path := Path.home() / name).exists():
+                    host.run(("mount", "--bind", str(empty), str(path)), check=True, cwd="/")
 
     def new_round(self) -> None:
         """New connections, and hosts that have nothing yet."""
