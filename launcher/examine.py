@@ -26,6 +26,13 @@ def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[st
     return [*found, *speed(measured), *(links(reports) if all("gbytes_per_s" in report for report in reports) else ())]
 
 
+def meeting(cause: Mapping[str, Any] | None) -> Iterable[Finding]:
+    """Why the nodes did not even meet, where it was the network: node 0 has the port that all others look for."""
+    if cause and cause.get("class") == "fabric":
+        fix = "let TCP 10000-65535 through to this host; --master-port and a rule for one port are not enough for gloo and NCCL"
+        yield Finding(0, "ports", "fail", f"the others cannot reach it: {cause.get('message')}", fix)
+
+
 def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
     """Those that differ from what most nodes have."""
     of: dict[int, dict[str, str]] = {report["node"]: dict(report["versions"]) for report in first}

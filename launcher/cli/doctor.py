@@ -105,7 +105,7 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
     run, outcome = ran
     exit_code = outcome.exit_code if outcome.exit_code is not None else 4
     reports, facts = _collect(request, run)
-    found = examine.examine(reports, facts)
+    found = [*examine.examine(reports, facts), *([] if reports else examine.meeting(outcome.cause))]
     hosts = _names(run, outcome)
     silent = sorted(set(range(len(run.hosts))) - {report["node"] for report in reports})
     if own.quarantine:
@@ -113,7 +113,7 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
         quarantine.add(str(request.cluster), bad, os.environ)
     first = {report["node"]: report for report in reports if report["local_rank"] == 0}
     marks = {
-        (node, check): _mark(found, node, check) if findings.seen(check, first.get(node), facts.get(node)) else "-"
+        (node, check): _mark(found, node, check, seen=findings.seen(check, first.get(node), facts.get(node)))
         for node in hosts
         for check in findings.CHECKS
     }
@@ -245,5 +245,6 @@ def _show(
     output.result(data, "\n".join(text))
 
 
-def _mark(found: list[Finding], node: int, check: str) -> str:
-    return _MARKS[findings.worst(finding for finding in found if finding.node == node and finding.check == check)]
+def _mark(found: list[Finding], node: int, check: str, *, seen: bool) -> str:
+    own = [finding for finding in found if finding.node == node and finding.check == check]
+    return _MARKS[findings.worst(own)] if own or seen else "-"

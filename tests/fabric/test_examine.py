@@ -146,6 +146,14 @@ def test_a_fault_is_found_on_its_node_alone(
     assert found[0].fix
 
 
+def test_nodes_that_do_not_even_meet_accuse_the_network_of_node_0() -> None:
+    (found,) = examine.meeting({"class": "fabric", "message": "waited 9 s for node 0 to answer at any of 10.0.0.1"})
+
+    assert (found.node, found.check, found.status) == (0, "ports", "fail")
+    assert "others cannot reach it: waited 9 s for node 0" in found.reason
+    assert list(examine.meeting({"class": "user code", "message": "ValueError"})) == list(examine.meeting(None)) == []
+
+
 def test_two_nodes_that_differ_in_speed_accuse_nobody(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     reports[1]["gemm_tflops"] = 1.0
