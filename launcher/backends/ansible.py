@@ -15,6 +15,7 @@ from launcher import bundle, output, runs, snapshot, storage
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
+from launcher.backends._ansible_start import start, target
 from launcher.backends._ansible_stream import HostStreams, fetch
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
@@ -200,27 +201,11 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         try:
-            return self._start(plan.run_dir, hosts, plan.job_secrets)
+            return start(plan.run_dir, hosts, plan.job_secrets)
         finally:
             if not plan.spares:  # a host that takes another's place needs them
                 with suppress(OSError):
                     (plan.run_dir / "ansible/files.tar.gz").unlink()
-
-    def _start(self, run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle:
-        """Run the playbook that lies in the run's folder."""
-        began = time.monotonic()
-        running = playbook.Playbook(run_dir / "ansible", "start.yml")
-        try:
-            running.run({name: os.environ[name] for name in secrets})
-            self._check(len(hosts), running)
-        except BaseException:
-            self._stop_all(running)
-            raise
-        handle = _handle(run_dir, hosts, running)
-        for text in (*running.notes, *_left_out(running)):
-            output.warn(text)
-        output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
-        return handle
 
     def goes_on(self, handle: Handle, outcome: Outcome) -> bool:
         """With spares, as long as there are restarts: when a host was lost, or the way to it."""
@@ -240,7 +225,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             raise BackendUnavailableError("it was started from another machine", hint="distlaunch requeue RUN there")
         storage.write_whole(run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"}))
         here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
-        started = self._start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
+        started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
         before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
         for node in started["nodes"]:
             known = before.get((node["host"], node["rank"]))
@@ -276,32 +261,6 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         )
         runs.create(made)
         return made
-
-    def _check(self, nodes: int, running: playbook.Playbook) -> None:
-        """Raise one error that names every host that cannot take part, with its reason."""
-        started = running.answers.get("start", {})
-        if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or range(nodes)):
-            return
-        problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
-        kinds = {problem["kind"] for problem in running.problems.values()}
-        lines = [f"{host}: {message}" for host, message in problems.items()]
-        head = f"{len(lines)} of {len(running.answers.get('preflight', {}))} hosts cannot take part" if lines else running.failure
-        error = RequestError if kinds == {"duplicate"} else BackendUnavailableError
-        hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
-        raise error(
-            "; ".join([head, *lines]) if len(lines) < 2 else "\n  ".join([head + ":", *lines]),
-            hint="\n        ".join(hints) or None,
-        )
-
-    def _stop_all(self, running: playbook.Playbook) -> None:
-        """End what was started, also where Ansible did not come to hear of it."""
-        nodes = [node for node in _nodes(running.answers.get("preflight", {}), running).values() if running.answers.get("start")]
-        answers = ssh.call_all(
-            {"nodes": nodes}, lambda node: ssh.call(node, "signal", *_target(node), str(int(signal.SIGTERM)), "--force")
-        )
-        for error in answers:
-            if isinstance(error, CommandError):
-                output.warn(f"may still run there: {error.message}")
 
     def liveness(self, handle: Handle) -> Liveness:
         """What the hosts said over the open connections; without such, each is asked once, and its stream fetched."""
@@ -348,81 +307,14 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         self._send(handle, signum)
 
     def _send(self, handle: Handle, signum: int, *more: str) -> None:
-        answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *_target(node), str(int(signum)), *more))
+        answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more))
         failed = [error.message for error in answers if isinstance(error, CommandError)]
         if failed:
             raise CommandError("; ".join(failed), hint="\n        ".join(ssh.hints(failed)) or None)
 
 
-def _target(node: Mapping[str, Any]) -> tuple[str, str]:
-    return str(node["folder"]), str(node["rank"])
-
-
-def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, dict[str, Any]]:
-    """How each node is reached and called, by host, in rank order."""
-    found = {}
-    for host, rank in (running.choice.get("ranks") or {}).items():
-        facts = answers.get(host) or {}
-        if facts.get("ssh") is None:
-            raise BackendUnavailableError(
-                f"{host} is not reached by ssh", hint="only ansible_connection: ssh can be followed; distlaunch local runs here"
-            )
-        about = {"folder": facts["folder"], "agent_path": facts["agent_path"], "ssh": facts["ssh"]}
-        found[host] = {"host": host, "rank": rank, "python": facts["python_used"], **about}
-    return found
-
-
-def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> Handle:
-    """All that another shell needs, with the same keys."""
-    nodes = _nodes(running.answers["preflight"], running)
-    hosts = list(planned)
-    for host, node in nodes.items():
-        started = running.answers["start"][host]
-        node.update(agent=started["agent"], work=started["work"])
-        hosts[node["rank"]] = host
-    first = running.answers["start"][running.choice["master"]]
-    return {
-        "run_dir": str(run_dir),
-        "hosts": hosts,
-        "nodes": list(nodes.values()),
-        "rendezvous": {"addresses": first["addresses"], "port": first["port"], **running.meeting},
-    }
-
-
-def _about_master(handle: Handle) -> str:
-    """Where the nodes meet, and why there."""
-    meeting = handle["rendezvous"]
-    if "reason" not in meeting:
-        return f"node 0 listens on {meeting['addresses'][0]} port {meeting['port']}"
-    where = f"{meeting['address']} port {meeting['port']}" if meeting["address"] else f"port {meeting['port']}"
-    return f"node 0 listens on {where}: {meeting['reason']}"
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _left_out(running: playbook.Playbook) -> list[str]:
-    return [f"left out: {host}: {_clean(problem['message'])}" for host, problem in running.problems.items()]
-
-
-def _clean(message: str) -> str:
-    """Ansible's words around ssh's."""
-    message = re.sub(r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message)
-    message = re.sub(r"^Failed to connect to the host via ssh:\s*", "", message.strip())
-    return ssh.last_line(message) or message
-
-
-def _hints(kinds: set[str]) -> list[str]:
-    """What to do about these kinds of problems."""
-    known = {
-        "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
-        "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
-        "duplicate": "take one of the names out of the inventory",
-        "disk": "make room there, or choose another folder: --remote-dir",
-        "files": "without --in-place the working folder's files are sent",
-    }
-    return [text for kind, text in known.items() if kind in kinds]
 
 
 def _bytes(text: str) -> int:

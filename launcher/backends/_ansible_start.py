@@ -1,0 +1,133 @@
+"""Starts a run with the playbook that lies in its folder: what the hosts answered becomes a handle, or one error."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.backends import _ansible_playbook as playbook
+from launcher.backends import _ansible_ssh as ssh
+from launcher.errors import BackendUnavailableError, CommandError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from launcher.backends._base import Handle
+
+
+def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle:
+    """Run the playbook that lies in the run's folder."""
+    began = time.monotonic()
+    running = playbook.Playbook(run_dir / "ansible", "start.yml")
+    try:
+        running.run({name: os.environ[name] for name in secrets})
+        _check(len(hosts), running)
+    except BaseException:
+        _stop_all(running)
+        raise
+    handle = _handle(run_dir, hosts, running)
+    for text in (*running.notes, *_left_out(running)):
+        output.warn(text)
+    output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
+    return handle
+
+
+def _check(nodes: int, running: playbook.Playbook) -> None:
+    """Raise one error that names every host that cannot take part, with its reason."""
+    started = running.answers.get("start", {})
+    if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or range(nodes)):
+        return
+    problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
+    kinds = {problem["kind"] for problem in running.problems.values()}
+    lines = [f"{host}: {message}" for host, message in problems.items()]
+    head = f"{len(lines)} of {len(running.answers.get('preflight', {}))} hosts cannot take part" if lines else running.failure
+    error = RequestError if kinds == {"duplicate"} else BackendUnavailableError
+    hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
+    raise error(
+        "; ".join([head, *lines]) if len(lines) < 2 else "\n  ".join([head + ":", *lines]),
+        hint="\n        ".join(hints) or None,
+    )
+
+
+def _stop_all(running: playbook.Playbook) -> None:
+    """End what was started, also where Ansible did not come to hear of it."""
+    nodes = [node for node in _nodes(running.answers.get("preflight", {}), running).values() if running.answers.get("start")]
+    answers = ssh.call_all(
+        {"nodes": nodes}, lambda node: ssh.call(node, "signal", *target(node), str(int(signal.SIGTERM)), "--force")
+    )
+    for error in answers:
+        if isinstance(error, CommandError):
+            output.warn(f"may still run there: {error.message}")
+
+
+def target(node: Mapping[str, Any]) -> tuple[str, str]:
+    """The words by which a call on a host names the node."""
+    return str(node["folder"]), str(node["rank"])
+
+
+def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, dict[str, Any]]:
+    """How each node is reached and called, by host, in rank order."""
+    found = {}
+    for host, rank in (running.choice.get("ranks") or {}).items():
+        facts = answers.get(host) or {}
+        if facts.get("ssh") is None:
+            raise BackendUnavailableError(
+                f"{host} is not reached by ssh", hint="only ansible_connection: ssh can be followed; distlaunch local runs here"
+            )
+        about = {"folder": facts["folder"], "agent_path": facts["agent_path"], "ssh": facts["ssh"]}
+        found[host] = {"host": host, "rank": rank, "python": facts["python_used"], **about}
+    return found
+
+
+def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> Handle:
+    """All that another shell needs, with the same keys."""
+    nodes = _nodes(running.answers["preflight"], running)
+    hosts = list(planned)
+    for host, node in nodes.items():
+        started = running.answers["start"][host]
+        node.update(agent=started["agent"], work=started["work"])
+        hosts[node["rank"]] = host
+    first = running.answers["start"][running.choice["master"]]
+    return {
+        "run_dir": str(run_dir),
+        "hosts": hosts,
+        "nodes": list(nodes.values()),
+        "rendezvous": {"addresses": first["addresses"], "port": first["port"], **running.meeting},
+    }
+
+
+def _about_master(handle: Handle) -> str:
+    """Where the nodes meet, and why there."""
+    meeting = handle["rendezvous"]
+    if "reason" not in meeting:
+        return f"node 0 listens on {meeting['addresses'][0]} port {meeting['port']}"
+    where = f"{meeting['address']} port {meeting['port']}" if meeting["address"] else f"port {meeting['port']}"
+    return f"node 0 listens on {where}: {meeting['reason']}"
+
+
+def _left_out(running: playbook.Playbook) -> list[str]:
+    return [f"left out: {host}: {_clean(problem['message'])}" for host, problem in running.problems.items()]
+
+
+def _clean(message: str) -> str:
+    """Ansible's words around ssh's."""
+    message = re.sub(r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message)
+    message = re.sub(r"^Failed to connect to the host via ssh:\s*", "", message.strip())
+    return ssh.last_line(message) or message
+
+
+def _hints(kinds: set[str]) -> list[str]:
+    """What to do about these kinds of problems."""
+    known = {
+        "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
+        "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
+        "duplicate": "take one of the names out of the inventory",
+        "disk": "make room there, or choose another folder: --remote-dir",
+        "files": "without --in-place the working folder's files are sent",
+    }
+    return [text for kind, text in known.items() if kind in kinds]
