@@ -92,6 +92,7 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
                 contender = Contender(name, argv, environment(scratch), scratch)
             sample = start(kube, contender, namespace, nodes)
             clear(kube, namespace)
+            print(f"  round {round_number} {name:<16} {sample[0]:6.2f} s", flush=True)
             if round_number:
                 taken.append(sample)
     for name, taken_all in times.items():
@@ -132,7 +133,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not")
     options = parser.parse_args()
     settings = KubeOptions(nodes=False, simulated_nodes=options.nodes, lost_after_s=600)
     with tempfile.TemporaryDirectory() as scratch, Testbed().up(1, kubernetes=settings) as testbed:
