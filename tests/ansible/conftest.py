@@ -48,7 +48,7 @@ class Rack:
         )
         return ("ansible", *where, *args)
 
-    def __call__(self, *args: str, inventory: Path | str | None = None, timeout_s: float = 120, **more: Any) -> Result:
+    def __call__(self, *args: str, inventory: Path | str | None = None, timeout_s: float = 180, **more: Any) -> Result:
         """Run `distlaunch ansible` to its end."""
         return self.cli(*self.argv(*args, inventory=inventory), timeout_s=timeout_s, **more)
 

@@ -46,6 +46,7 @@ def test_reduce_gives_36_on_four_hosts_two_of_which_share_no_disk(rack: Rack) ->
     assert ": all 3 others reach it" in done.stderr
 
 
+@pytest.mark.timeout(600)  # 32 imports of torch on the cores of one machine
 def test_thirty_two_hosts_with_a_worker_each(distlaunch: Cli) -> None:
     with fixtures.make(32, ssh=True) as testbed:
         rack = make(distlaunch, testbed.ssh)
