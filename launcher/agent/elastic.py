@@ -27,8 +27,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from .channel import Channel, Message
-from .gang import ElasticGang, Gang, StopRequestedError, Word, connect
+from .gang import ElasticGang, Gang, StopRequestedError, connect
 from .job import Job
+from .watch import Word
 
 _MONITOR_S = 0.1
 _AGAIN_S = 1.0

@@ -26,16 +26,12 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from . import net, ports
 from .job import Job
-
-Word = Dict[str, Any]
-"""What one node tells all: `{"kind": "restart"|"fail"|"stop", "node": ..., "cause": ..., ...}`."""
+from .watch import Watch, Word
 
 Tell = Callable[..., None]
 
 _POLL_S = 0.005
 _POLL_MAX_S = 0.1
-_WATCH_S = 0.2
-_BEAT_S = 1.0
 _FAREWELL_S = 3.0
 _EXPLORE_S = 30.0
 """So long an elastic round waits for all to have tried one another."""
@@ -304,89 +300,3 @@ class ElasticGang(_Base):
     def shutdown(self) -> bool:
         """Leave the rendezvous."""
         return bool(self._dynamic.shutdown())
-
-
-class Watch:
-    """A thread that keeps asking the store, over a connection of its own, so that a dead link never blocks the rest."""
-
-    def __init__(self, job: Job, node_rank: int, store: Store) -> None:
-        self.key = "round/0/word"
-        self.word: Optional[Word] = None
-        self._job = job
-        self._node_rank = node_rank
-        self._store = store
-        self._watch_beats = False
-        self._to_say: Optional[Word] = None
-        self._answered = time.monotonic()
-        self._beats: Dict[int, int] = {}
-        self._beat_times: Dict[int, float] = {}
-        threading.Thread(target=self._run, daemon=True, name="watch").start()
-        threading.Thread(target=self._guard, daemon=True, name="guard").start()
-
-    def begin(self, key: str, *, watch_beats: bool) -> None:
-        """Listen for the word of a new round."""
-        if key != self.key:
-            self.word = None
-        self.key = key
-        self._watch_beats = watch_beats
-        self._beat_times = {}
-
-    def say(self, word: Word) -> None:
-        """Have the thread tell all nodes, where the caller must not wait for the store."""
-        self._to_say = word
-
-    @property
-    def has_to_say(self) -> bool:
-        """Whether something is still to be told."""
-        return self._to_say is not None
-
-    def _lost(self, node: int, message: str) -> None:
-        if self.word is None or self.word["kind"] == "restart":
-            self.word = {"kind": "lost", "node": node, "message": message, "time": time.time()}
-
-    def _guard(self) -> None:
-        """A store that does not answer at all: the host or the network is gone, and the call never returns."""
-        while True:
-            time.sleep(1)
-            silent = time.monotonic() - self._answered
-            if silent > self._job.peer_timeout_s:
-                self._lost(0, f"node 0 has not answered for {silent:.0f} s: its host or the network is gone")
-
-    def _run(self) -> None:
-        beat_at = 0.0
-        try:
-            while True:
-                key = self.key
-                if self._to_say is not None:
-                    self._store.compare_set(key, "", json.dumps(self._to_say))
-                    self._to_say = None
-                if self._store.check([key]):
-                    word = json.loads(self._store.get(key))
-                    if key == self.key:
-                        self.word = word
-                now = time.monotonic()
-                if now >= beat_at:
-                    beat_at = now + _BEAT_S
-                    self._store.add(f"beat/{self._node_rank}", 1)
-                    if self._node_rank == 0 and self._watch_beats:
-                        self._check_beats(now)
-                self._answered = time.monotonic()
-                time.sleep(_WATCH_S)
-        except RuntimeError:  # DistNetworkError and its like: the connection was refused or reset
-            self._lost(0, "the agent of node 0 is gone")
-            self._answered = float("inf")
-
-    def _check_beats(self, now: float) -> None:
-        for node in range(1, self._job.max_nodes):
-            beats = self._store.add(f"beat/{node}", 0)
-            if beats != self._beats.get(node) or node not in self._beat_times:
-                self._beats[node], self._beat_times[node] = beats, now
-            elif now - self._beat_times[node] > self._job.peer_timeout_s:
-                silent = now - self._beat_times[node]
-                lost = {
-                    "kind": "lost",
-                    "node": node,
-                    "message": f"node {node} was not heard of for {silent:.0f} s",
-                    "time": time.time(),
-                }
-                self._store.compare_set(self.key, "", json.dumps(lost))
