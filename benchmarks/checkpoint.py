@@ -66,6 +66,7 @@ def stalls(model: str, saves: int, folder: Path, world: World) -> tuple[dict[str
     tensors = [tensor for part in (net.state_dict(), *optimizer.state_dict()["state"].values()) for tensor in part.values()]
     copies = [torch.empty_like(tensor) for tensor in tensors]
     images = torch.randn(4, 3, SIDE, SIDE)
+    net.eval()  # passes leave the running means as they are, so that what was saved can be compared
     saving: Any = None
 
     def ours() -> float:
