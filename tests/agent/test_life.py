@@ -293,4 +293,4 @@ def test_a_full_disk_under_the_run_folder_ends_the_run_and_is_told(small_disk: P
     assert gone(*run.worker_pids())
     assert run.of("done") == []
     assert "No space left on device" in (run.folder / "nodes/0/last_words").read_text()
-    assert run.stdout[0].startswith(b"ready\n")
+    assert any(run.stdout[rank].startswith(b"ready\n") for rank in (0, 1)), "the disk may be full before the other begins"

@@ -270,8 +270,9 @@ def test_an_elastic_run_goes_on_without_a_pod_that_is_evicted_and_takes_it_back(
 
     stdout, stderr = follower.communicate(timeout=170)
     assert follower.returncode == 0, stderr
-    assert stdout.count(b"size 1") == 1
+    assert stdout.count(b"size 1") <= 1, "none where the other comes back before the rest have met"
     assert stdout.rstrip().endswith(b"size 2")
+    assert b"attempt 1" in stderr
 
 
 def test_cancel_while_an_image_is_pulled_leaves_nothing(pods: User, machines: Kube) -> None:
