@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import RendezvousInfo
 
-from launcher.agent import gang, ports
+from launcher.agent import ports
 from tests.agent.harness import alive, gone
 
 if TYPE_CHECKING:
@@ -170,23 +166,3 @@ def test_a_reserved_port_is_outside_the_ephemeral_range_and_nobody_else_gets_it(
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind(("", port))
             server.listen()
-
-
-def test_elastic_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first round has another node as rank 0, which never says where the workers are to meet."""
-    monkeypatch.setattr(gang, "_EXPLORE_S", 0.05)
-    rounds = [RendezvousInfo(HashStore(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
-    told: list[tuple[str, Any]] = []
-    node: Any = gang.ElasticGang.__new__(gang.ElasticGang)
-    node.job, node.held_port, node.fabric, node.own_addr = SimpleNamespace(master_port=0), None, None, "127.0.0.1"
-    node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
-    node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
-    node._dynamic = SimpleNamespace(next_rendezvous=lambda: rounds.pop(0))
-
-    met = node.next_rendezvous()
-
-    assert (met.rank, met.world_size, met.bootstrap_store_info.master_addr) == (0, 1, "127.0.0.1")
-    assert node.round == 1
-    assert [name for name, _ in told] == ["warning"]
-    assert "for the master's address of this round; the nodes meet once more" in told[0][1]["message"]
-    node.held_port.close()
