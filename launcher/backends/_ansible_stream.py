@@ -6,9 +6,11 @@ place, so none is lost and none is there twice. All readers read the files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from launcher.backends._ansible_ssh import Node
     from launcher.backends._base import Chunk, Handle, NodeState
 
-_SILENT_S = 20.0
-"""A host that has not even said that it has nothing to say is not connected any more."""
+_SILENT_S = (20.0, 160.0)
+"""A host that has not even said that it has nothing to say is not connected any more. Where that happens again it is doubled,
+up to the second: a login that takes longer, on a machine with much to do, must come to its end one day."""
 
 _PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
@@ -53,7 +56,7 @@ class Tail:
         self._answered = False
         self._offset = 0
         self._heard = self._next_try = time.monotonic()
-        self._pause_s = _PAUSE_S[0]
+        self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
 
     def open(self) -> int | None:
         """Connect, if it is time to; the descriptor to read from."""
@@ -82,7 +85,8 @@ class Tail:
                 if mark:
                     self._data = mark + line
                 return True
-            self._answered, self.lost_at, self._pause_s, self.problem = True, None, _PAUSE_S[0], ""
+            self._answered, self.lost_at, self.problem = True, None, ""
+            self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
             self.state = "running" if self.state == "unknown" else self.state
         self._take_frames()
         return True
@@ -120,7 +124,7 @@ class Tail:
 
     def silent(self) -> bool:
         """Whether a connection that is open has said nothing for too long."""
-        return self._pipe is not None and time.monotonic() - self._heard > _SILENT_S
+        return self._pipe is not None and time.monotonic() - self._heard > self._silent_s
 
     def close(self) -> None:
         """End the connection; where the node has not ended, another one follows after a pause."""
@@ -134,15 +138,14 @@ class Tail:
             self._next_try = time.monotonic() + self._pause_s
             self._pause_s = min(self._pause_s * 1.7, _PAUSE_S[1])
         if hung:
-            self._drop_master()
+            self._silent_s = min(self._silent_s * 2, _SILENT_S[1])
+            threading.Thread(target=self._drop_master, name="drop-master", daemon=True).start()  # nobody waits for it
 
     def _drop_master(self) -> None:
         """Nothing comes through the shared connection any more: the next one must not use it."""
         *options, host = self.node["ssh"]
-        try:
+        with contextlib.suppress(CommandError):
             proc.run((*options, "-O", "exit", host), timeout_s=5)
-        except CommandError:
-            return
 
 
 class Pump:
@@ -155,8 +158,6 @@ class Pump:
     def turn(self, timeout_s: float) -> None:
         """Connect where it is time to, then wait for something, and take it."""
         for tail in self.tails:
-            if tail.silent():
-                self._close(tail)
             fd = tail.open()
             if fd is not None:
                 self._selector.register(fd, selectors.EVENT_READ, tail)
@@ -166,6 +167,9 @@ class Pump:
         for key, _ in self._selector.select(timeout_s):
             if not key.data.read() or key.data.finished:
                 self._close(key.data)
+        for tail in self.tails:  # only now: what waits in a pipe while we are kept from reading it is no silence
+            if tail.silent():
+                self._close(tail)
 
     def _close(self, tail: Tail) -> None:
         for key in [key for key in self._selector.get_map().values() if key.data is tail]:

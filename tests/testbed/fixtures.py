@@ -108,16 +108,14 @@ def kube_thousand() -> Iterator[Kube]:
         yield testbed.kube
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build Kubernetes' programs before the first test, whose time limit it would exceed; once, then they are in a cache."""
-    wanted = [item for item in session.items if item.get_closest_marker("k8s")]
-    named = os.environ.get(kube_given.VARIABLE)
-    if wanted and not named and not session.config.option.collectonly and os.geteuid() == 0:
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's, whose limit a build would exceed
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Build Kubernetes' programs before the first test that needs them; once, then they are in a cache."""
+    if item.get_closest_marker("k8s") and not os.environ.get(kube_given.VARIABLE) and os.geteuid() == 0:
+        reporter = item.config.pluginmanager.get_plugin("terminalreporter")
         for build in filter(kube_programs.missing, kube_programs.ALL):
             if reporter and not kube_programs.why_not(build):
-                reporter.write_line(
-                    f"building {build.name} {build.version} for the tests marked k8s: once, then it is in a cache"
-                )
+                reporter.write_line(f"building {build.name} {build.version} for tests marked k8s: once, then it is in a cache")
             with suppress(NotAvailableError):  # remembered: the tests that need it skip and say it
                 kube_programs.require(build)
+    return (yield)
