@@ -16,7 +16,7 @@ from tests.testbed.slurm_conf import SlurmOptions
 from tests.testbed.testbed import Testbed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from tests.testbed.kube import Kube
     from tests.testbed.slurm import Slurm
@@ -109,7 +109,7 @@ def kube_thousand() -> Iterator[Kube]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's, whose limit a build would exceed
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Build Kubernetes' programs before the first test that needs them; once, then they are in a cache."""
     if item.get_closest_marker("k8s") and not os.environ.get(kube_given.VARIABLE) and os.geteuid() == 0:
         reporter = item.config.pluginmanager.get_plugin("terminalreporter")
