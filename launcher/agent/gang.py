@@ -11,7 +11,6 @@ import json
 import os
 import threading
 import time
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional
@@ -34,7 +33,10 @@ _POLL_S = 0.005
 _POLL_MAX_S = 0.1
 _FAREWELL_S = 3.0
 _EXPLORE_S = 30.0
-"""So long an elastic round waits for all to have tried one another."""
+"""So long an elastic round waits for all to have tried one another, and for the master's address."""
+
+_MEETINGS = 5
+"""How often elastic nodes meet in a row before they give up."""
 
 
 class StopRequestedError(Exception):
@@ -250,29 +252,41 @@ class ElasticGang(_Base):
             local_addr=self.own_addr,
             timeout=RendezvousTimeout(join=timedelta(seconds=self.job.rdzv_timeout_s), last_call=timedelta(seconds=1)),
         )
+        # Torch, too, would agree on an address here: a rank 0 that did so in a round before does not tell it to nodes that are
+        # new, and these wait for it without a sign of life. It is told that all is agreed on.
+        self._dynamic._bootstrap_store_info = RendezvousStoreInfo(self.own_addr, 0)
+        self._dynamic._shared_tcp_store_server = self.store
 
     def get_backend(self) -> str:
         """As torchelastic names it."""
         return "c10d"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Torchelastic's rendezvous, with the master port chosen as everywhere."""
-        info = self._dynamic.next_rendezvous()
-        self.round += 1
-        self._watch.begin("final/word", watch_beats=False)
-        address = self._explore(info) or self.own_addr
-        if info.rank == 0:
-            master = {"addr": address, "port": self.reserve_master_port()}
-            info.store.set("distlaunch/master", json.dumps(master))
-        master = json.loads(info.store.get("distlaunch/master"))
-        store_info = RendezvousStoreInfo(master["addr"], master["port"])
-        return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
+        """Torchelastic's rendezvous, with the master port chosen as everywhere.
+
+        A node may be lost without a word between the rendezvous and the workers' start: the others then meet once more, as the
+        workers would wait for it in vain. Raises `RendezvousError` when that does not help.
+        """
+        for _ in range(_MEETINGS):
+            info = self._dynamic.next_rendezvous()
+            self.round += 1
+            self._watch.begin("final/word", watch_beats=False)
+            try:
+                address = self._explore(info) or self.own_addr
+                if info.rank == 0:
+                    info.store.set("distlaunch/master", json.dumps({"addr": address, "port": self.reserve_master_port()}))
+                published = partial(info.store.check, ["distlaunch/master"])
+                self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
+            except RendezvousError as error:
+                self._tell("warning", message=f"{error}; the nodes meet once more")
+                continue
+            master = json.loads(info.store.get("distlaunch/master"))
+            store_info = RendezvousStoreInfo(master["addr"], master["port"])
+            return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
+        raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
 
     def _explore(self, info: RendezvousInfo) -> Optional[str]:
-        """Try the addresses of those who take part in this round; this node's best one that all of them reach.
-
-        A node may be lost meanwhile without a word: then, after a short wait, the way to node 0 decides.
-        """
+        """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
         if self.fabric is None:
             return None
         from . import reach
@@ -280,8 +294,7 @@ class ElasticGang(_Base):
         own: Dict[str, str] = self.fabric["interfaces"]
         wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
         if info.world_size > 1:
-            with suppress(RendezvousError):
-                usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
+            usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
         interfaces = list(dict.fromkeys(own[address] for address in usable))
         why = f"all {info.world_size - 1} peers reach this node at"
         if not interfaces:

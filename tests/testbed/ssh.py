@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from tests.testbed.hosts import Host
 
+LOGIN_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".ssh/rc")
+"""What shells, or sshd itself, run at a login, below a home."""
+
 
 @dataclass(frozen=True)
 class SshHosts:
@@ -70,6 +73,7 @@ class SshHosts:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         make_key(made.key, "distlaunch-testbed")
         with ThreadPoolExecutor(8) as pool:
+            list(pool.map(_hide_login_files, hosts))
             list(pool.map(made._write_host, hosts))
             made._write_client()
             list(pool.map(made.start_sshd, hosts))
@@ -121,6 +125,12 @@ class SshHosts:
         lines = [f"{host.name} ansible_host={host.address}\n" for host in self.hosts]
         options = f"[nodes:vars]\nansible_user=root\nansible_ssh_common_args=-F {self.config}\n"
         self.inventory.write_text("".join(("[nodes]\n", *lines, "\n", options)))
+
+
+def _hide_login_files(host: Host) -> None:
+    """What this machine's user has its shells do at a login (pyenv, say, with a lock that all would share) is not the hosts'."""
+    files = [str(path) for name in LOGIN_FILES if (path := Path.home() / name).exists()]
+    host.run(("sh", "-c", 'for path; do mount --bind /dev/null "$path" || exit; done', "hide", *files), check=True, cwd="/")
 
 
 def make_key(path: Path, comment: str) -> None:

@@ -1,0 +1,76 @@
+"""The rendezvous of elastic runs: torchelastic's, without its waits for nodes that are gone or have nothing to say."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous.api import RendezvousInfo
+
+from launcher.agent import gang
+from launcher.agent.job import Job
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def node_of(server: TCPStore, rank: int) -> gang.ElasticGang:
+    """A node of a run with one node or two, with connections of its own."""
+    stores = [gang.connect("127.0.0.1", server.port, listen_fd=None, timeout_s=60) for _ in range(2)]
+    asked = Job("r", ["x.py"], "script", "/", {}, "/", {"addr": "127.0.0.1"}, min_nodes=1, max_nodes=2, rdzv_timeout_s=60)
+    return gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
+
+
+def meet(*nodes: gang.ElasticGang) -> list[RendezvousInfo]:
+    """What the nodes learn in their next round, which all come to at once; less than their rendezvous timeout is waited."""
+    found: dict[int, RendezvousInfo] = {}
+    threads = [
+        threading.Thread(target=lambda at=at, node=node: found.update({at: node.next_rendezvous()}), daemon=True)
+        for at, node in enumerate(nodes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(found) == list(range(len(nodes))), "some wait"
+    return [found[at] for at in range(len(nodes))]
+
+
+def test_a_new_node_that_is_not_rank_0_waits_for_nothing() -> None:
+    """Torch's handler waits there for an address that rank 0 tells in its own first round only."""
+    server = TCPStore("127.0.0.1", 0, None, True)
+    first = node_of(server, 0)
+    assert meet(first)[0].world_size == 1
+    second = node_of(server, 1)
+
+    infos = meet(first, second)
+
+    assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
+    ports = {info.bootstrap_store_info.master_port for info in infos if info.bootstrap_store_info}
+    assert ports == {first.held_port.getsockname()[1]}
+    for node in (first, second):
+        node.shutdown()
+        if node.held_port:
+            node.held_port.close()
+
+
+def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first round has another node as rank 0, which never says where the workers are to meet."""
+    monkeypatch.setattr(gang, "_EXPLORE_S", 0.05)
+    rounds = [RendezvousInfo(HashStore(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
+    told: list[tuple[str, Any]] = []
+    node: Any = gang.ElasticGang.__new__(gang.ElasticGang)
+    node.job, node.held_port, node.fabric, node.own_addr = SimpleNamespace(master_port=0), None, None, "127.0.0.1"
+    node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
+    node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
+    node._dynamic = SimpleNamespace(next_rendezvous=lambda: rounds.pop(0))
+
+    met = node.next_rendezvous()
+
+    assert (met.rank, met.world_size, met.bootstrap_store_info.master_addr) == (0, 1, "127.0.0.1")
+    assert node.round == 1
+    assert [name for name, _ in told] == ["warning"]
+    assert "for the master's address of this round; the nodes meet once more" in told[0][1]["message"]
+    node.held_port.close()
