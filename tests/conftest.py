@@ -87,16 +87,34 @@ class Cli:
 
 
 CLUSTERS = {"k8s": "k8s", "slurm": "slurm", "ansible": "hosts", "testbed_tests": "hosts"}
-"""Folders of tests that mostly wait for real clusters, and the process (pytest-xdist) that such tests share."""
+"""Folders of tests that mostly wait for real clusters, and the process (pytest-xdist) that has such tests."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, one has all tests of a cluster, so that it comes up once; xdist starts the largest groups first."""
-    for item in items:
-        group = "k8s" if item.get_closest_marker("k8s") else CLUSTERS.get(item.path.parent.name)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
+WITHOUT = ("test_choice.py", "test_hostlist.py", "test_logs.py", "test_manifests.py", "test_states.py", "test_stream.py")
+"""Files in these folders that need no cluster."""
+
+
+def cluster_of(nodeid: str) -> str | None:
+    """Which cluster a test is for, by its folder, and in the testbed's own by its file."""
+    _, folder, file = ["", *nodeid.partition("::")[0].split("/")][-3:]
+    if file.startswith("test_kube"):
+        return "k8s"
+    return None if file in WITHOUT else CLUSTERS.get(folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes, one has all tests of a cluster, so that it comes up once; the largest groups are started first.
+
+    By name, as xdist's marks for groups do nothing in pytest 9.2, without a word.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByCluster(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return cluster_of(nodeid) or nodeid
+
+    return ByCluster(config, log)
 
 
 MAY_SKIP: tuple[str, ...] = ("no GPU", "came with Python", "no Go toolchain", "that other users can run")
