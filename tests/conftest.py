@@ -90,7 +90,15 @@ CLUSTERS = {"k8s": "k8s", "slurm": "slurm", "ansible": "hosts", "testbed_tests":
 """Folders of tests that mostly wait for real clusters, and the process (pytest-xdist) that has such tests."""
 
 
-WITHOUT = ("test_choice.py", "test_hostlist.py", "test_logs.py", "test_manifests.py", "test_states.py", "test_stream.py")
+WITHOUT = (
+    "test_choice.py",
+    "test_hostlist.py",
+    "test_login.py",
+    "test_logs.py",
+    "test_manifests.py",
+    "test_states.py",
+    "test_stream.py",
+)
 """Files in these folders that need no cluster."""
 
 

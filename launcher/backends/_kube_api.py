@@ -10,12 +10,11 @@ import logging
 import os
 import re
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from launcher.backends import _kube_login as login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ _CONNECTIONS = 256
 _BLOCK_BYTES = 1 << 18
 
 MERGE = "application/merge-patch+json"
-
-_login = Lock()
 
 
 class ApiError(Exception):
@@ -114,12 +111,11 @@ class Cluster:
             raise UnreachableError(f"pod {pod}: {said}") from error
 
     def _credentials(self) -> dict[str, str]:
-        """Headers; a login plugin is run again when what it gave has expired, by one thread."""
-        with _login, _complaints() as complaints:
-            found = {auth["key"]: auth["value"] for auth in self._configuration.auth_settings().values()}
-        if complaints:
-            raise UnreachableError(f"the login plugin failed: {complaints[-1]}")
-        return found
+        """Headers; a login plugin is run again when what it gave has expired."""
+        try:
+            return login.run(lambda: {auth["key"]: auth["value"] for auth in self._configuration.auth_settings().values()})
+        except login.LoginError as error:
+            raise UnreachableError(f"the login plugin failed: {error}") from error
 
     def _send(
         self, method: str, path: str, body: Any, query: Any, content: str, *, stream: bool, answer_s: float = _ANSWER_S
@@ -192,27 +188,12 @@ def _load(config: Any, path: str, context: str, configuration: Any) -> tuple[str
     chosen = next((item for item in contexts if item["name"] == context), current)
     where = f"kubeconfig {path!r}, context {chosen['name']!r}"
     try:
-        with _complaints() as complaints:
-            config.load_kube_config(path, context or None, configuration, persist_config=False)
+        login.run(lambda: config.load_kube_config(path, context or None, configuration, persist_config=False))
+    except login.LoginError as error:
+        raise BackendUnavailableError(f"{where}: its login plugin failed: {error}", hint="log in to the cluster again") from error
     except Exception as error:
         raise SpecError(f"{where}: {_plain(error)}") from error
-    if complaints:
-        raise BackendUnavailableError(f"{where}: its login plugin failed: {complaints[-1]}", hint="log in to the cluster again")
     return chosen["context"].get("namespace", ""), chosen["name"]
-
-
-@contextmanager
-def _complaints() -> Iterator[list[str]]:
-    """What the client library logs of login plugins, where it should raise."""
-    found: list[str] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: found.append(_line(record.getMessage()))  # type: ignore[method-assign]
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield found
-    finally:
-        root.removeHandler(handler)
 
 
 def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
@@ -267,11 +248,7 @@ def _plain(error: BaseException) -> str:
     inner = getattr(error, "reason", None) or (error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None)
     if isinstance(inner, Exception):
         return _plain(inner)
-    return _line(str(error)) or type(error).__name__
-
-
-def _line(text: str) -> str:
-    return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): |^exec: ", "", " ".join(text.split()))
+    return login.one_line(str(error)) or type(error).__name__
 
 
 def _read(path: str) -> str:

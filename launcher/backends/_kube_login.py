@@ -1,0 +1,92 @@
+"""Login plugins of a kubeconfig, which the client library runs: with a limit, and with what went wrong told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from launcher import output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+LIMIT_S = 60.0
+ASKED_LIMIT_S = 300.0
+"""Where a terminal is there: a person may have to type a code into a browser."""
+
+_TELL_S = 3.0
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class LoginError(Exception):
+    """A login plugin failed, or did not end."""
+
+
+def run(work: Callable[[], T]) -> T:
+    """What `work` returns, a call of the library that may run a login plugin; one at a time.
+
+    Raises `LoginError` for what the library only logs, and when it takes too long: the plugin is then ended.
+    """
+    with _ONE_AT_A_TIME, _complaints() as complaints:
+        thread = _Call(work)
+        thread.start()
+        limit_s = ASKED_LIMIT_S if sys.stdin is not None and sys.stdin.isatty() else LIMIT_S
+        thread.join(min(_TELL_S, limit_s))
+        if thread.is_alive():
+            output.note(f"waiting for the cluster's login plugin, at most {limit_s:.0f} s")
+            thread.join(limit_s - _TELL_S)
+        if thread.is_alive():
+            thread.end_children()
+            raise LoginError(f"it did not end within {limit_s:.0f} s")
+        if thread.error is not None:
+            raise thread.error
+        if complaints:
+            raise LoginError(complaints[-1])
+        return thread.result  # type: ignore[no-any-return]
+
+
+class _Call(threading.Thread):
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(name="login", daemon=True)
+        self._work = work
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self._work()
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            self.error = error
+
+    def end_children(self) -> None:
+        """SIGTERM to what this thread has started and waits for."""
+        with suppress(OSError), open(f"/proc/self/task/{self.native_id}/children", encoding="ascii") as file:
+            for pid in file.read().split():
+                os.kill(int(pid), signal.SIGTERM)
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """What the client library logs of login plugins, where it should raise."""
+    found: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: found.append(one_line(record.getMessage()))  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield found
+    finally:
+        root.removeHandler(handler)
+
+
+def one_line(text: str) -> str:
+    """A message of the library or of urllib3 without line breaks and without the layers around it."""
+    return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): |^exec: ", "", " ".join(text.split()))
