@@ -1,14 +1,15 @@
 """From the command to the last agent started, over real SSH to hosts of the testbed: distlaunch and others.
 
-    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook]
+    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook] [--torchrunx PYTHON]
 
     floor       one round of plain `ssh host true`, all at once: the handshakes, which nobody can do without
     distlaunch  `distlaunch ansible --detach`: preflight, files, agents; on new connections
     again       the same once more, with the files there and the connections open
     playbook    an ordinary playbook that does as much with modules: facts, folders, copies, a detached command
+    torchrunx   until its agents have answered; only with --torchrunx, which names a Python that has it (uv pip install torchrunx)
 
 All hosts are on this machine and share its processors, so the hosts' Python has a torch whose import only waits: what is measured
-is the start of the agents, not 64 imports of torch on one machine. Login files are empty.
+is the start of the agents, not 64 imports of torch on one machine. Only torchrunx's agents need the real one, to answer at all.
 Bytes are what the hosts' links have received. Needs root.
 """
 
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import environment, verdict
+from launcher.agent import net
 from tests.testbed.testbed import Testbed
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from tests.testbed.hosts import Host
     from tests.testbed.ssh import SshHosts
 
-NAMES = ("floor", "distlaunch", "again", "playbook")
+NAMES = ("floor", "distlaunch", "again", "playbook", "torchrunx")
 TARGET = 2.0
 """What distlaunch may take of the floor's time at 64 hosts."""
 
@@ -50,12 +52,29 @@ ORDINARY = """
     - ansible.builtin.shell: nohup sleep 1 </dev/null >/dev/null 2>&1 &
 """
 
+TORCHRUNX = """
+import multiprocessing, os, socket, sys
+socket.getfqdn = lambda name="": name or socket.gethostname()  # by which the hosts know this machine
+from torchrunx import launcher
+group = launcher.LauncherAgentGroup
+answered = group.sync_payloads
+
+def and_end(*args, **keywords):
+    answered(*args, **keywords)
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(0)
+
+group.sync_payloads = and_end
+launcher.Launcher(hostnames=sys.argv[2:], workers_per_host=1, ssh_config_file=sys.argv[1], backend=None).run(print)
+"""
+
 
 class Bench:
     """One testbed, and how each contender is run on it."""
 
-    def __init__(self, ssh: SshHosts, scratch: Path) -> None:
-        self.ssh, self.scratch, self.round = ssh, scratch, 0
+    def __init__(self, ssh: SshHosts, scratch: Path, torchrunx: str) -> None:
+        self.ssh, self.scratch, self.round, self.torchrunx_python = ssh, scratch, 0, torchrunx
         self.env: dict[str, str] = {}
         torch = scratch / "empty"
         (torch / "torch").mkdir(parents=True)
@@ -64,20 +83,10 @@ class Bench:
         self.python = scratch / "python"
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH={torch} exec {sys.executable} -S "$@"\n')
         self.python.chmod(0o755)
-        self._without_login_files()
         self.work = scratch / "work"
         self.work.mkdir()
         (self.work / "train.py").write_text("print('not reached')\n")
         (self.work / "data").write_bytes(os.urandom(1_000_000))
-
-    def _without_login_files(self) -> None:
-        """What this machine's user has in them costs every session as much as the machine's user likes."""
-        empty = self.scratch / "no_login_files"
-        empty.touch()
-        for host in self.ssh.hosts:
-            for name in (".bashrc", ".profile", ".bash_profile"):
-                if (path := Path.home() / name).exists():
-                    host.run(("mount", "--bind", str(empty), str(path)), check=True, cwd="/")
 
     def new_round(self) -> None:
         """New connections, and hosts that have nothing yet."""
@@ -96,7 +105,7 @@ class Bench:
         size = received(self.ssh.hosts) - before
         for host in self.ssh.hosts:  # the agents would wait for torch for ever
             for process in host.processes():
-                if ".pyz" in process.command():
+                if ".pyz" in process.command() or "-m torchrunx" in process.command():
                     process.send(signal.SIGKILL)
         return took, size
 
@@ -133,6 +142,14 @@ class Bench:
         playbook = str(Path(sys.executable).parent / "ansible-playbook")
         self._run((playbook, "--inventory", str(self.ssh.inventory), "--extra-vars", variables, str(path)), env)
 
+    def torchrunx(self) -> None:
+        """Its launcher, ended when all agents have told it that they are there."""
+        script = self.scratch / "with_torchrunx.py"
+        script.write_text(TORCHRUNX)
+        hosts = [host.address for host in self.ssh.hosts]
+        towards = {"GLOO_SOCKET_IFNAME": net.towards(hosts[0])[0] or ""}  # this machine's name leads gloo to another interface
+        self._run((self.torchrunx_python, str(script), str(self.ssh.config), *hosts), towards)
+
     def _run(self, argv: Sequence[str], more: Mapping[str, str] | None = None) -> None:
         env = {**self.env, **(more or {})}
         with subprocess.Popen(
@@ -163,7 +180,7 @@ def show(hosts: int, samples: Mapping[str, Sequence[tuple[float, int]]]) -> str:
     for name, taken in samples.items():
         seconds, size = statistics.median(s for s, _ in taken), statistics.median(b for _, b in taken)
         lines.append(f"  {name:<10}  {seconds:7.2f} s   {size / hosts / 1000:9.1f} KB per host")
-    for base in ("floor", "playbook"):
+    for base in ("floor", "playbook", "torchrunx"):
         for name in ("distlaunch", "again"):
             if base in samples and name in samples:
                 pairs = zip(samples[name], samples[base], strict=True)
@@ -179,8 +196,9 @@ def main() -> None:
     parser.add_argument("--hosts", default="4,32,64", help="numbers of hosts, with commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(NAMES), help="which, with commas")
+    parser.add_argument("--torchrunx", default="", metavar="PYTHON", help="an interpreter that has torchrunx")
     options = parser.parse_args()
-    chosen = [name for name in NAMES if name in options.only.split(",")]
+    chosen = [name for name in NAMES if name in options.only.split(",") and (name != "torchrunx" or options.torchrunx)]
     for count in map(int, options.hosts.split(",")):
         samples: dict[str, list[tuple[float, int]]] = {name: [] for name in chosen}
         # In /tmp: sockets have short paths.
@@ -188,7 +206,7 @@ def main() -> None:
             tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as scratch,
             Testbed().up(count, ssh=True) as testbed,
         ):
-            bench = Bench(testbed.ssh, Path(scratch))
+            bench = Bench(testbed.ssh, Path(scratch), options.torchrunx)
             for _ in range(options.rounds):
                 bench.new_round()
                 for name in chosen:

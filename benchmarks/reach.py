@@ -1,0 +1,112 @@
+"""What the round costs in which the nodes of a run try one another's addresses, before the first worker starts.
+
+    python benchmarks/reach.py [--nodes 64] [--rounds 7]
+
+Every node is a process here, with a loopback address of its own, forked from one that has torch; each round has its own store.
+Measured are the seconds from the moment that all are ready to the end of the last one, and the CPU time of a node with all it
+opens and answers. On a real cluster each node has processors of its own; here all share those of this machine, so the time is an
+upper bound. Beside it, in turns, what would be asked from one place: a process that tries every pair's address one after the
+other, as a launcher would that looks at each link itself. That all nodes found all others is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import verdict
+from launcher.agent import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TARGET_S = 1.0
+LIMIT_S = 60.0
+
+
+def waited(what: str, met: Callable[[], bool], _: Callable[[], list[str]]) -> None:
+    """As agents wait: 5 ms at first, then less and less often."""
+    pause, limit = 0.005, time.monotonic() + LIMIT_S
+    while not met():
+        if time.monotonic() > limit:
+            raise SystemExit(f"waited {LIMIT_S:.0f} s for {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.1)
+
+
+def address(rank: int) -> str:
+    """A loopback address for each node."""
+    return f"127.0.{1 + rank // 250}.{1 + rank % 250}"
+
+
+def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
+    """One node's part: seconds on the common clock at its end, its CPU time, and whom it reached."""
+    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    start.wait(LIMIT_S)
+    cpu = time.process_time()
+    found = reach.explore(store, rank, nodes, [address(rank)], waited)
+    took, ended = time.process_time() - cpu, time.monotonic()
+    answers.put((rank, ended, took, found.usable == [address(rank)] and not found.cut_off))
+
+
+def one_round(nodes: int) -> tuple[float, float]:
+    """Seconds from all nodes' readiness to the last one's end, and the median CPU seconds of a node."""
+    context = multiprocessing.get_context("fork")
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    start, answers = context.Barrier(nodes + 1), context.Queue()
+    running = [context.Process(target=node, args=(store.port, rank, nodes, start, answers)) for rank in range(nodes)]
+    for process in running:
+        process.start()
+    start.wait(LIMIT_S)
+    began = time.monotonic()
+    told = [answers.get(timeout=LIMIT_S) for _ in running]
+    for process in running:
+        process.join(LIMIT_S)
+    if not all(good for *_, good in told):
+        raise SystemExit("some nodes were not reached")
+    return max(ended for _, ended, *_ in told) - began, statistics.median(cpu for _, _, cpu, _ in told)
+
+
+def from_one_place(nodes: int) -> float:
+    """Seconds to try each pair's address from one process: n x (n - 1) connections."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+        began = time.monotonic()
+        for _ in range(nodes * (nodes - 1)):
+            with socket.create_connection(server.getsockname()[:2], timeout=5):
+                server.accept()[0].close()
+        return time.monotonic() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    walls, cpus, ratios = [], [], []
+    for _ in range(options.rounds):
+        wall, cpu = one_round(options.nodes)
+        walls.append(wall)
+        cpus.append(cpu)
+        ratios.append(wall / from_one_place(options.nodes))
+    print(json.dumps({"nodes": options.nodes, "wall_s": [round(wall, 3) for wall in walls], "processors": os.cpu_count()}))
+    print(f"CPU of a node: {statistics.median(cpus) * 1000:.0f} ms; all nodes together, on this machine's processors:")
+    print(f"{options.nodes} nodes, seconds of the round: {verdict(statistics.median(walls), TARGET_S)}")
+    print(f"{options.nodes} nodes, the round / all pairs from one place: {statistics.median(ratios):.2f} (no target)")
+
+
+if __name__ == "__main__":
+    main()
