@@ -105,7 +105,7 @@ def main() -> None:
     print(json.dumps({"nodes": options.nodes, "wall_s": [round(wall, 3) for wall in walls], "processors": os.cpu_count()}))
     print(f"CPU of a node: {statistics.median(cpus) * 1000:.0f} ms; all nodes together, on this machine's processors:")
     print(f"{options.nodes} nodes, seconds of the round: {verdict(statistics.median(walls), TARGET_S)}")
-    print(f"{options.nodes} nodes, the round / all pairs from one place: {statistics.median(ratios):.2f} (no target)")
+    print(f"{options.nodes} nodes, the round / all pairs from one place, ratio: {verdict(statistics.median(ratios), None)}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ SMALLEST = {
     "loader.py": ("--rounds", "1", "--seconds", "0.2", "--images", "200", "--only", "ours,decode-and-crop"),
     "checkpoint.py": ("--saves", "1", "--rounds", "1", "--model", "resnet18", "--samples", "2000"),
     "train_step.py": ("--rounds", "1", "--steps", "4", "--batch-size", "4", "--side", "32"),
+    "reach.py": ("--rounds", "1", "--nodes", "4"),
+    "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "30"),
 }
 
