@@ -11,17 +11,29 @@ from typing import List, Optional
 _EMPTY_S = 5.0
 
 
-def _own_folder() -> Optional[str]:
-    """Our cgroup in the unified (v2) hierarchy, as a folder."""
+def _own_folder(controller: Optional[str] = None) -> Optional[str]:
+    """Our cgroup in the unified (v2) hierarchy, or in that of a v1 controller, as a folder."""
     try:
         with open("/proc/self/mounts", encoding="utf-8") as file:
             mounts = [line.split() for line in file]
         with open("/proc/self/cgroup", encoding="utf-8") as file:
-            paths = [line.strip()[3:] for line in file if line.startswith("0::")]
+            groups = [line.strip().split(":", 2) for line in file]
     except OSError:
         return None
-    points = [fields[1] for fields in mounts if fields[2] == "cgroup2"]
+    if controller is None:
+        points = [fields[1] for fields in mounts if fields[2] == "cgroup2"]
+    else:
+        points = [fields[1] for fields in mounts if fields[2] == "cgroup" and controller in fields[3].split(",")]
+    paths = [path for _, controllers, path in groups if (controller or "") in controllers.split(",")]
     return points[-1].rstrip("/") + paths[0].rstrip("/") if points and paths else None
+
+
+def memory_counters() -> List[str]:
+    """Files that count what the kernel did for want of memory in our cgroup; those that a container sees come last."""
+    unified, old = _own_folder(), _own_folder("memory")
+    found = [f"{unified}/memory.events"] if unified else []
+    found += [f"{old}/memory.oom_control"] if old else []
+    return [*found, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
 
 
 def create(name: str) -> Optional[str]:

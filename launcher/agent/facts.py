@@ -7,6 +7,8 @@ import os
 import platform
 from typing import Any, Dict, List, Mapping, Optional
 
+from . import cgroup
+
 
 def cpus() -> int:
     """Processors that this process may use."""
@@ -68,15 +70,19 @@ def gpus(env: Mapping[str, str]) -> List[str]:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, on the machine and in our cgroup."""
-    total = 0
-    for path, key in (("/proc/vmstat", "oom_kill"), ("/sys/fs/cgroup/memory.events", "oom_kill")):
+    """How many processes of our cgroup the kernel has killed for want of memory; of the machine, where that is not counted.
+
+    A machine is shared: that a worker was killed while somebody else had used up his memory says nothing.
+    """
+    for path in (*cgroup.memory_counters(), "/proc/vmstat"):
         try:
             with open(path, encoding="ascii") as file:
-                total += sum(int(line.split()[1]) for line in file if line.split()[:1] == [key])
+                found = [int(line.split()[1]) for line in file if line.split()[:1] == ["oom_kill"]]
         except (OSError, ValueError):
             continue
-    return total
+        if found:
+            return found[0]
+    return 0
 
 
 def host(env: Mapping[str, str]) -> Dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from launcher.agent import cgroup
 from tests.agent.harness import Run, alive, gone
 
 if TYPE_CHECKING:
@@ -247,16 +248,20 @@ def test_a_worker_killed_by_somebody_else_is_told_from_one_killed_for_want_of_me
 
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
-    """A memory cgroup of 300 MB that a process can move itself into."""
+    """A memory cgroup of 1 GB that processes can move into; this one is taken out again."""
     root = Path("/sys/fs/cgroup/memory")
     v2 = not root.is_dir()
-    group = (Path("/sys/fs/cgroup") if v2 else root) / f"distlaunch-test-{os.getpid()}"
+    root = Path("/sys/fs/cgroup") if v2 else root
+    group = root / f"distlaunch-test-{os.getpid()}"
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    before = root / next(path for _, name, path in lines if name == ("" if v2 else "memory")).strip("/")
     try:
         group.mkdir()
-        (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(300 << 20))
+        (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(1 << 30))
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error}")
     yield group
+    (before / "cgroup.procs").write_text(str(os.getpid()))
     for _ in range(100):
         try:
             group.rmdir()
@@ -266,16 +271,31 @@ def small_cgroup() -> Iterator[Path]:
             break
 
 
+HOG = "hog = [bytearray(1 << 20) for _ in range(4000)]"
+
+
 def test_the_kernels_out_of_memory_killer_is_named(agents: Runner, small_cgroup: Path) -> None:
-    run = agents(
-        f"import os\nopen('{small_cgroup}/cgroup.procs', 'w').write(str(os.getpid()))\n"
-        "if os.environ['RANK'] == '1': hog = [bytearray(1 << 20) for _ in range(2000)]\n"
-        "import time; time.sleep(600)\n",
-        nproc_per_node="2",
-    )
+    (small_cgroup / "cgroup.procs").write_text(str(os.getpid()))  # and the agent with us
+
+    run = agents(f"import os, time\nif os.environ['RANK'] == '1': {HOG}\ntime.sleep(600)\n", nproc_per_node="2")
 
     assert run.cause()["class"] == "out_of_memory"
     assert run.cause()["rank"] == 1
+
+
+def test_want_of_memory_in_another_cgroup_is_not_ours(agents: Runner, small_cgroup: Path) -> None:
+    if not any("oom_kill" in Path(name).read_text() for name in cgroup.memory_counters() if Path(name).exists()):
+        pytest.skip("no memory cgroup can be made here that counts apart from the machine")
+    elsewhere = f"open('{small_cgroup}/cgroup.procs', 'w').write('0'); {HOG}"
+
+    run = agents(
+        "import os, subprocess, sys\n"
+        f"print(subprocess.run([sys.executable, '-c', {elsewhere!r}]).returncode, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+
+    assert run.stdout[0] == b"-9\n"
+    assert run.cause()["class"] == "node"
 
 
 def test_pythons_and_torchs_own_memory_errors_are_of_that_class_too(agents: Runner) -> None:
