@@ -52,9 +52,10 @@ def address(rank: int) -> str:
     return f"127.0.{1 + rank // 250}.{1 + rank % 250}"
 
 
-def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
+def node(port: Any, rank: int, nodes: int, start: Any, answers: Any) -> None:
     """One node's part: seconds on the common clock at its end, its CPU time, and whom it reached."""
-    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    waited("the store", lambda: port.value > 0, list)
+    store = TCPStore("127.0.0.1", port.value, None, False, timedelta(seconds=LIMIT_S), wait_for_workers=False)
     start.wait(LIMIT_S)
     cpu = time.process_time()
     found = reach.explore(store, rank, nodes, [address(rank)], waited)
@@ -65,11 +66,14 @@ def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
 def one_round(nodes: int) -> tuple[float, float]:
     """Seconds from all nodes' readiness to the last one's end, and the median CPU seconds of a node."""
     context = multiprocessing.get_context("fork")
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=LIMIT_S), wait_for_workers=False)
-    start, answers = context.Barrier(nodes + 1), context.Queue()
-    running = [context.Process(target=node, args=(store.port, rank, nodes, start, answers)) for rank in range(nodes)]
+    start, answers, port = context.Barrier(nodes + 1), context.Queue(), context.Value("i", 0)
+    about = (nodes, start, answers)
+    running = [context.Process(target=node, args=(port, rank, *about), daemon=True) for rank in range(nodes)]
     for process in running:
         process.start()
+    # After the forks, which are only safe while there is one thread.
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    port.value = store.port
     start.wait(LIMIT_S)
     began = time.monotonic()
     told = [answers.get(timeout=LIMIT_S) for _ in running]
