@@ -76,7 +76,7 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
     for target in targets:
         sock = _connecting(target)
         if sock is not None:
-            selector.register(sock, selectors.EVENT_WRITE, target)
+            selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
     began = time.monotonic()
     while selector.get_map():
         left = (settle_s if not waiting else limit_s) - (time.monotonic() - began)
@@ -112,13 +112,10 @@ def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optio
     sock, target = key.fileobj, key.data
     assert isinstance(sock, socket.socket)
     try:
-        if key.events == selectors.EVENT_WRITE:
-            verdict = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-            if verdict and target.token:
-                selector.modify(sock, selectors.EVENT_READ, target)
-                return None
-        else:
+        if target.token:
             verdict = sock.recv(len(target.token), socket.MSG_WAITALL) == target.token
+        else:
+            verdict = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     except BlockingIOError:
         return None
     except OSError:

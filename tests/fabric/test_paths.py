@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from launcher import examine
 from tests.fabric.conftest import ROOT
+from tests.testbed import packages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.findings import Finding
     from tests.fabric.conftest import Nodes
 
@@ -25,6 +30,11 @@ sys.exit(doctor.main())
 def examined(nodes: Nodes) -> dict[tuple[int, str], Finding]:
     """What is wrong by what doctor's job says on these hosts, by node and check."""
     nodes.run(DOCTOR, env={"PYTHONDONTWRITEBYTECODE": "1"})
+    return compared(nodes)
+
+
+def compared(nodes: Nodes) -> dict[tuple[int, str], Finding]:
+    """What is wrong by all that the last job's ranks said."""
     reports: dict[int, dict[str, Any]] = {}
     for line in nodes.output:
         told = json.loads(line.partition("doctor: ")[2])
@@ -46,3 +56,38 @@ def test_with_ipv6_only_a_firewall_and_a_path_that_loses_large_packets_are_named
     assert found[1, "ports"].reason == f"TCP ports {closed} do not open from n1, n3 (no answer: a firewall drops them)"
     lost = "packets over 1400 bytes are lost, though interfaces take 1500, between it and n1, n2; TCP stalls"
     assert found[2, "mtu"].reason == lost
+
+
+@pytest.fixture
+def rejecting(nodes: Nodes) -> Callable[[int, str], None]:
+    """Lets a host's firewall reject TCP connections to some ports, as firewalld does."""
+    packages.require({"iptables": "iptables"})
+
+    def reject(number: int, ports: str) -> None:
+        rule = ("-p", "tcp", "--dport", ports, "-j", "REJECT", "--reject-with", "tcp-reset")
+        nodes.hosts[number].run(("iptables", "-A", "INPUT", *rule), check=True)
+
+    return reject
+
+
+def test_a_firewall_that_rejects_is_named(nodes: Nodes, rejecting: Callable[[int, str], None]) -> None:
+    last = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]) - 1
+    rejecting(1, f"10000:{last}")
+
+    found = examined(nodes)
+
+    assert {key: finding.status for key, finding in found.items()} == {(1, "ports"): "fail"}
+    why = "refused, though it listens: a firewall rejects them"
+    assert found[1, "ports"].reason == f"TCP ports 10000-{last} do not open from n1, n3 ({why})"
+
+
+def test_workers_that_cannot_reach_the_master_port_say_so(nodes: Nodes, rejecting: Callable[[int, str], None]) -> None:
+    rejecting(0, "12345")
+    quick = "import datetime\ndoctor._MEET = datetime.timedelta(seconds=8)\nsys.argv"
+
+    with pytest.raises(AssertionError):  # the run fails; what its ranks said is there
+        nodes.run(DOCTOR.replace("sys.argv", quick), master_port=12345, env={"PYTHONDONTWRITEBYTECODE": "1"})
+
+    found = compared(nodes)
+    assert (0, "ports") in found
+    assert "12345 (MASTER_PORT)" in found[0, "ports"].reason
