@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
-from trainer import checkpoint, data, flags, loader, log, loop, model, optim, stop, sync
+from trainer import checkpoint, data, flags, loader, log, loop, model, optim, roofline, stop, sync
 from trainer.errors import InputError, explained
 from trainer.world import World, process_group
 
@@ -36,6 +36,7 @@ class Trainer:
         world.together(lambda: data.index_share(self.config, world.rank, world.world_size))
         self.data, self.net = world.together(self.prepare)
         self.dtype = model.compute_type(self.config, world.device)
+        self.outline = roofline.outline(self.net, world.device)  # before it is sharded
         self.normalise = loader.Normalise(
             self.data,
             world.device,
@@ -136,7 +137,11 @@ class Trainer:
         except loop.Interrupted:
             return self.stopped()
         self.close()
-        self.log.finished(score, done)
+        ceiling = None
+        if self.outline is not None and self.world.rank == 0:
+            name = torch.cuda.get_device_name(self.world.device)
+            ceiling = roofline.ceiling(self.outline, self.config.image_shape, self.dtype, name)
+        self.log.finished(score, done, ceiling)
         return 0
 
     def evaluate(self) -> loop.Score:

@@ -113,9 +113,9 @@ def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optio
     assert isinstance(sock, socket.socket)
     try:
         if target.token:
-            verdict = sock.recv(len(target.token), socket.MSG_WAITALL) == target.token
+            verdict = bool(sock.recv(len(target.token), socket.MSG_WAITALL) == target.token)
         else:
-            verdict = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+            verdict = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
     except BlockingIOError:
         return None
     except OSError:

@@ -189,13 +189,13 @@ class RunLog:
             self.record("checkpoint", step=int(path.stem.rpartition("-")[2]), file=str(path), stall_s=self.checkpoints.stall_s)
             self._saving = None
 
-    def finished(self, score: Score, progress: Progress) -> None:
-        """The last lines of a run that came to its end, and its picture."""
+    def finished(self, score: Score, progress: Progress, ceiling: Optional[float] = None) -> None:
+        """The last lines of a run that came to its end, and its picture; `ceiling`: a GPU's roofline, in images per second."""
         self._record_saved()
-        for line in summary(self.records, self.baseline) if self.world.rank == 0 else ():
+        for line in summary(self.records, self.baseline, ceiling) if self.world.rank == 0 else ():
             self.say(line)
         self.say(f"test accuracy {score.accuracy:.2%} ({score.correct:,} of {score.total:,})")
-        self.record("finished", step=progress.step, samples=progress.samples, **_fields(score))
+        self.record("finished", step=progress.step, samples=progress.samples, **_fields(score), roofline=ceiling)
         if self.world.rank == 0:
             draw(self.records, self.config)
         self.close()

@@ -42,8 +42,11 @@ def read_baseline(config: Config) -> Optional[float]:
         raise InputError(f"--baseline {config.baseline}: no metrics of a run of train.py") from error
 
 
-def summary(records: list[dict[str, Any]], baseline: Optional[float]) -> list[str]:
-    """Throughput, share of loading, and the slowest rank, as lines; none for a run without a row."""
+def summary(records: list[dict[str, Any]], baseline: Optional[float], ceiling: Optional[float] = None) -> list[str]:
+    """Throughput, share of loading, and the slowest rank, as lines; none for a run without a row.
+
+    `baseline`: images per second and rank of another run; `ceiling`: those that one GPU could reach at best.
+    """
     rows = [record for record in records if record["event"] == "train"]
     if not rows:
         return []
@@ -53,6 +56,8 @@ def summary(records: list[dict[str, Any]], baseline: Optional[float]) -> list[st
     line = f"{speed:,.0f} images/s, {load:.0%} of the time waiting for data"
     if baseline:
         line += f"; {speed / ranks / baseline:.0%} of the baseline's speed per rank"
+    if ceiling:
+        line += f"; {speed / ranks / ceiling:.0%} of the roofline, {ceiling:,.0f} images/s per GPU"
     lines = [line]
     own = _own_time(rows, ranks)
     if own and ranks > 1:

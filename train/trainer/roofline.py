@@ -1,0 +1,128 @@
+"""How fast a GPU could make the training steps of a model at best: its roofline.
+
+After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4),
+2009, for each operation of a step by itself: it takes at least its arithmetic over the GPU's peak, and at least the bytes that
+it reads and writes over the memory's bandwidth. Counted are matrix products, convolutions and attention, with torch's own
+formulas for their arithmetic, and normalisations, which read their input twice: once for the statistics. Everything else is
+taken to be fused into these and to cost nothing, and so are the optimizer and the exchange between ranks.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BATCH = 32
+"""Samples of the step that is counted: enough that the weights weigh as little as in a real one."""
+
+
+class Peak(NamedTuple):
+    """What a GPU can do at most."""
+
+    half_flops: float
+    """Dense bfloat16 or float16 operations per second."""
+
+    single_flops: float
+    """float32 operations per second, without TF32."""
+
+    bytes_per_s: float
+    """Of its memory."""
+
+
+PEAKS = {
+    "B200": Peak(2250e12, 75e12, 8.0e12),
+    "H200": Peak(989e12, 67e12, 4.8e12),
+    "H100 PCIe": Peak(756e12, 51e12, 2.0e12),
+    "H100": Peak(989e12, 67e12, 3.35e12),
+    "A100-SXM4-80GB": Peak(312e12, 19.5e12, 2.039e12),
+    "A100": Peak(312e12, 19.5e12, 1.555e12),
+    "L40S": Peak(362e12, 91.6e12, 0.864e12),
+    "A10": Peak(125e12, 31.2e12, 0.6e12),
+    "V100": Peak(125e12, 15.7e12, 0.9e12),
+    "MI300X": Peak(1307e12, 163e12, 5.3e12),
+}
+"""From the makers' data sheets, by a part of the device's name; the first that fits."""
+
+
+def peak_of(device_name: str) -> Optional[Peak]:
+    """The peak of a GPU with this name; None for one that is not known."""
+    return next((peak for part, peak in PEAKS.items() if part in device_name), None)
+
+
+def outline(model: nn.Module, device: torch.device) -> Optional[nn.Module]:
+    """A copy without memory, to be counted; None where that makes no sense: on a CPU, and on a GPU that is not known."""
+    if device.type != "cuda" or peak_of(torch.cuda.get_device_name(device)) is None:
+        return None
+    return on_meta(model)
+
+
+def on_meta(model: nn.Module) -> nn.Module:
+    """A copy of the model on the `meta` device."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, memo)
+
+
+def ceiling(model: nn.Module, image_shape: Sequence[int], dtype: torch.dtype, device_name: str) -> Optional[float]:
+    """`images_per_s` of an outline on the GPU with this name; None where the model cannot be counted."""
+    peak = peak_of(device_name)
+    if peak is None:
+        return None
+    try:
+        return images_per_s(model, image_shape, dtype, peak)
+    except Exception:  # noqa: BLE001  # somebody's model, that asks a tensor for its values: no reason to end a training
+        return None
+
+
+def images_per_s(model: nn.Module, image_shape: Sequence[int], dtype: torch.dtype, peak: Peak) -> float:
+    """The most images (channels, height, width) per second that one GPU could train `model` with, computing in `dtype`.
+
+    The model is counted on the `meta` device, where it must be: no memory is used, nothing is computed.
+    """
+    images = torch.empty(_BATCH, *image_shape, device="meta")
+    labels = torch.empty(_BATCH, dtype=torch.long, device="meta")
+    with _Bound(peak) as bound:
+        # As under autocast: all that is counted computes in `dtype`.
+        loss = cross_entropy(model.to(dtype)(images.to(dtype)).float(), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+    return _BATCH / bound.seconds
+
+
+class _Bound(TorchDispatchMode):
+    """Adds up what each operation takes at least."""
+
+    def __init__(self, peak: Peak) -> None:
+        super().__init__()
+        self._peak = peak
+        self.seconds = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        packet = func._overloadpacket
+        normalises = "_norm" in packet.__name__
+        if packet in flop_registry or normalises:
+            read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            moved = _size(read) * (2 if normalises else 1) + _size(tree_leaves(out))
+            flops = flop_registry[packet](*args, **(kwargs or {}), out_val=out) if packet in flop_registry else 0
+            half = any(leaf.dtype in (torch.bfloat16, torch.float16) for leaf in read)
+            rate = self._peak.half_flops if half else self._peak.single_flops
+            self.seconds += max(flops / rate, moved / self._peak.bytes_per_s)
+        return out
+
+
+def _size(leaves: Sequence[Any]) -> int:
+    """Bytes of all tensors among them."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
