@@ -1,8 +1,8 @@
 """How fast a GPU could make the training steps of a model at best: its roofline.
 
-After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4),
-2009, for each operation of a step by itself: it takes at least its arithmetic over the GPU's peak, and at least the bytes that
-it reads and writes over the memory's bandwidth. Counted are matrix products, convolutions and attention, with torch's own
+After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM
+52(4), 2009, for each operation of a step by itself: it takes at least its arithmetic over the GPU's peak, and at least the bytes
+that it reads and writes over the memory's bandwidth. Counted are matrix products, convolutions and attention, with torch's own
 formulas for their arithmetic, and normalisations, which read their input twice: once for the statistics. Everything else is
 taken to be fused into these and to cost nothing, and so are the optimizer and the exchange between ranks.
 """
