@@ -98,14 +98,14 @@ def images_per_s(model: nn.Module, image_shape: Sequence[int], dtype: torch.dtyp
         # As under autocast: all that is counted computes in `dtype`.
         loss = cross_entropy(model.to(dtype)(images.to(dtype)).float(), labels)
         loss.backward()  # type: ignore[no-untyped-call]
-    return _BATCH / bound.seconds
+    return float(_BATCH / bound.seconds)
 
 
-class _Bound(TorchDispatchMode):
+class _Bound(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up what each operation takes at least."""
 
     def __init__(self, peak: Peak) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._peak = peak
         self.seconds = 0.0
 
