@@ -1,9 +1,10 @@
 """Training steps of ResNet-18 at 224 on two ranks: our trainer, torchvision's reference recipe, and a bare loop.
 
-    python benchmarks/train_step.py [--rounds 3] [--steps 8] [--batch-size 16] [--side 224] [--model resnet18]
+    python benchmarks/train_step.py [--rounds 3] [--steps 8] [--batch-size 16] [--side 224] [--model resnet18] [--precision auto]
 
 All run under torchrun with gloo. The recipe is that of torchvision's references/classification (float32, SGD with momentum);
-the bare loop does the same steps as ours (bf16, channels_last) on one batch in memory, without reader, log and checkpoints.
+the bare loop does the same steps as ours (channels_last, the same precision) on one batch in memory, without reader, log and
+checkpoints. `auto` is bf16 where the processor computes in it, and float32 elsewhere, where there is less to gain.
 Images per second are from the median step. Before a ratio counts, every run's losses must be those of a training: chance at
 first, and no explosion.
 """
@@ -18,6 +19,8 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -34,12 +37,12 @@ def commands(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     samples = options.batch_size * RANKS * options.steps
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--batch-size", size[0]]
     flags += ["--image-shape", f"3x{size[1]}x{size[1]}", "--optimizer", "sgd", "--lr", "0.01", "--schedule", "constant"]
-    flags += ["--warmup", "0", "--log-every", str(max(1, options.steps // 2)), "--precision", "bf16"]
+    flags += ["--warmup", "0", "--log-every", str(max(1, options.steps // 2)), "--precision", options.precision]
     flags += ["--out", str(folder / "out"), "--resume", "never"]
     step = str(ROOT / "benchmarks/_workers/step.py")
     return {
         "ours": [*torchrun, str(ROOT / "train/train.py"), *flags, "--report", "none"],
-        **{kind: [*torchrun, step, kind, options.model, *size] for kind in FLOORS},
+        **{kind: [*torchrun, step, kind, options.model, options.precision, *size] for kind in FLOORS},
     }
 
 
@@ -67,7 +70,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16, help="per rank")
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
     options = parser.parse_args()
+    if options.precision == "auto":
+        options.precision = "bf16" if getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)() else "fp32"
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder, env = Path(scratch), {**environment(scratch), "OMP_NUM_THREADS": "1"}
@@ -78,7 +84,7 @@ def main() -> None:
                     raise RuntimeError(f"{name}: exit code {sample.exit_code}\n{sample.output[-3000:]}")
                 taken.setdefault(name, []).append(speed(name, sample.output, folder))
     size = f"{options.batch_size} images per rank and step"
-    print(f"{options.model} at {options.side}, {RANKS} ranks, {size}, {options.rounds} rounds")
+    print(f"{options.model} at {options.side}, {RANKS} ranks, {size}, ours in {options.precision}, {options.rounds} rounds")
     for name, speeds in taken.items():
         print(f"  {name:<8}  {statistics.median(speeds):8.1f} images/s")
     for name, floor in FLOORS.items():

@@ -1,7 +1,7 @@
 """A bare training loop of ResNet-18 on one batch in memory, for benchmarks/train_step.py.
 
 `recipe` is torchvision's references/classification/train.py: SGD with momentum, float32, DDP as it comes, its metrics after each
-step. `bare` is what our trainer does without all that is around it: bf16, channels_last, DDP with bucket views.
+step. `bare` is what our trainer does without all that is around it: channels_last, DDP with bucket views, bf16 where it is told.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import get_model
 
 
-def main(kind: str, model: str, batch: int, side: int, steps: int) -> None:
+def main(kind: str, model: str, precision: str, sizes: list[int]) -> None:
     """Train; rank 0 prints images per second, the median of the steps, and the losses."""
+    batch, side, steps = sizes
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     fast, memory_format = kind == "bare", torch.channels_last if kind == "bare" else torch.contiguous_format
@@ -30,7 +31,7 @@ def main(kind: str, model: str, batch: int, side: int, steps: int) -> None:
     times, losses = [], []
     for _ in range(steps):
         begin_s = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+        with torch.autocast("cpu", torch.bfloat16, enabled=fast and precision == "bf16"):
             loss = criterion(net(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -47,4 +48,4 @@ def main(kind: str, model: str, batch: int, side: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
+    main(*sys.argv[1:4], list(map(int, sys.argv[4:])))

@@ -95,3 +95,15 @@ def test_data_parallel_is_one_process(two_ranks: Any) -> None:
         outputs = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert "--sync data-parallel is one process with many devices; started were 2 ranks" in outputs[0][1]
+
+
+def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_cannot_shard(torchrun: Any, scripts: Path) -> None:
+    flags = ("--data", "synthetic", "--samples", "32", "--image-shape", "3x32x32", "--model", "resnet18", "--batch-size", "4")
+
+    run = torchrun(2, scripts / "train.py", *flags, "--sync", "fsdp")
+    refused = torchrun(2, scripts / "train.py", *flags, "--sync", "fsdp", "--channels-last", "on")
+
+    assert run.returncode == 0, run.stderr
+    assert "test accuracy" in run.stdout
+    assert refused.returncode != 0
+    assert "--sync fsdp cannot shard weights that lie channels-last" in refused.stderr

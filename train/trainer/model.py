@@ -139,8 +139,9 @@ def compute_type(config: Config, device: torch.device) -> torch.dtype:
 
 
 def memory_format(config: Config) -> torch.memory_format:
-    """What `--channels-last` means for these images."""
-    wanted = config.channels_last == "on" or (config.channels_last == "auto" and config.image_shape[0] == 3)
+    """What `--channels-last` means for these images; torch's fully_shard takes no weights that lie in such an order."""
+    fits = config.image_shape[0] == 3 and config.sync != "fsdp"
+    wanted = config.channels_last == "on" or (config.channels_last == "auto" and fits)
     return torch.channels_last if wanted else torch.contiguous_format
 
 

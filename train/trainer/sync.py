@@ -307,6 +307,8 @@ def check(config: Config, world: World) -> None:
     """Raise `InputError` where these ranks cannot train this way."""
     if config.sync == "data-parallel" and world.world_size > 1:
         raise InputError(f"--sync data-parallel is one process with many devices; started were {world.world_size} ranks")
+    if config.sync == "fsdp" and config.channels_last == "on":
+        raise InputError("--sync fsdp cannot shard weights that lie channels-last: leave --channels-last away")
 
 
 def _nothing() -> None:
