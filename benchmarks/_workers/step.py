@@ -48,4 +48,4 @@ def main(kind: str, model: str, precision: str, sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], list(map(int, sys.argv[4:])))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], list(map(int, sys.argv[4:])))

@@ -99,9 +99,9 @@ def test_data_parallel_is_one_process(two_ranks: Any) -> None:
 
 def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_cannot_shard(torchrun: Any, scripts: Path) -> None:
     flags = ("--data", "synthetic", "--samples", "32", "--image-shape", "3x32x32", "--model", "resnet18", "--batch-size", "4")
-    flags += ("--optimizer", "sgd")
+    sgd = (*flags, "--optimizer", "sgd")
 
-    run = torchrun(2, scripts / "train.py", *flags, "--sync", "fsdp")
+    run = torchrun(2, scripts / "train.py", *sgd, "--sync", "fsdp")
     refused = torchrun(2, scripts / "train.py", *flags, "--sync", "fsdp", "--channels-last", "on")
 
     assert run.returncode == 0, run.stderr

@@ -28,7 +28,7 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, fused=True)
     kernel = "foreach" if config.sync == "fsdp" else "fused"  # torch cannot shard the fused one
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **{kernel: True})  # type: ignore[arg-type]
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **{kernel: True})
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, config: Config, done: Progress, epoch_samples: int, ranks: int) -> float:
