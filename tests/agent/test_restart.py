@@ -114,6 +114,8 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(agents: Runner) -> None
     run = agents.start(
         "import os, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
+        "if (os.environ['GROUP_WORLD_SIZE'], os.environ['TORCHELASTIC_RESTART_COUNT']) == ('1', '0'):\n"
+        "    time.sleep(600)  # the other comes later\n"
         "print(os.environ['GROUP_WORLD_SIZE'], flush=True)\n"
         "if os.environ['GROUP_WORLD_SIZE'] == '2':\n"
         "    for _ in range(600):\n        dist.all_reduce(torch.ones(1)); time.sleep(0.1)\n"
