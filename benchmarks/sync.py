@@ -40,7 +40,7 @@ def command(way: str, options: argparse.Namespace, folder: Path) -> list[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--sync", way, "--precision", "fp32"]
     flags += ["--batch-size", str(options.batch_size * RANKS // ranks), "--image-shape", f"3x{options.side}x{options.side}"]
-    flags += ["--optimizer", "sgd", "--lr", "0.01", "--schedule", "constant", "--warmup", "0", "--workers", "1"]
+    flags += ["--optimizer", "sgd", "--lr", "0.001", "--schedule", "constant", "--warmup", "0", "--workers", "1"]
     flags += ["--log-every", str(max(1, options.steps // 4)), "--out", str(folder), "--resume", "never", "--report", "none"]
     return [*torchrun, str(ROOT / "train/train.py"), *flags]
 

@@ -24,11 +24,12 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerState,
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 
 from .channel import Channel, Message
-from .gang import ElasticGang, Gang, StopRequestedError, connect
+from .gang import Gang, StopRequestedError, connect
 from .job import Job
+from .joining import NOT_NEEDED
 from .watch import Word
 
 _MONITOR_S = 0.1
@@ -114,7 +115,7 @@ class NodeAgent(SimpleElasticAgent):
         if failed:
             self._tell_peers(failed)
             return RunResult(state=WorkerState.FAILED, failures={r: self._failure(a) for r, a in failed.items()})
-        if not self._running:
+        if not self._running and self._gang.finished():
             values = {about["rank"]: None for about in self._exited.values()}
             return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
         return RunResult(state=WorkerState.HEALTHY)
@@ -137,15 +138,7 @@ class NodeAgent(SimpleElasticAgent):
         )
 
     def _exit_barrier(self) -> None:
-        """Wait for the workers of all nodes, however long they go on; torchelastic gives up after 5 minutes."""
-        if self._job.elastic:
-            super()._exit_barrier()  # type: ignore[no-untyped-call]
-            return
-        store = self._gang.store
-        store.add("finished", 1)
-        while store.add("finished", 0) < self._job.max_nodes:
-            self._take_all(_MONITOR_S)
-            self._stop_if_asked()
+        """Nothing: the nodes have waited for one another, however long that took; torchelastic gives up after 5 minutes."""
 
     def _tell_peers(self, failed: Dict[int, Message]) -> None:
         """Ask the agent for the cause and tell all nodes whether this ends the run or restarts the gang."""
@@ -161,6 +154,7 @@ class NodeAgent(SimpleElasticAgent):
                 self._gang.stopping.set()
                 raise PeerEndedError(word)
             return
+        self._gang.start_again()
         if not self._job.elastic:
             word = self._gang.say("restart", cause=cause, free=free)
             if word["kind"] != "restart":
@@ -294,7 +288,12 @@ def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional
         job, node_rank, host, agent, lambda: connect(addr, port, listen_fd=listen_fd, timeout_s=job.rdzv_timeout_s)
     )
     watched = connect(addr, port, listen_fd=None, timeout_s=job.rdzv_timeout_s)
-    gang = (ElasticGang if job.elastic else Gang)(job, node_rank, host, addr, store, watched, agent.event)
+    kind: Any = Gang
+    if job.elastic:  # torch's dynamic rendezvous is imported only where it is of use
+        from .elastic_gang import ElasticGang
+
+        kind = ElasticGang
+    gang = kind(job, node_rank, host, addr, store, watched, agent.event)
     gang.fabric = place["fabric"]
     agent.on_stop = gang.stop
     spec = WorkerSpec(
@@ -319,11 +318,16 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
     try:
         node_agent, gang = _join(setup, server, agent, listen_fd)
         outcome = node_agent.run()
+        gang.set_closed()
         result = {"result": "failed" if outcome.is_failed() else "success"}
     except StopRequestedError:
         result = {"result": "stopped"} if gang.asked_to_stop else _by_peer(gang.heard())
     except PeerEndedError as error:
         result = _by_peer(error.word)
+    except RendezvousClosedError:
+        agent.event("warning", message=NOT_NEEDED)
+        word = gang.ended()
+        result = _by_peer(word) if word else {"result": "success"}
     except RendezvousError as error:
         result = {"result": "failed", "error": str(error), "class": "node"}
     except Exception as error:  # noqa: BLE001 - torch raises RuntimeError for all of its network errors

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import socket
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import net, ports
 from .cause import Cause
@@ -88,20 +88,23 @@ class Endpoint:
             return self._search.waits_for
         return f"node 0 to answer at any of {self.told}" if self.told else f"node 0 to say where it is, in {self.file}"
 
-    def fail(self, why: Cause) -> None:
-        """Tell the others, who may wait for this node, that it does not come; the first one to fail has the word."""
+    def end(self, why: Optional[Cause]) -> None:
+        """Tell the others, who may wait for this node, that it does not come, or in vain; the first one has the word.
+
+        None: the run has ended well without them.
+        """
         if self.file:
             with contextlib.suppress(OSError):
                 own = f"{self.file}.{os.getpid()}"
                 with open(own, "w", encoding="ascii") as file:
-                    json.dump(why, file)
+                    json.dump({"cause": why}, file)
                 with contextlib.suppress(FileExistsError):
-                    os.link(own, self.file + ".failed")
+                    os.link(own, self.file + ".end")
                 os.remove(own)
 
-    def failed(self) -> Optional[Cause]:
-        """Why another node does not come, if one has said so."""
-        with contextlib.suppress(OSError, ValueError), open(f"{self.file}.failed", encoding="ascii") as file:
+    def ended(self) -> Optional[Dict[str, Optional[Cause]]]:
+        """What another node has told so, if one has."""
+        with contextlib.suppress(OSError, ValueError), open(f"{self.file}.end", encoding="ascii") as file:
             return dict(json.load(file))
         return None
 

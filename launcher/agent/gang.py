@@ -1,8 +1,7 @@
 """The nodes of a run as one gang: rendezvous, restarts together, and word of a failure, over one TCPStore on node 0.
 
-Two rendezvous handlers for torchelastic. `Gang` is for a fixed number of nodes: the node rank is the plan's, every round has
-its own keys and its own master port, so nothing of an earlier round can be read by mistake. `ElasticGang` puts the same on
-top of torchelastic's dynamic rendezvous for runs whose number of nodes may change.
+`Gang` is torchelastic's rendezvous handler for a fixed number of nodes: the node rank is the plan's, every round has its own
+keys and its own master port, so nothing of an earlier round can be read by mistake.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import os
 import threading
 import time
 from datetime import timedelta
-from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -23,7 +21,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from . import net, ports
+from . import ports
 from .job import Job
 from .watch import Watch, Word
 
@@ -32,11 +30,6 @@ Tell = Callable[..., None]
 _POLL_S = 0.005
 _POLL_MAX_S = 0.1
 _FAREWELL_S = 3.0
-_EXPLORE_S = 30.0
-"""So long an elastic round waits for all to have tried one another, and for the master's address."""
-
-_MEETINGS = 5
-"""How often elastic nodes meet in a row before they give up."""
 
 
 class StopRequestedError(Exception):
@@ -49,8 +42,8 @@ def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float)
     return TCPStore(addr, port, None, listen_fd is not None, timedelta(seconds=timeout_s), wait_for_workers=False, **serving)
 
 
-class _Base(RendezvousHandler):
-    """What both kinds share: the store, the word of a round and the end of the run."""
+class GangBase(RendezvousHandler):
+    """What fixed and elastic gangs share: the store, the word of a round and the end of the run."""
 
     def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Store, watched: Store, tell: Tell) -> None:
         self.job = job
@@ -69,22 +62,29 @@ class _Base(RendezvousHandler):
         self.variables: Dict[str, str] = {}
         """For the workers, by what peers reach."""
 
+        self._members = job.max_nodes
+        self._met: Store = store
+        self._has_finished = False
         self._tell = tell
         self._watch = Watch(job, node_rank, watched)
 
     def get_backend(self) -> str:
+        """As torchelastic names it."""
         return "static"
 
     def get_run_id(self) -> str:
+        """The run's id."""
         return self.job.run
 
     def is_closed(self) -> bool:
+        """Whether no node may join any more."""
         return False
 
     def set_closed(self) -> None:
-        pass
+        """The run is over; nodes that come now are not needed."""
 
     def shutdown(self) -> bool:
+        """Nothing: the store ends with node 0."""
         return True
 
     def say(self, kind: str, **about: Any) -> Word:
@@ -104,6 +104,20 @@ class _Base(RendezvousHandler):
     def heard(self) -> Optional[Word]:
         """The word of this round, if there is one; a lost master or node counts as one."""
         return self._watch.word
+
+    def _begin(self, store: Store, members: int) -> None:
+        """A round of so many nodes, which share that store."""
+        self._met, self._members, self._has_finished = store, members, False
+
+    def finished(self) -> bool:
+        """This node's workers have succeeded; whether those of all nodes of the round have."""
+        if not self._has_finished:
+            self._has_finished = True
+            self._met.add("finished", 1)
+        return self._met.add("finished", 0) >= self._members
+
+    def start_again(self) -> None:
+        """Workers of this node have failed, and all are to start again; also those who have finished."""
 
     def reserve_master_port(self) -> int:
         """A port on this node for rank 0's store, held until rank 0 binds it and as long as the round lasts."""
@@ -149,6 +163,10 @@ class _Base(RendezvousHandler):
             time.sleep(pause)
             pause = min(pause * 1.2, _POLL_MAX_S)
 
+    def _present(self) -> int:
+        """How many nodes there are."""
+        return self._members
+
     def farewell(self) -> None:
         """Node 0's store serves until all others have seen how the run ended, or for 3 seconds."""
         limit = time.monotonic() + _FAREWELL_S
@@ -156,14 +174,14 @@ class _Base(RendezvousHandler):
             time.sleep(_POLL_S)
         try:
             seen = self.store.add("farewell", 1)
-            while self.node_rank == 0 and seen < self.job.max_nodes and time.monotonic() < limit:
+            while self.node_rank == 0 and seen < self._present() and time.monotonic() < limit:
                 time.sleep(_POLL_S)
                 seen = self.store.add("farewell", 0)
         except RuntimeError:  # the store is gone, or a node with it: there is nobody to wait for
             pass
 
 
-class Gang(_Base):
+class Gang(GangBase):
     """Static rendezvous: `max_nodes` nodes, node rank as planned."""
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -188,8 +206,8 @@ class Gang(_Base):
         if go["attempt"][0]:
             number, why = go["attempt"]
             self.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
-        info = RendezvousStoreInfo(self.master_addr, go["port"])
-        return RendezvousInfo(PrefixStore(prefix, self.store), self.node_rank, self.job.max_nodes, info)
+        self._begin(PrefixStore(prefix, self.store), self.job.max_nodes)
+        return RendezvousInfo(self._met, self.node_rank, self._members, RendezvousStoreInfo(self.master_addr, go["port"]))
 
     def _attempt(self, prefix: str) -> List[Any]:
         """Number and reason of this attempt: a scheduler that starts nodes one by one counts for each of them."""
@@ -229,87 +247,3 @@ class Gang(_Base):
             return [str(n) for n in range(nodes) if not self.store.check([f"{prefix}/join/{n}"])]
 
         self._await(f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing)
-
-
-class ElasticGang(_Base):
-    """Dynamic rendezvous: any number of nodes from `min_nodes` to `max_nodes`; torchelastic decides rank and round."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.own_addr = self.job.master_addr or net.towards(self.master_addr)[1] or self.master_addr
-        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-            DynamicRendezvousHandler,
-            RendezvousTimeout,
-        )
-
-        self._dynamic = DynamicRendezvousHandler.from_backend(
-            run_id=self.job.run,
-            store=self.store,
-            backend=C10dRendezvousBackend(self.store, self.job.run),
-            min_nodes=self.job.min_nodes,
-            max_nodes=self.job.max_nodes,
-            local_addr=self.own_addr,
-            timeout=RendezvousTimeout(join=timedelta(seconds=self.job.rdzv_timeout_s), last_call=timedelta(seconds=1)),
-        )
-        # Torch, too, would agree on an address here: a rank 0 that did so in a round before does not tell it to nodes that are
-        # new, and these wait for it without a sign of life. It is told that all is agreed on.
-        self._dynamic._bootstrap_store_info = RendezvousStoreInfo(self.own_addr, 0)
-        self._dynamic._shared_tcp_store_server = self.store
-
-    def get_backend(self) -> str:
-        """As torchelastic names it."""
-        return "c10d"
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Torchelastic's rendezvous, with the master port chosen as everywhere.
-
-        A node may be lost without a word between the rendezvous and the workers' start: the others then meet once more, as the
-        workers would wait for it in vain. Raises `RendezvousError` when that does not help.
-        """
-        for _ in range(_MEETINGS):
-            info = self._dynamic.next_rendezvous()
-            self.round += 1
-            self._watch.begin("final/word", watch_beats=False)
-            try:
-                address = self._explore(info) or self.own_addr
-                if info.rank == 0:
-                    info.store.set("distlaunch/master", json.dumps({"addr": address, "port": self.reserve_master_port()}))
-                published = partial(info.store.check, ["distlaunch/master"])
-                self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
-            except RendezvousError as error:
-                self._tell("warning", message=f"{error}; the nodes meet once more")
-                continue
-            master = json.loads(info.store.get("distlaunch/master"))
-            store_info = RendezvousStoreInfo(master["addr"], master["port"])
-            return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
-        raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
-
-    def _explore(self, info: RendezvousInfo) -> Optional[str]:
-        """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
-        if self.fabric is None:
-            return None
-        from . import reach
-
-        own: Dict[str, str] = self.fabric["interfaces"]
-        wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
-        if info.world_size > 1:
-            usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
-        interfaces = list(dict.fromkeys(own[address] for address in usable))
-        why = f"all {info.world_size - 1} peers reach this node at"
-        if not interfaces:
-            interfaces, why = list(filter(None, [net.towards(self.master_addr)[0]])), "the way to node 0 is"
-        self.settle(interfaces, why)
-        return usable[0] if usable and not self.job.master_addr else None
-
-    def num_nodes_waiting(self) -> int:
-        """Nodes that have come later and want to join."""
-        return int(self._dynamic.num_nodes_waiting())
-
-    def set_closed(self) -> None:
-        """No node may join any more."""
-        self._dynamic.set_closed()
-
-    def shutdown(self) -> bool:
-        """Leave the rendezvous."""
-        return bool(self._dynamic.shutdown())

@@ -45,6 +45,9 @@ class Job:
     time_limit_s: Optional[float] = None
     grace_s: float = 30.0
     rdzv_timeout_s: float = 600.0
+    last_call_s: float = 30.0
+    """So long the first round of an elastic run waits for more nodes, once there are enough; torch's own default."""
+
     peer_timeout_s: float = 30.0
     """A node that was not heard of for so long is lost."""
 

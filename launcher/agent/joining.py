@@ -17,6 +17,8 @@ from .server import ServerProcess
 LOOK_S = 1.0
 """How often a node that waits looks whether another one has given up."""
 
+NOT_NEEDED = "this node is not needed: the run was over when it came"
+
 _PATIENCE_S = 2.0
 """A wait for node 0 that is shorter is not worth a word."""
 
@@ -71,14 +73,18 @@ class Joining:
             self._out.event("waiting", what=waits_for, limit_s=limit_s)
         return None
 
-    def failed_peer(self, now: float) -> Optional[Cause]:
-        """Why another node does not come; looked for until there was a rendezvous, from which on the store tells."""
-        if self.met or self._job.elastic or now < self._look_at:
+    def ended(self, now: float) -> Optional[Dict[str, Optional[Cause]]]:
+        """Whether another node has failed or the run has ended. Until there was a rendezvous; then the store tells."""
+        if self.met or now < self._look_at:
             return None
         self._look_at = now + LOOK_S
-        return self.endpoint.failed()
+        return self.endpoint.ended()
 
-    def failed(self, why: Cause) -> None:
-        """This node does not come."""
-        if not self.met and not self._job.elastic:
-            self.endpoint.fail(why)
+    def end(self, result: str, why: Optional[Cause]) -> None:
+        """This node ends: who still looks for it need not. An elastic run goes on without a node, but not without node 0."""
+        if self._job.elastic:
+            tells = self._node_rank == 0 and (result == "success" or why is not None)
+        else:
+            tells = not self.met and result == "failed"
+        if tells:
+            self.endpoint.end(why)

@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Tuple
 from . import cause, facts, processes
 from .channel import Message
 from .job import Job
-from .joining import LOOK_S, Joining
+from .joining import LOOK_S, NOT_NEEDED, Joining
 from .output import PART_AFTER_S, Pipe, StreamLostError, Writer, pipes
 from .protocol import VERSION
 from .server import ServerProcess
@@ -143,8 +143,17 @@ class Node:
         self._keep_deadlines(now)
         if not self.joining.joined:
             self._join()
-        if self.failed is None and self.stops.reason is None:
-            self.failed = self.joining.failed_peer(now)
+        self._hear_of_end(now)
+
+    def _hear_of_end(self, now: float) -> None:
+        """Another node may have failed before all have met, or an elastic run be over before this one has."""
+        if self.failed is None and self.result is None and self.stops.reason is None:
+            ended = self.joining.ended(now)
+            if ended is not None:
+                self.failed, self.elastic_gone = ended["cause"], True
+                if self.failed is None:
+                    self.out.event("warning", message=NOT_NEEDED)
+                    self.result = {"result": "success"}
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -277,7 +286,6 @@ class Node:
         """The node itself fails; what comes after a stop, or after a first failure, is not the cause."""
         if self.failed is None and self.stops.reason is None:
             self.failed = self.blame.of_node(message, kind, traceback=trace)
-            self.joining.failed(self.failed)
 
     def _server_failed(self, message: Message) -> None:
         if message["failed"] == "script":
@@ -354,6 +362,7 @@ class Node:
 
     def _done(self) -> int:
         result, why = self._verdict()
+        self.joining.end(result, why)
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)
         code = EXIT_CODES[result]

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo
 
-from launcher.agent import gang
+from launcher.agent import elastic_gang, gang
 from launcher.agent.job import Job
 
 if TYPE_CHECKING:
     import pytest
 
 
-def node_of(server: TCPStore, rank: int) -> gang.ElasticGang:
+def node_of(server: TCPStore, rank: int) -> elastic_gang.ElasticGang:
     """A node of a run with one node or two, with connections of its own."""
     stores = [gang.connect("127.0.0.1", server.port, listen_fd=None, timeout_s=60) for _ in range(2)]
-    asked = Job("r", ["x.py"], "script", "/", {}, "/", {"addr": "127.0.0.1"}, min_nodes=1, max_nodes=2, rdzv_timeout_s=60)
-    return gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
+    asked = Job("r", ["x.py"], "script", "/", {}, "/", {"addr": "127.0.0.1"})
+    asked = replace(asked, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0)
+    return elastic_gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
 
 
-def meet(*nodes: gang.ElasticGang) -> list[RendezvousInfo]:
+def meet(*nodes: elastic_gang.ElasticGang) -> list[RendezvousInfo]:
     """What the nodes learn in their next round, which all come to at once; less than their rendezvous timeout is waited."""
     found: dict[int, RendezvousInfo] = {}
     threads = [
@@ -58,14 +60,16 @@ def test_a_new_node_that_is_not_rank_0_waits_for_nothing() -> None:
 
 def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round has another node as rank 0, which never says where the workers are to meet."""
-    monkeypatch.setattr(gang, "_EXPLORE_S", 0.05)
+    monkeypatch.setattr(elastic_gang, "_EXPLORE_S", 0.05)
     rounds = [RendezvousInfo(HashStore(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
     told: list[tuple[str, Any]] = []
-    node: Any = gang.ElasticGang.__new__(gang.ElasticGang)
+    node: Any = elastic_gang.ElasticGang.__new__(elastic_gang.ElasticGang)
     node.job, node.held_port, node.fabric, node.own_addr = SimpleNamespace(master_port=0), None, None, "127.0.0.1"
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
     node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
-    node._dynamic = SimpleNamespace(next_rendezvous=lambda: rounds.pop(0))
+    node.store, node._timeout = HashStore(), SimpleNamespace()
+    state = SimpleNamespace(participants={"n0": 0})
+    node._dynamic = SimpleNamespace(next_rendezvous=lambda: rounds.pop(0), _state_holder=SimpleNamespace(state=state))
 
     met = node.next_rendezvous()
 

@@ -56,7 +56,7 @@ class Followed:
     def end(self) -> Result:
         """What the terminal shows when all is over."""
         if self.ended is None:
-            stdout, stderr = self.terminal.communicate(timeout=120)
+            stdout, stderr = self.terminal.communicate(timeout=180)
             self.ended = Result(self.terminal.returncode, stdout.decode(), stderr.decode())
         return self.ended
 
@@ -76,7 +76,7 @@ def runs(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         "anew": ("-p", "low", "again.py", "1"),
         "never": ("-p", "low", "--max-requeues", "0", "again.py", "9"),
         "once": ("-p", "low", "--max-requeues", "1", "again.py", "9"),
-        "limit": ("--nodelist", "n4", "--time", "60s", "--lead", "20s", "--max-requeues", "1", "again.py", "1"),
+        "limit": ("--nodelist", "n4", "--time", "100s", "--lead", "20s", "--max-requeues", "1", "again.py", "1"),
     }
     found: dict[str, Followed] = {}
     try:

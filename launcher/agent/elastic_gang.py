@@ -1,0 +1,142 @@
+"""The nodes of a run whose number may change: torchelastic's dynamic rendezvous, with a gang's master port, addresses and end."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from functools import partial
+from typing import Any, Optional, Set
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+
+from . import net
+from .gang import GangBase
+from .watch import Word
+
+_EXPLORE_S = 30.0
+"""So long an elastic round waits for all to have tried one another, and for the master's address."""
+
+_MEETINGS = 5
+"""How often elastic nodes meet in a row before they give up."""
+
+_MORE_COME_S = 3.0
+"""So long later rounds of an elastic run wait for more nodes: all that live ask once a second, and are there by then."""
+
+
+class ElasticGang(GangBase):
+    """Dynamic rendezvous: any number of nodes from `min_nodes` to `max_nodes`; torchelastic decides rank and round."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.own_addr = self.job.master_addr or net.towards(self.master_addr)[1] or self.master_addr
+        last_call = _MORE_COME_S if self.store.check(["met"]) else self.job.last_call_s
+        join = timedelta(seconds=self.job.rdzv_timeout_s)
+        self._timeout = RendezvousTimeout(join=join, last_call=timedelta(seconds=last_call))
+        self._dynamic = DynamicRendezvousHandler.from_backend(
+            run_id=self.job.run,
+            store=self.store,
+            backend=C10dRendezvousBackend(self.store, self.job.run),
+            min_nodes=self.job.min_nodes,
+            max_nodes=self.job.max_nodes,
+            local_addr=self.own_addr,
+            timeout=self._timeout,
+        )
+        # Torch, too, would agree on an address here: a rank 0 that did so in a round before does not tell it to nodes that are
+        # new, and these wait for it without a sign of life. It is told that all is agreed on.
+        self._dynamic._bootstrap_store_info = RendezvousStoreInfo(self.own_addr, 0)
+        self._dynamic._shared_tcp_store_server = self.store
+
+    def get_backend(self) -> str:
+        """As torchelastic names it."""
+        return "c10d"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Torchelastic's rendezvous, with the master port chosen as everywhere.
+
+        A node may be lost without a word between the rendezvous and the workers' start: the others then meet once more, as the
+        workers would wait for it in vain. Raises `RendezvousError` when that does not help.
+        """
+        for _ in range(_MEETINGS):
+            info = self._dynamic.next_rendezvous()
+            self.round += 1
+            self._watch.begin("final/word", watch_beats=False)
+            try:
+                address = self._explore(info) or self.own_addr
+                if info.rank == 0:
+                    info.store.set("distlaunch/master", json.dumps({"addr": address, "port": self.reserve_master_port()}))
+                published = partial(info.store.check, ["distlaunch/master"])
+                self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
+            except RendezvousError as error:
+                self._tell("warning", message=f"{error}; the nodes meet once more")
+                continue
+            self.store.set("met", "")
+            self._timeout._last_call = timedelta(seconds=_MORE_COME_S)
+            self._who = self._participants()
+            self._begin(PrefixStore("distlaunch", info.store), info.world_size)
+            master = json.loads(info.store.get("distlaunch/master"))
+            store_info = RendezvousStoreInfo(master["addr"], master["port"])
+            return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
+        raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
+
+    def _explore(self, info: RendezvousInfo) -> Optional[str]:
+        """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
+        if self.fabric is None:
+            return None
+        from . import reach
+
+        own: dict[str, str] = self.fabric["interfaces"]
+        wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
+        if info.world_size > 1:
+            usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
+        interfaces = list(dict.fromkeys(own[address] for address in usable))
+        why = f"all {info.world_size - 1} peers reach this node at"
+        if not interfaces:
+            interfaces, why = list(filter(None, [net.towards(self.master_addr)[0]])), "the way to node 0 is"
+        self.settle(interfaces, why)
+        return usable[0] if usable and not self.job.master_addr else None
+
+    def num_nodes_waiting(self) -> int:
+        """Whether all are to meet again: nodes have come later, or one was not heard of for 15 s.
+
+        But for the former only while no node has finished: who comes then is not needed any more.
+        """
+        waiting = self._dynamic.num_nodes_waiting()
+        if self._participants() != self._who:
+            self.start_again()
+            return 1
+        return int(bool(waiting) and self._decide("again") == "again")
+
+    def _present(self) -> int:
+        return self._members + int(self._dynamic.num_nodes_waiting())
+
+    def _participants(self) -> Set[Any]:
+        return set(self._dynamic._state_holder.state.participants)
+
+    def finished(self) -> bool:
+        """As for all runs, unless this round was given up before this node had finished: then it meets the others again."""
+        if not self._has_finished and self._decide("ends") == "again":
+            return False
+        return super().finished()
+
+    def start_again(self) -> None:
+        """Also those who have finished meet again."""
+        self._met.set("fate", "again")
+
+    def _decide(self, fate: str) -> str:
+        """What becomes of the round: the first word stands, for all nodes."""
+        return str(self._met.compare_set("fate", "", fate).decode())
+
+    def ended(self) -> Optional[Word]:
+        """How the run ended when it was over before this node came; None: well."""
+        return dict(json.loads(self.store.get("final/word"))) if self.store.check(["final/word"]) else None
+
+    def set_closed(self) -> None:
+        """No node may join any more."""
+        self._dynamic.set_closed()
+
+    def shutdown(self) -> bool:
+        """Leave the rendezvous."""
+        return bool(self._dynamic.shutdown())

@@ -1,0 +1,100 @@
+"""Nodes that come late, have finished or are lost: the others know, and nobody waits for nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Run, Runner
+
+QUICK = "import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
+
+WAITS = """
+import os, sys, time
+print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while "/nodes/1/" in os.environ["DISTLAUNCH_DEADLINE_FILE"] and not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+"""Node 0 finishes at once, node 1 when there is that file."""
+
+SOON = {"last_call_s": 1.0}
+
+
+def come_late(run: Run, node: int) -> None:
+    """Its agent stands still before it has begun."""
+    os.kill(run.agent_pid(node), signal.SIGSTOP)
+
+
+def go_on(run: Run, node: int) -> None:
+    os.kill(run.agent_pid(node), signal.SIGCONT)
+
+
+def by_node(run: Run, name: str) -> dict[int, list[dict[str, Any]]]:
+    """The events of that name."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for node, event, fields in run.events:
+        if event == name:
+            found.setdefault(node, []).append(fields)
+    return found
+
+
+def test_a_node_that_comes_when_all_is_over_is_not_needed(agents: Runner) -> None:
+    run = agents.start(QUICK, nodes="2:3", request=SOON)
+    come_late(run, 2)
+    run.until(lambda: len(run.of("done")) == 2)
+    go_on(run, 2)
+
+    run.wait()
+
+    assert run.result() == "success"
+    assert sorted(run.stdout.values()) == [b"0 of 2\n", b"1 of 2\n"]
+    assert set(by_node(run, "rendezvous")) == {0, 1}
+
+
+def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(agents: Runner) -> None:
+    run = agents.start(WAITS, str(agents.folder / "go"), nodes="2:3", request=SOON)
+    come_late(run, 2)
+    run.until(lambda: run.of("worker_exited"))
+    go_on(run, 2)
+    run.until(lambda: 2 in by_node(run, "host_facts"))
+    run.until(lambda: len(by_node(run, "heartbeat").get(2, [])) == 2)  # it waits, and the others have seen it
+    (agents.folder / "go").touch()
+
+    run.wait()
+
+    assert run.result() == "success"
+    assert sorted(run.stdout.values()) == [b"0 of 2\n", b"1 of 2\n"]
+    assert "the run was over when it came" in by_node(run, "warning")[2][0]["message"]
+
+
+def test_where_one_node_fails_those_who_have_finished_start_again_too(agents: Runner) -> None:
+    fails = WAITS + "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
+    fails += "sys.exit(3 if first and '/nodes/1/' in os.environ['DISTLAUNCH_DEADLINE_FILE'] else 0)\n"
+    options: dict[str, Any] = {"max_restarts": 1, "request": SOON}
+    runs = [agents.start(fails, str(agents.folder / "go"), nodes=nodes, **options) for nodes in ("2", "2:3")]
+    come_late(runs[1], 2)
+    for run in runs:
+        run.until(partial(run.of, "worker_exited"))
+    (agents.folder / "go").touch()
+    runs[0].wait()
+    runs[1].until(lambda: len(runs[1].of("done")) == 2)
+    go_on(runs[1], 2)
+
+    for run in runs:
+        run.wait()
+        assert run.result() == "success", run.events
+        assert sorted(b"".join(run.stdout.values()).splitlines()) == [b"0 of 2", b"0 of 2", b"1 of 2", b"1 of 2"]
+
+
+def test_who_has_finished_goes_on_without_a_node_that_is_lost(agents: Runner) -> None:
+    run = agents.start(WAITS, str(agents.folder / "go"), nodes="1:2")
+    run.until(lambda: run.of("worker_exited") and len(run.stdout) == 2)
+
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.wait()
+
+    assert [fields["result"] for fields in run.of("done")] == ["success"]
+    assert b"0 of 1" in run.stdout[0], "what the lost node had not done is done by the rest"
