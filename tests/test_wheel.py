@@ -74,4 +74,20 @@ def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, tmp_path
 def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
     from launcher import bundle
 
-    assert bundle.agent_archive() == bundle.agent_archive()
+    archive = bundle.agent_archive()
+    assert archive == bundle.agent_archive()
+    assert len(bundle.agent_archive(byte_code=False)) < len(archive) / 2
+
+
+def test_the_agents_byte_code_is_used_and_that_of_another_python_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from launcher import bundle
+
+    path = tmp_path / "agent.pyz"
+    show = "import sys\nsys.path[:0] = sys.argv[1:]\nfrom distlaunch_agent import host\nprint(host.main.__code__.co_filename)"
+    for magic, compiled_in in ((bundle.MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
+        monkeypatch.setattr(bundle, "MAGIC_NUMBER", magic)
+        path.write_bytes(bundle.agent_archive())
+
+        done = subprocess.run((sys.executable, "-S", "-c", show, str(path)), capture_output=True, text=True, timeout=60)
+
+        assert done.stdout == f"{compiled_in}/distlaunch_agent/host.py\n", done.stderr

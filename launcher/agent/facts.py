@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
+import sys
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import cgroup
+
+
+def python_version() -> str:
+    """Of the interpreter that this is."""
+    return ".".join(map(str, sys.version_info[:3]))
 
 
 def cpus() -> int:
@@ -91,6 +96,6 @@ def host(env: Mapping[str, str]) -> Dict[str, Any]:
         "cpus": cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": len(gpus(env)),
-        "kernel": platform.release(),
-        "python_version": platform.python_version(),
+        "kernel": os.uname().release,
+        "python_version": python_version(),
     }

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import platform
 import re
 import shutil
 import socket
 import sys
 import time
-import uuid
 from typing import Any, Dict, List, Optional
 
 from . import facts, net, processes
@@ -32,7 +30,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "time": now,
         "hostname": socket.gethostname(),
         "python": sys.executable,
-        "python_version": platform.python_version(),
+        "python_version": facts.python_version(),
         "torch": _torch_version(),
         "gpus": len(facts.gpus(dict(os.environ))),
         "cpus": facts.cpus(),
@@ -63,7 +61,7 @@ def boot_id() -> str:
 
 def _probe(folder: str) -> None:
     """Write and remove a file: quotas and read-only disks show only then."""
-    path = os.path.join(folder, f".probe-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    path = os.path.join(folder, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with open(path, "wb") as file:
             file.write(b"\0" * _PROBE_BYTES)
@@ -80,9 +78,9 @@ def _disk(base: str) -> List[Any]:
     """Which disk the folder is on: hosts with the same answer share it."""
     path = os.path.join(base, "disk-id")
     with contextlib.suppress(FileExistsError):
-        temporary = f"{path}.{uuid.uuid4().hex}"
+        temporary = f"{path}.{os.urandom(16).hex()}"
         with open(temporary, "w", encoding="ascii") as file:
-            file.write(uuid.uuid4().hex)
+            file.write(os.urandom(16).hex())
         try:
             os.link(temporary, path)
         finally:
@@ -94,10 +92,8 @@ def _disk(base: str) -> List[Any]:
 
 def _torch_version() -> Optional[str]:
     """Without importing it, which takes seconds; None: there is none."""
-    from importlib import metadata, util
+    from importlib import util  # no metadata: an import of 30 ms, and what is imported may have none
 
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("torch")
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None

@@ -83,7 +83,8 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             snapshot = _kube_ship.collect(Path(spec.cwd), script, run_dir.parent)
         job = self._job(spec, run, command, name)
         packed = _kube_ship.archives(snapshot, bundled=bundled)
-        sent = _kube_ship.contents(json.dumps(job, indent=1) + "\n", bundle.agent_archive(), packed)
+        agent = bundle.agent_archive(byte_code=False)  # the image has a Python of its own, and a ConfigMap little room
+        sent = _kube_ship.contents(json.dumps(job, indent=1) + "\n", agent, packed)
         configs = [name, *(f"{name}-files-{number}" for number in range(len(sent) - 1))]
         made: list[Manifest] = [
             objects.config_map(config, run, self.opts, content) for config, content in zip(configs, sent, strict=True)

@@ -85,7 +85,8 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once(ra
 
 
 def test_hosts_without_torch_or_with_another_one(rack: Rack) -> None:
-    old = rack.write("other/torch-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n").parent.parent
+    rack.write("other/torch/version.py", "__version__ = '0.1'\n")
+    old = rack.write("other/torch/__init__.py", "").parent.parent
     other = rack.write("other-python", f'#!/bin/sh\nPYTHONPATH={old} exec {sys.executable} "$@"\n')
     none = rack.write("bare-python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     for script in (other, none):
