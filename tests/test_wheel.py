@@ -80,12 +80,14 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
 
 
 def test_the_agents_byte_code_is_used_and_that_of_another_python_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.util import MAGIC_NUMBER
+
     from launcher import bundle
 
     path = tmp_path / "agent.pyz"
     show = "import sys\nsys.path[:0] = sys.argv[1:]\nfrom distlaunch_agent import host\nprint(host.main.__code__.co_filename)"
-    for magic, compiled_in in ((bundle.MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
-        monkeypatch.setattr(bundle, "MAGIC_NUMBER", magic)
+    for magic, compiled_in in ((MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
+        monkeypatch.setattr("launcher.bundle.MAGIC_NUMBER", magic)
         path.write_bytes(bundle.agent_archive())
 
         done = subprocess.run((sys.executable, "-S", "-c", show, str(path)), capture_output=True, text=True, timeout=60)
