@@ -8,6 +8,8 @@ import signal
 import time
 from typing import List, Optional
 
+from .processes import start_ticks
+
 _EMPTY_S = 5.0
 
 
@@ -36,11 +38,27 @@ def memory_counters() -> List[str]:
     return [*found, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
 
 
+def _remove_dead(folder: str) -> None:
+    """Remove empty cgroups of agents that were killed, with all that was theirs; their names end with pid and start time."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            of, *identity = name.rsplit("-", 2)
+            if of.startswith("distlaunch-") and all(part.isdigit() for part in identity):
+                pid, ticks = map(int, identity)
+                if start_ticks(pid) != ticks:
+                    with contextlib.suppress(OSError):  # something in it lives
+                        os.rmdir(os.path.join(folder, name))
+
+
 def create(name: str) -> Optional[str]:
-    """A new cgroup below ours; None where there is no v2 hierarchy or we may not write to it."""
+    """A new cgroup below ours, `distlaunch-RUN-NODE-PID-TICKS` for the agent of that identity.
+
+    None where there is no v2 hierarchy or we may not write to it.
+    """
     folder = _own_folder()
     if folder is None:
         return None
+    _remove_dead(folder)
     path = os.path.join(folder, name)
     try:
         os.mkdir(path)

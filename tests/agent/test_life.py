@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from launcher.agent import cgroup
+from launcher.agent import cgroup, processes
 from tests.agent.harness import Run, alive, gone
 
 if TYPE_CHECKING:
@@ -120,6 +120,30 @@ def test_with_a_cgroup_cancel_finds_what_is_left_when_all_our_processes_were_kil
 
     assert gone(*pids)
     assert not Path(own).exists()
+
+
+def test_empty_cgroups_of_agents_that_were_killed_are_removed_by_the_next_one(unified_cgroups: Path, agents: Runner) -> None:
+    here = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    own = unified_cgroups / here.strip("/")
+    pid = os.getpid()
+    dead, reused, alive_, foreign = (
+        own / name
+        for name in (
+            "distlaunch-a-0-999999999-1",
+            f"distlaunch-b-0-{pid}-1",
+            f"distlaunch-c-0-{pid}-{processes.start_ticks(pid)}",
+            "other-d-0-999999999-1",
+        )
+    )
+    for folder in (dead, reused, alive_, foreign):
+        folder.mkdir()
+    try:
+        assert agents("print(1)\n").result() == "success"
+
+        assert [folder.exists() for folder in (dead, reused, alive_, foreign)] == [False, False, True, True]
+    finally:
+        alive_.rmdir()
+        foreign.rmdir()
 
 
 def test_a_worker_that_succeeds_leaves_nothing_behind_at_the_end_of_the_run(agents: Runner, tmp_path: Path) -> None:

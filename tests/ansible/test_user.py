@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +16,7 @@ from tests.ansible.conftest import make
 from tests.testbed import fixtures, wait_until
 
 if TYPE_CHECKING:
+    from tests.ansible.conftest import Rack
     from tests.conftest import Cli
     from tests.testbed import Host
 
@@ -22,12 +26,6 @@ UID = 4242
 HOME = "/home/alice"
 RUNTIME = f"/run/user/{UID}"
 LOGIN = "echo WELCOME; echo 'to the machine' >&2; sleep 1; printf 'no newline'\n"
-SYSTEMD_RUN = f"""#!/bin/sh
-echo "$XDG_RUNTIME_DIR $@" >> {HOME}/systemd-run.log
-while [ "$1" != -- ]; do shift; done
-shift
-exec "$@"
-"""
 WHO = """
 import os, time
 print("user", os.getuid(), "home", os.environ["HOME"], flush=True)
@@ -64,49 +62,111 @@ def settle(host: Host, folder: Path) -> None:
             run("mkdir", "-p", prefix)
             run("mount", "--bind", "/mnt/kept", prefix)
     place("/etc/passwd", Path("/etc/passwd").read_text() + f"alice:x:{UID}:{UID}::{HOME}:/bin/bash\n")
-    place("/usr/bin/systemd-run", SYSTEMD_RUN, mode=0o755)
     (own_disk("/home") / "alice").mkdir()
     (host.path(Path(HOME)) / ".bashrc").write_text(LOGIN)
     (own_disk("/var/lib/systemd/linger") / "alice").touch()
-    (own_disk("/run/user") / f"{UID}/systemd/private").mkdir(parents=True)
+    (own_disk("/run/user") / str(UID)).mkdir()
+    (own_disk("/run/systemd") / "system").mkdir()  # by which a user's systemd knows that systemd has started the machine
     run("chown", "-R", f"{UID}:{UID}", HOME, RUNTIME)
+    run("chmod", "700", RUNTIME)
 
 
-@pytest.mark.skipif(not Path("/usr/bin/systemd-run").exists(), reason="no systemd-run to stand in for")
+def cgroups(name: str) -> list[Path]:
+    """New cgroups that are alice's, as the machine's systemd would give her: below cgroup2, and systemd's own of version 1."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    places = [Path(m[1]) for m in mounts if m[2] == "cgroup2" or (m[2] == "cgroup" and "name=systemd" in m[3])]
+    made = [place / name for place in places]
+    try:
+        for path in (folder for group in made for folder in (group, group / "session")):
+            path.mkdir()
+            for file in (path, *path.iterdir()):
+                os.chown(file, UID, UID)
+    except OSError as error:
+        pytest.skip(f"no cgroups can be made here: {error}")
+    return made
+
+
+def start_systemd(host: Host, folder: Path, groups: list[Path]) -> None:
+    """Alice's own systemd, a real one; her logins are beside it, as she may not move processes from elsewhere into her scopes."""
+    for process in host.processes():
+        for group in groups:
+            (group / "session/cgroup.procs").write_text(str(process.pid))
+    env = ("env", "-i", f"PATH={os.environ['PATH']}", f"HOME={HOME}", f"XDG_RUNTIME_DIR={RUNTIME}", "SYSTEMD_LOG_TARGET=console")
+    alice = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *env)
+    enter = " && ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
+    systemd = (*alice, "/lib/systemd/systemd", "--user", "--unit=basic.target")
+    log = folder / f"{host.name}-systemd.log"
+    host.daemon(("sh", "-c", f'{enter} && exec "$@"', "sh", *systemd), log)
+    private = host.path(Path(RUNTIME)) / "systemd/private"
+    wait_until("alice's systemd", private.exists, limit_s=60)
+
+
+def removed(group: Path) -> bool:
+    """Whether the cgroup could be removed, with those in it."""
+    with contextlib.suppress(OSError):  # processes are still in it
+        for path in sorted((group, *group.rglob("*/")), reverse=True):
+            path.rmdir()
+    return not group.exists()
+
+
+def scopes(groups: list[Path]) -> list[str]:
+    """Names of the scopes of runs."""
+    return sorted({path.name for group in groups for path in group.rglob("distlaunch-*.scope")})
+
+
+@pytest.mark.skipif(not Path("/lib/systemd/systemd").exists(), reason="no systemd that can be made here a user's own")
 def test_a_user_who_is_not_root_with_slow_login_files_and_a_systemd_of_his_own(distlaunch: Cli) -> None:
     with fixtures.make(2, ssh=True) as testbed:
         rack = make(distlaunch, testbed.ssh)
         testbed.ssh.folder.parent.chmod(0o711)  # to the key that the hosts let in
-        for host in testbed.ssh.hosts:
-            settle(host, rack.cli.folder)
-        text = testbed.ssh.inventory.read_text().replace("ansible_user=root", "ansible_user=alice")
-        rack.write("who.py", WHO)
-        options = ("-i", str(rack.cli.write("alice.ini", text)), "--python", sys.executable, "--log-ranks", "all")
+        groups = {host.name: cgroups(f"distlaunch-{os.getpid()}-{host.name}") for host in testbed.ssh.hosts}
+        try:
+            for host in testbed.ssh.hosts:
+                settle(host, rack.cli.folder)
+                start_systemd(host, rack.cli.folder, groups[host.name])
+            run_as_alice(rack, groups)
+        finally:
+            for host in testbed.ssh.hosts:
+                host.kill()
+            wait_until("her processes to end", lambda: all(removed(group) for made in groups.values() for group in made))
 
-        launcher = rack.cli.start("ansible", *options, "who.py")
-        wait_until(
-            "both workers",
-            lambda: sum(b"user" in path.read_bytes() for path in rack.cli.runs.glob("who*/nodes/*/stream")) == 2,
-            limit_s=120,
-        )
-        run = next(rack.cli.runs.glob("who*")).name
-        homes = [host.path(Path(HOME)) for host in testbed.ssh.hosts]
-        logs = [(home / "systemd-run.log").read_text() for home in homes]
-        for home in homes:
-            (home / "go").touch()
-        stdout, stderr = launcher.communicate(timeout=120)
 
-        assert launcher.returncode == 0, stderr
-        assert sorted(stdout.decode().splitlines()) == [f"[{rank}:{rank}] user {UID} home {HOME}" for rank in (0, 1)]
-        for rank, (home, log) in enumerate(zip(homes, logs, strict=True)):
-            words = log.split()
-            unit = words[5]
-            assert words[:5] == [RUNTIME, "--user", "--scope", "--quiet", "--collect"]
-            assert unit.startswith(f"--unit=distlaunch-{run}-{rank}-")
-            folder = home / ".distlaunch/hosts/runs" / run
-            spec = f"{HOME}/.distlaunch/hosts/runs/{run}/nodes/{rank}/spec.json"
-            assert words[6:8] == ["--", sys.executable]
-            assert words[8].endswith(".pyz")
-            assert words[9:] == ["--spec", spec, "--node-rank", str(rank)]
-            assert (os.stat(folder).st_mode & 0o777, os.stat(folder).st_uid) == (0o700, UID)
-        wait_until("nothing to be left of it", lambda: not rack.left(), limit_s=60)
+def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
+    """Her agents are in scopes of her systemd, and leave nothing there."""
+    hosts = rack.ssh.hosts
+    text = rack.ssh.inventory.read_text().replace("ansible_user=root", "ansible_user=alice")
+    rack.write("who.py", WHO)
+    options = ("-i", str(rack.cli.write("alice.ini", text)), "--python", sys.executable, "--log-ranks", "all")
+
+    launcher = rack.cli.start("ansible", *options, "who.py")
+    wait_until(
+        "both workers",
+        lambda: sum(b"user" in path.read_bytes() for path in rack.cli.runs.glob("who*/nodes/*/stream")) == 2,
+        limit_s=120,
+    )
+    run = next(rack.cli.runs.glob("who*")).name
+    homes = [host.path(Path(HOME)) for host in hosts]
+    folders = [home / ".distlaunch/hosts/runs" / run for home in homes]
+    agents = [json.loads((folder / f"nodes/{rank}/started.json").read_text()) for rank, folder in enumerate(folders)]
+    seen = [
+        (Path(f"/proc/{agent['pid']}/cmdline").read_text(), Path(f"/proc/{agent['pid']}/cgroup").read_text()) for agent in agents
+    ]
+    kept = [scopes(groups[host.name]) for host in hosts]
+    for home in homes:
+        (home / "go").touch()
+    stdout, stderr = launcher.communicate(timeout=120)
+
+    assert launcher.returncode == 0, stderr
+    assert sorted(stdout.decode().splitlines()) == [f"[{rank}:{rank}] user {UID} home {HOME}" for rank in (0, 1)]
+    for rank, (folder, (argv, cgroup)) in enumerate(zip(folders, seen, strict=True)):
+        spec = f"{HOME}/.distlaunch/hosts/runs/{run}/nodes/{rank}/spec.json"
+        words = argv.rstrip("\0").split("\0")
+        assert words[0] == sys.executable
+        assert words[1].endswith(".pyz")
+        assert words[2:] == ["--spec", spec, "--node-rank", str(rank)]
+        assert re.search(rf":/distlaunch-[^/]+/app.slice/distlaunch-{run}-{rank}-\d+\.scope$", cgroup, re.MULTILINE), cgroup
+        assert len(kept[rank]) == 1
+        assert agents[rank]["under"] is True
+        assert (os.stat(folder).st_mode & 0o777, os.stat(folder).st_uid) == (0o700, UID)
+    wait_until("nothing to be left of it", lambda: not any("distlaunch" in command for command in rack.left()), limit_s=60)
+    wait_until("the scopes to end", lambda: not any(scopes(made) for made in groups.values()), limit_s=60)
