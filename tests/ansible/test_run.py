@@ -46,6 +46,32 @@ def test_reduce_gives_36_on_four_hosts_two_of_which_share_no_disk(rack: Rack) ->
     assert ": all 3 others reach it" in done.stderr
 
 
+def test_an_address_of_node_0_that_others_do_not_reach_is_tried_and_not_taken(rack: Rack) -> None:
+    """Docker's bridge has the same address everywhere, and some machines' own name leads to such a one."""
+    hosts = rack.ssh.hosts[:3]
+    n1, bridge = hosts[0], "172.17.0.1"
+    names = rack.cli.write("etc-hosts", f"127.0.0.1 localhost\n{bridge} {n1.name}\n")
+    for host in hosts[:2]:
+        host.run(("ip", "link", "add", "docker0", "type", "bridge"), check=True)
+        host.run(("ip", "address", "add", f"{bridge}/16", "dev", "docker0"), check=True)
+        host.run(("ip", "link", "set", "docker0", "up"), check=True)
+    n1.run(("mount", "--bind", str(names), "/etc/hosts"), check=True)
+    try:
+        done = rack("--nodes", "3", "--log-ranks", "all", "reduce.py")
+    finally:
+        n1.run(("umount", "/etc/hosts"), check=True)
+        for host in hosts[:2]:
+            host.run(("ip", "link", "delete", "docker0"), check=True)
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.count(", after 6") == 3
+    assert f"node 0 listens on {n1.address} port " in done.stderr
+    assert f": all 2 others reach it (tried: {bridge} by 0, {n1.address} by 2)" in done.stderr
+    kept = json.loads(next(rack.cli.runs.glob("reduce-*/run.json")).read_text())
+    tried = {bridge: False, n1.address: True}
+    assert kept["handle"]["rendezvous"]["tried"] == dict.fromkeys(("n2", "n3"), tried)
+
+
 @pytest.mark.timeout(600)  # 32 imports of torch on the cores of one machine
 def test_thirty_two_hosts_with_a_worker_each(distlaunch: Cli) -> None:
     with fixtures.make(32, ssh=True) as testbed:
