@@ -24,7 +24,7 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerState,
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 
 from .channel import Channel, Message
 from .gang import Gang, StopRequestedError, connect
@@ -329,7 +329,8 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         word = gang.ended()
         result = _by_peer(word) if word else {"result": "success"}
     except RendezvousError as error:
-        result = {"result": "failed", "error": str(error), "class": "node"}
+        word = gang.lost() if gang is not None and isinstance(error, RendezvousConnectionError) else None
+        result = _by_peer(word) if word else {"result": "failed", "error": str(error), "class": "node"}
     except Exception as error:  # noqa: BLE001 - torch raises RuntimeError for all of its network errors
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]

@@ -30,6 +30,7 @@ Tell = Callable[..., None]
 _POLL_S = 0.005
 _POLL_MAX_S = 0.1
 _FAREWELL_S = 3.0
+_LOST_S = 2.0
 
 
 class StopRequestedError(Exception):
@@ -118,6 +119,13 @@ class GangBase(RendezvousHandler):
 
     def start_again(self) -> None:
         """Workers of this node have failed, and all are to start again; also those who have finished."""
+
+    def lost(self) -> Optional[Word]:
+        """The store does not answer: what that is the watch says a moment later."""
+        limit = time.monotonic() + _LOST_S
+        while self.heard() is None and time.monotonic() < limit:
+            time.sleep(_POLL_S)
+        return self.heard()
 
     def reserve_master_port(self) -> int:
         """A port on this node for rank 0's store, held until rank 0 binds it and as long as the round lasts."""

@@ -98,3 +98,15 @@ def test_who_has_finished_goes_on_without_a_node_that_is_lost(agents: Runner) ->
 
     assert [fields["result"] for fields in run.of("done")] == ["success"]
     assert b"0 of 1" in run.stdout[0], "what the lost node had not done is done by the rest"
+
+
+def test_an_elastic_run_ends_with_node_0_and_says_so(agents: Runner) -> None:
+    run = agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n", nodes="1:2")
+    run.until(lambda: len(run.stdout) == 2)
+
+    os.kill(run.agent_pid(0), signal.SIGKILL)
+    run.wait()
+
+    assert [fields["result"] for fields in run.of("done")] == ["failed"]
+    assert run.cause()["message"] == "the agent of node 0 is gone"
+    assert run.cause()["node"] == 0
