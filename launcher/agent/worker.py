@@ -145,7 +145,7 @@ def _end_by(error: BaseException) -> NoReturn:
 
 def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
     """The traceback from the first frame that is neither the agent's nor runpy's."""
-    mine = {__file__, runpy.__file__, "<frozen runpy>"}
+    mine = {sys._getframe().f_code.co_filename, runpy.__file__, "<frozen runpy>"}  # byte-code has a name of its own for this file
     first = tb
     while first is not None and first.tb_frame.f_code.co_filename in mine:
         first = first.tb_next
