@@ -75,7 +75,7 @@ def cgroups(name: str) -> list[Path]:
     """New cgroups that are alice's, as the machine's systemd would give her: below cgroup2, and systemd's own of version 1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     places = [Path(m[1]) for m in mounts if m[2] == "cgroup2" or (m[2] == "cgroup" and "name=systemd" in m[3])]
-    made = [place / name for place in places]
+    made = [place / name for place in places if place.is_relative_to("/sys/fs/cgroup")]  # other tests mount some elsewhere
     try:
         for path in (folder for group in made for folder in (group, group / "session")):
             path.mkdir()
