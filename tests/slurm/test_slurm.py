@@ -115,7 +115,8 @@ def test_scancel_from_outside_is_a_cancelled_run(login: Login) -> None:
 
 def test_the_end_of_the_time_limit_is_told_to_the_workers_ahead(login: Login) -> None:
     login.write("waits.py", WAITS)
-    done = login("slurm", "--nodes", "2", "--time", "60s", "--lead", "50s", "waits.py")
+    # Slurm sends its signal up to half a minute early, and the workers must have begun by then.
+    done = login("slurm", "--nodes", "2", "--time", "120s", "--lead", "50s", "waits.py")
 
     assert done.exit_code == 124, done.stderr
     assert "saving with time left" in done.stdout
