@@ -84,8 +84,9 @@ def start(request: Request) -> Request:
     if already is not None and host_checks.alive(already):
         known = {} if request.get("reached") else _told(endpoint, own, already)
         return {**known, "running": True, "agent": already, "folder": folder, "work": already["work"]}
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(endpoint)
+    for of_a_start_before in (endpoint, endpoint + ".end"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(of_a_start_before)
     os.makedirs(own, mode=0o700, exist_ok=True)
     workers, reached = str(request["workers"]), request.get("reached")
     job = dict(request["job"], folder=folder, workers=int(workers) if workers.isdigit() else workers)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent import host_run
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
     from tests.agent.harness import Run, Runner
 
 QUICK = "import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
@@ -110,3 +117,19 @@ def test_an_elastic_run_ends_with_node_0_and_says_so(agents: Runner) -> None:
     assert [fields["result"] for fields in run.of("done")] == ["failed"]
     assert run.cause()["message"] == "the agent of node 0 is gone"
     assert run.cause()["node"] == 0
+
+
+def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "nodes/0"
+    own.mkdir(parents=True)
+    for name in ("rendezvous.json", "rendezvous.json.end"):
+        (own / name).write_text("{}")
+    monkeypatch.setattr(host_run, "_spawn", lambda *_: {"pid": 1})
+    monkeypatch.setattr(host_run, "_told", lambda *_: {"files": sorted(path.name for path in own.iterdir())})
+    about = {"folder": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "python": sys.executable, "cwd": str(tmp_path)}
+
+    answer = host_run.start(about)
+
+    assert answer["files"] == ["spec.json", "started.json"]
