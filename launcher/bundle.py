@@ -52,7 +52,7 @@ def agent_archive(*, byte_code: bool = True) -> bytes:
     `byte_code` of this Python saves nodes that have the same one a third of the agent's start; others take the source.
     """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compresslevel=6) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
         for source in sorted((_ROOT / "agent").glob("*.py")):
             name = f"{_AGENT_PACKAGE}/{source.name}"

@@ -150,10 +150,10 @@ class Node:
         if self.failed is None and self.result is None and self.stops.reason is None:
             ended = self.joining.ended(now)
             if ended is not None:
-                self.failed, self.elastic_gone = ended["cause"], True
+                self.failed = ended["cause"]
                 if self.failed is None:
                     self.out.event("warning", message=NOT_NEEDED)
-                    self.result = {"result": "success"}
+                    self.result, self.elastic_gone = {"result": "success"}, True
 
     def _patience(self) -> float:
         now = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 def node_of(server: TCPStore, rank: int) -> elastic_gang.ElasticGang:
     """A node of a run with one node or two, with connections of its own."""
     stores = [gang.connect("127.0.0.1", server.port, listen_fd=None, timeout_s=60) for _ in range(2)]
-    asked = Job("r", ["x.py"], "script", "/", {}, "/", {"addr": "127.0.0.1"})
-    asked = replace(asked, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0)
+    where = {"addr": "127.0.0.1"}
+    asked = Job("r", ["x.py"], "script", "/", {}, "/", where, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0)
     return elastic_gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
 
 

@@ -126,7 +126,7 @@ def test_empty_cgroups_of_agents_that_were_killed_are_removed_by_the_next_one(un
     here = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
     own = unified_cgroups / here.strip("/")
     pid = os.getpid()
-    dead, reused, alive_, foreign = (
+    dead, reused, living, foreign = (
         own / name
         for name in (
             "distlaunch-a-0-999999999-1",
@@ -135,14 +135,14 @@ def test_empty_cgroups_of_agents_that_were_killed_are_removed_by_the_next_one(un
             "other-d-0-999999999-1",
         )
     )
-    for folder in (dead, reused, alive_, foreign):
+    for folder in (dead, reused, living, foreign):
         folder.mkdir()
     try:
         assert agents("print(1)\n").result() == "success"
 
-        assert [folder.exists() for folder in (dead, reused, alive_, foreign)] == [False, False, True, True]
+        assert [folder.exists() for folder in (dead, reused, living, foreign)] == [False, False, True, True]
     finally:
-        alive_.rmdir()
+        living.rmdir()
         foreign.rmdir()
 
 
