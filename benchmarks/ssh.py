@@ -81,7 +81,7 @@ class Bench:
         (torch / "torch/__init__.py").write_text("import time\ntime.sleep(1000)\n")
         (torch / "torch/version.py").write_text('__version__ = "0"\n')
         self.python = scratch / "python"
-        self.python.write_text(f'#!/bin/sh\nPYTHONPATH={torch} exec {sys.executable} -S "$@"\n')
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH={torch} exec {sys.executable} "$@"\n')
         self.python.chmod(0o755)
         self.work = scratch / "work"
         self.work.mkdir()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, NoReturn, Optional, Tuple
 
 if TYPE_CHECKING:
     import argparse
 
     from .job import Job
+    from .prefork import Forked
 
 _TIMES = ("DISTLAUNCH_TIMES_DISRUPTED", "DISTLAUNCH_TIMES_LOST")
 """How often the scheduler has started this node again: because it took it away, and because another one was lost."""
@@ -27,8 +28,7 @@ def main() -> None:
 
         host.main(sys.argv[2:])
         return
-    import argparse  # only here: with `dataclasses` it takes longer than all else that a fork server or a call needs
-    from dataclasses import replace
+    import argparse  # only here: a fork server or a call needs none
 
     parser = argparse.ArgumentParser(prog="agent.pyz", description="Starts the workers of one node of a distlaunch run.")
     parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
@@ -40,7 +40,6 @@ def main() -> None:
     args = parser.parse_args()
 
     from .job import Job
-    from .node import Node
 
     try:
         job = Job.read(args.spec)
@@ -51,16 +50,23 @@ def main() -> None:
     else:
         disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
         if disrupted + lost:
-            job = replace(job, attempt=disrupted + lost, why_again="preempted" if disrupted else "node")
+            job = job._replace(attempt=disrupted + lost, why_again="preempted" if disrupted else "node")
         rank, stream = args.node_rank, os.dup(1)
         if args.node_rank_from:
             rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))
     if not 0 <= rank < job.max_nodes:
         parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
-    os.dup2(2, 1)  # a stray print must not end up in the stream
     if args.unpack:
         _unpack(args.unpack, job.folder, parser)
-    sys.exit(Node(job, rank, stream).run())
+    run(job, rank, stream)
+
+
+def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None) -> NoReturn:
+    """Be the agent of that node, its stream on that descriptor, to the end; `forked`: with this fork server."""
+    from .node import Node
+
+    os.dup2(2, 1)  # a stray print must not end up in the stream
+    sys.exit(Node(job, rank, stream, forked).run())
 
 
 def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:

@@ -12,19 +12,20 @@ Cause = Dict[str, Any]
 TAIL_BYTES = 32 * 1024
 """How much of a worker's stderr is kept to find its traceback in."""
 
-_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|\bMemoryError\b|Cannot allocate memory|can't allocate memory|bad_alloc")
-_PEER_LOST = re.compile(
+# Compiled on first use: most agents end without a failure.
+_OUT_OF_MEMORY = r"OutOfMemoryError|\bMemoryError\b|Cannot allocate memory|can't allocate memory|bad_alloc"
+_PEER_LOST = (
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|Remote peer|remote process exited"
     r"|failed to recv, got 0 bytes|Connection was likely closed|Socket is not connected|Connection refused"
 )
-_FABRIC = re.compile(
+_FABRIC = (
     r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error|gloo|Gloo"
     r"|Timed out waiting|No route to host|Network is unreachable|Name or service not known|EADDRINUSE"
 )
-_RANK_PREFIX = re.compile(rb"^\[rank\d+\]: ", re.MULTILINE)
+_RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
 """torch's excepthook puts it before each line once a process group exists."""
 
-_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\n")
+_TRACEBACK = rb"Traceback \(most recent call last\):\n"
 
 
 def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, stderr_tail: bytes, oom_kills: int) -> Cause:
@@ -50,7 +51,7 @@ def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, s
         "signal": sig,
         "traceback": trace,
         "time": recorded.get("raised_at") or about["time"],
-        "secondary": bool(_PEER_LOST.search(text)) and not _OUT_OF_MEMORY.search(text),
+        "secondary": bool(re.search(_PEER_LOST, text)) and not re.search(_OUT_OF_MEMORY, text),
     }
 
 
@@ -77,17 +78,17 @@ def classify(text: str, sig: Optional[str], oom_kills: int) -> str:
     """The class by what was raised, or by the signal that ended the worker."""
     if sig == "SIGKILL":
         return "out_of_memory" if oom_kills else "node"
-    if _OUT_OF_MEMORY.search(text):
+    if re.search(_OUT_OF_MEMORY, text):
         return "out_of_memory"
     if sig == "SIGBUS":
         return "node"
-    return "fabric" if _FABRIC.search(text) or _PEER_LOST.search(text) else "user_code"
+    return "fabric" if re.search(_FABRIC, text) or re.search(_PEER_LOST, text) else "user_code"
 
 
 def last_traceback(tail: bytes) -> Optional[str]:
     """The last Python traceback in the end of a worker's stderr, with the chain of exceptions that led to it."""
-    tail = _RANK_PREFIX.sub(b"", tail)
-    starts = [match.start() for match in _TRACEBACK.finditer(tail)]
+    tail = re.sub(_RANK_PREFIX, b"", tail)
+    starts = [match.start() for match in re.finditer(_TRACEBACK, tail)]
     if not starts:
         return None
     begin = starts[-1]

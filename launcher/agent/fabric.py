@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from . import fabric_gpus, fabric_limits, fabric_nics, fabric_pci, fabric_rdma
 from .fabric_gpus import Gpu
@@ -18,8 +17,7 @@ from .fabric_tree import Tree, natural
 FULL_GIDS = 256
 
 
-@dataclass(frozen=True)
-class Fabric:
+class Fabric(NamedTuple):
     """One node's facts."""
 
     gpus: List[Gpu]
@@ -30,7 +28,7 @@ class Fabric:
     hcas: List[Hca]
     nics: List[Nic]
     limits: Limits
-    gateways: List[str] = field(default_factory=list)
+    gateways: Sequence[str] = ()
     """Interfaces through which a route with a gateway leads."""
 
     @property
@@ -45,7 +43,7 @@ class Fabric:
 
     def to_json(self) -> Dict[str, Any]:
         """Plain JSON, GPU to HCA distances included."""
-        return {**asdict(self), "nearest": self.nearest}
+        return {**_plain(self), "nearest": self.nearest}
 
 
 def read(tree: Tree, *, full: bool = False) -> Fabric:
@@ -60,6 +58,13 @@ def read(tree: Tree, *, full: bool = False) -> Fabric:
         limits=fabric_limits.limits(tree),
         gateways=_gateways(tree),
     )
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples, also in lists, as dicts by name."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _gateways(tree: Tree) -> List[str]:

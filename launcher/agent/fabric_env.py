@@ -12,8 +12,7 @@ import os
 import re
 import socket
 import sys
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import fabric_pci
 from .fabric import Fabric, read
@@ -28,8 +27,7 @@ _DYNAMIC_GID = (2, 21)
 _OFI_PLUGINS = ("/opt/amazon/ofi-nccl/lib", "/opt/aws-ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One variable as the workers get it."""
 
     name: str
@@ -40,27 +38,27 @@ class Variable:
     reason: str
 
 
-@dataclass
 class Choice:
     """What is set on this node, what deserves a warning, and what is still open until peers were tried."""
 
-    variables: List[Variable] = field(default_factory=list)
-    notes: List[str] = field(default_factory=list)
-    interfaces: Dict[str, str] = field(default_factory=dict)
-    """Candidate addresses, best first, each with its interface."""
+    def __init__(self, interfaces: Dict[str, str]) -> None:
+        self.variables: List[Variable] = []
+        self.notes: List[str] = []
+        self.interfaces = interfaces
+        """Candidate addresses, best first, each with its interface."""
 
-    nccl_default: List[str] = field(default_factory=list)
-    """Interfaces that NCCL would use for its sockets; empty where it is not used."""
+        self.nccl_default: List[str] = []
+        """Interfaces that NCCL would use for its sockets; empty where it is not used."""
 
-    gloo_default: str = ""
-    """The interface that gloo would take."""
+        self.gloo_default = ""
+        """The interface that gloo would take."""
 
-    ucx_default: List[str] = field(default_factory=list)
-    """Interfaces that UCX would use; empty where it has RDMA devices."""
+        self.ucx_default: List[str] = []
+        """Interfaces that UCX would use; empty where it has RDMA devices."""
 
     def to_json(self) -> Dict[str, Any]:
         """For the agent stream."""
-        return {**self.__dict__, "variables": [variable.__dict__ for variable in self.variables]}
+        return {**self.__dict__, "variables": [variable._asdict() for variable in self.variables]}
 
 
 def given(env: Mapping[str, str], job_env: Mapping[str, str], tree: Optional[Tree] = None) -> List[Variable]:

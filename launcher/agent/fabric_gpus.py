@@ -6,8 +6,7 @@ import csv
 import json
 import os
 import re
-from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import fabric_pci
 from .fabric_tree import Tree, natural
@@ -26,11 +25,10 @@ ROCM_SMI = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU; None and empty where nothing tells it."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # no tuple's method
     vendor: str
     model: str
     pci: str
@@ -40,18 +38,18 @@ class Gpu:
     memory_bytes: Optional[int] = None
     driver: str = ""
     mig: Optional[bool] = None
-    mig_devices: List[str] = field(default_factory=list)
+    mig_devices: Sequence[str] = ()
     ecc: Optional[bool] = None
     ecc_uncorrected: Optional[int] = None
     """Since the driver was loaded."""
 
-    xid: List[int] = field(default_factory=list)
+    xid: Sequence[int] = ()
     """NVIDIA's error numbers in the kernel's log, oldest first."""
 
     pcie: str = ""
     """`gen 4 of 5, x16 of 16`: what the link has, and could have."""
 
-    links: Dict[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = {}
     """To other GPUs by index, `NV18`, `XGMI`, or the PCI distance."""
 
 
@@ -134,8 +132,7 @@ def _from_nvidia_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:
         pci = pci_address(bus)
         memory_mib = _whole(memory)
         found.append(
-            replace(
-                by_pci.get(pci, Gpu(index=0, vendor="NVIDIA", model=name, pci=pci)),
+            by_pci.get(pci, Gpu(index=0, vendor="NVIDIA", model=name, pci=pci))._replace(
                 index=int(index),
                 model=name,
                 uuid=uuid,
@@ -304,8 +301,7 @@ def _from_rocm_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:
         card = cards[number]
         memory = card.get("vram total memory (b)", "")
         found.append(
-            replace(
-                gpu,
+            gpu._replace(
                 model=card.get("card series") or gpu.model,
                 uuid=card.get("unique id") or gpu.uuid,
                 memory_bytes=int(memory) if memory.isdigit() else gpu.memory_bytes,

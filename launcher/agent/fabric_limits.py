@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .fabric_tree import Tree
 
@@ -13,8 +12,7 @@ _CGROUP = "/sys/fs/cgroup"
 _HUGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """None: no limit, or not known where a file is missing."""
 
     memlock_bytes: Optional[int]

@@ -9,8 +9,7 @@ import re
 import socket
 import struct
 import sys
-from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import fabric_pci, net
 from .fabric_tree import Tree
@@ -33,8 +32,7 @@ USABLE = ("physical", "bond", "ipoib", "vlan", "bridge", "macvlan", "veth", "wir
 """Kinds that may lead to another node, likeliest first; `container`, `vpn`, `tunnel` and `loopback` come after them all."""
 
 
-@dataclass(frozen=True)
-class Nic:
+class Nic(NamedTuple):
     """One interface."""
 
     name: str
@@ -49,7 +47,7 @@ class Nic:
     master: str = ""
     """The bond or bridge that it belongs to."""
 
-    addresses: List[str] = field(default_factory=list)
+    addresses: Sequence[str] = ()
     """With prefix length, `10.0.0.1/24`; without link-local ones."""
 
     link_local: bool = False

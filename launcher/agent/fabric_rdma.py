@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
-from typing import List, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from . import fabric_pci
 from .fabric_tree import Tree
@@ -14,11 +13,10 @@ _IB = "/sys/class/infiniband"
 _ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
-@dataclass(frozen=True)
-class Gid:
+class Gid(NamedTuple):
     """One entry of a port's GID table."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # no tuple's method
     gid: str
     version: int
     """1: RoCE v1, which no router passes on; 2: RoCE v2; 0: InfiniBand."""
@@ -32,8 +30,7 @@ class Gid:
         return str(mapped) if mapped else None
 
 
-@dataclass(frozen=True)
-class Hca:
+class Hca(NamedTuple):
     """One port of an RDMA device."""
 
     name: str
@@ -52,7 +49,7 @@ class Hca:
     firmware: str = ""
     numa: Optional[int] = None
     place: str = ""
-    gids: List[Gid] = field(default_factory=list)
+    gids: Sequence[Gid] = ()
 
     @property
     def active(self) -> bool:

@@ -17,7 +17,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from typing import Callable, Dict, List, Optional, Set
 
 from . import ending, processes, worker
@@ -38,10 +37,12 @@ def _nothing(_signum: int, _frame: object) -> None:
 class ForkServer:
     """State of the server process; `serve` returns in the server never, and in each child with what it is to become."""
 
-    def __init__(self, agent: Channel, elastic_end: Channel, listen_fd: Optional[int]) -> None:
+    def __init__(self, agent: Channel, elastic_end: Channel) -> None:
         self.agent = agent
         self.elastic_end = elastic_end
-        self.listen_fd = listen_fd
+        self.listen_fd: Optional[int] = None
+        """Node 0's socket for the store, which torchelastic's agent takes over."""
+
         self.elastic: Optional[Channel] = None
         self.elastic_pid = 0
         self.workers: Dict[int, Message] = {}
@@ -70,9 +71,10 @@ class ForkServer:
     # -- before the first fork ----------------------------------------------------------------------------------------
 
     def _setup(self) -> Message:
-        setup, _ = self.agent.receive()
+        setup, fds = self.agent.receive()
         if setup is None:
             os._exit(0)
+        self.listen_fd = next(iter(fds), None)
         processes.become_subreaper()
         numbers = processes.PASSED_ON | {signal.SIGCHLD}
         self.original = {n: handler for n in numbers if (handler := signal.getsignal(n)) is not None}
@@ -97,6 +99,8 @@ class ForkServer:
             try:
                 importlib.import_module(name)
             except BaseException:  # noqa: BLE001 - whatever it is, it is told and ends the run
+                import traceback
+
                 self.agent.send({"failed": "import", "module": name, "traceback": traceback.format_exc()[-16_000:]})
                 os._exit(1)
         gc.enable()
@@ -114,6 +118,8 @@ class ForkServer:
         try:
             self.program.compile()
         except BaseException as error:  # noqa: BLE001 - as above
+            import traceback
+
             error.__traceback__ = None
             text = "".join(traceback.format_exception(type(error), error, None))
             self.agent.send({"failed": "script", "message": f"{type(error).__name__}: {error}", "traceback": text})
@@ -288,7 +294,7 @@ def _become(program: Program, python: str, archive: str, env: Dict[str, str], *,
     worker.reseed()
     worker.set_blas_threads(env)
     ending.prepare(env, collect=collect)
-    worker.set_title(program.argv(python))
+    processes.set_title(program.argv(python))
     worker.forget(__package__, archive)
     worker.run(program, python)
 
@@ -300,9 +306,12 @@ def _elastic_main(setup: Message, server: Channel, agent: Channel, listen_fd: Op
 
 
 def main(argv: List[str]) -> None:
-    """`--fork-server AGENT_FD ELASTIC_FD LISTEN_FD|-`, as the agent starts it."""
+    """`--fork-server AGENT_FD ELASTIC_FD`, as the agent starts it."""
+    serve(Channel.from_fd(int(argv[0])), Channel.from_fd(int(argv[1])))
+
+
+def serve(agent: Channel, elastic_end: Channel) -> None:
+    """Be a fork server, and in its children what they are to become."""
     ending.install()
-    agent_fd, elastic_fd, listen = int(argv[0]), int(argv[1]), argv[2]
-    listen_fd = None if listen == "-" else int(listen)
-    task = ForkServer(Channel.from_fd(agent_fd), Channel.from_fd(elastic_fd), listen_fd).serve()
+    task = ForkServer(agent, elastic_end).serve()
     task()

@@ -142,7 +142,7 @@ class GangBase(RendezvousHandler):
 
         known = {**os.environ, **{variable["name"]: variable["value"] for variable in self.fabric["variables"]}}
         chosen = fabric_env.settle(self.fabric, interfaces, known, why)
-        variables = [variable.__dict__ for variable in chosen] + self.fabric["variables"]
+        variables = [variable._asdict() for variable in chosen] + self.fabric["variables"]
         self.variables = {variable["name"]: variable["value"] for variable in variables if variable["source"] == "chosen"}
         self._tell("fabric", variables=variables, notes=self.fabric["notes"], interfaces=interfaces)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
-from . import host_checks, host_run, host_stream
+from . import host_checks, host_run, prefork
 
 ANSWER = "distlaunch-host-1 "
 Request = Dict[str, Any]
@@ -21,6 +21,8 @@ def main(argv: List[str]) -> None:
     """Run one call; whatever goes wrong is an answer, too: `{"problem": ...}`."""
     call, rest = argv[0], argv[1:]
     if call == "tail":
+        from . import host_stream
+
         answer({})
         host_stream.tail(rest[0], int(rest[1]), int(rest[2]), once="--once" in rest)
         return
@@ -28,13 +30,18 @@ def main(argv: List[str]) -> None:
         answer(host_run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
         return
     if call == "converse":
-        converse(json.loads(sys.stdin.buffer.readline()))
+        task = converse(json.loads(sys.stdin.buffer.readline()))
+        if task:
+            task()
         return
     sys.exit(f"agent.pyz host: no call {call!r}; tail, signal and converse are known")
 
 
-def converse(request: Request) -> None:
-    """Answer this request and those that follow on stdin; whatever goes wrong is an answer, too: `{"problem": ...}`."""
+def converse(request: Request) -> Optional[Callable[[], None]]:
+    """Answer this request and those that follow on stdin; whatever goes wrong is an answer, too: `{"problem": ...}`.
+
+    Returns what a forked child is to become, once the caller has left its frames: a worker ends as an interpreter does.
+    """
     calls = {
         "preflight": host_checks.preflight,
         "files": host_run.unpack,
@@ -42,6 +49,7 @@ def converse(request: Request) -> None:
         "reach": host_run.reach,
         "runs": host_run.runs,
     }
+    task: Optional[Callable[[], None]] = None
     while request:
         try:
             answer(calls[request["call"]](request))
@@ -50,7 +58,11 @@ def converse(request: Request) -> None:
             answer({"problem": f"{where}{error.strerror or error}"})
         except host_run.HostError as error:
             answer({"problem": str(error)})
+        except prefork.Child as child:
+            task = child.task
+            break
         request = json.loads(sys.stdin.buffer.readline() or b"null")
+    return task
 
 
 def answer(value: Request) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
-import shutil
 import socket
 import sys
 import time
@@ -26,6 +24,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     _probe(folder if os.path.isdir(folder) else base)
     snapshot = str(request.get("digest") or "")
+    disk = os.statvfs(base)
     return {
         "time": now,
         "hostname": socket.gethostname(),
@@ -36,7 +35,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "cpus": facts.cpus(),
         "dir": base,
         "folder": folder,
-        "free_bytes": shutil.disk_usage(base).free,
+        "free_bytes": disk.f_bavail * disk.f_frsize,
         "agent_path": os.path.join(base, "agents", request["agent"] + ".pyz"),
         "has_files": bool(snapshot) and os.path.isdir(os.path.join(base, "snapshots", snapshot)),
         "has_cwd": os.path.isdir(request["cwd"]) if request.get("cwd") else True,
@@ -108,7 +107,11 @@ def supervisor() -> str:
     """`systemd` where the user's own systemd outlives logins, else `session`: a session of our own."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     lingers = os.path.exists(os.path.join("/var/lib/systemd/linger", _user()))
-    return "systemd" if lingers and os.path.exists(f"{runtime}/systemd/private") and shutil.which("systemd-run") else "session"
+    if not lingers or not os.path.exists(f"{runtime}/systemd/private"):
+        return "session"
+    import shutil
+
+    return "systemd" if shutil.which("systemd-run") else "session"
 
 
 def _user() -> str:
@@ -127,6 +130,8 @@ def _ends_with_session() -> bool:
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:
         if "/session-" not in file.read():
             return False
+    import glob
+
     value = "no"
     places = ("/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf")
     more = sorted((path for place in places for path in glob.glob(f"{place}.d/*.conf")), key=os.path.basename)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tarfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
-from . import cgroup, host_checks, net
-from .processes import start_ticks
+from . import cgroup, host_checks, net, prefork, processes
 
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
@@ -45,6 +41,9 @@ class _Rest:
 
 def unpack(request: Request) -> Request:
     """The tar that follows the request on stdin, as the snapshot of that digest; the folder appears whole."""
+    import shutil
+    import tarfile
+
     base = os.path.expanduser(request["dir"])
     target = os.path.join(base, "snapshots", request["digest"])
     temporary = f"{target}.{os.getpid()}.new"
@@ -69,6 +68,8 @@ def unpack(request: Request) -> Request:
 
 def _forget_old(folder: str) -> None:
     """Remove snapshots that no run has used for two weeks."""
+    import shutil
+
     for entry in list(os.scandir(folder)):
         with contextlib.suppress(OSError):
             if time.time() - entry.stat().st_mtime > _OLD_S:
@@ -96,7 +97,7 @@ def start(request: Request) -> Request:
         job["master_addr"] = request["addr"]
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
-    identity = _spawn(request, own, job["cwd"], [os.path.abspath(sys.path[0]), "--spec", spec, "--node-rank", str(rank)])
+    identity = _spawn(request, own, job["cwd"], spec)
     identity.update(work=job["cwd"], reached=reached)
     _write(os.path.join(own, "started.json"), json.dumps(identity))
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
@@ -124,6 +125,8 @@ def _working_folder(request: Request) -> str:
     limit = time.monotonic() + _FILES_S
     while not os.path.isdir(work):
         if request["copies"]:
+            import shutil
+
             temporary = f"{work}.{os.getpid()}.new"
             shutil.copytree(snapshot, temporary, symlinks=True)
             os.rename(temporary, work)
@@ -137,40 +140,78 @@ def _working_folder(request: Request) -> str:
     return work
 
 
-def _spawn(request: Request, own: str, cwd: str, arguments: List[str]) -> Request:
+def _spawn(request: Request, own: str, cwd: str, spec: str) -> Request:
     """The agent in a session of its own, or in a scope of the user's systemd; neither ends with the login."""
     env = {**os.environ, **request["secrets"]}
-    argv = [request["python"], *arguments]
-    unit = f"distlaunch-{os.path.basename(request['folder'])}-{request['node_rank']}-{int(time.time())}"
-    scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
-    attempts = [[*scope, *argv], argv] if host_checks.supervisor() == "systemd" else [argv]
     env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    rank = int(request["node_rank"])
+    unit = f"distlaunch-{os.path.basename(request['folder'])}-{rank}-{int(time.time())}"
+    scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
     stream = os.path.join(own, "stream")
-    for chosen in attempts:
+    for under in [scope, []] if host_checks.supervisor() == "systemd" else [[]]:
         with open(stream, "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
             before = out.tell()
-            process = subprocess.Popen(
-                chosen, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-            )
-        ticks = start_ticks(process.pid)
-        limit = time.monotonic() + _FIRST_LINE_S
-        while os.stat(stream).st_size == before and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.005)
+            pid = os.fork()
+            if not pid:
+                _become_agent(under, spec, rank, cwd, env, out, err)
+        ticks, status = processes.start_ticks(pid), None
+        began = time.monotonic()
+        while os.stat(stream).st_size == before and status is None and time.monotonic() < began + _FIRST_LINE_S:
+            time.sleep(min(0.1, 0.005 + (time.monotonic() - began) / 10))
+            status = _status(pid)
         if os.stat(stream).st_size > before and ticks is not None:
-            process.returncode = 0  # found by its identity from now on
-            return {
-                "pid": process.pid,
-                "start_ticks": ticks,
-                "boot_id": host_checks.boot_id(),
-                "stream_from": before,
-                "under": chosen[0] == "systemd-run",
-            }
+            about = {"pid": pid, "start_ticks": ticks, "boot_id": host_checks.boot_id()}
+            return {**about, "stream_from": before, "under": bool(under)}
+    if status is None:
+        os.kill(pid, signal.SIGKILL)
+        raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()
-    if process.poll() is None:
-        process.kill()
-        raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
-    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else f'exit code {process.returncode}'}")
+    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else f'exit code {status}'}")
+
+
+def _status(pid: int) -> Optional[int]:
+    """The exit code of a child that has ended."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _become_agent(
+    under: List[str], spec: str, rank: int, cwd: str, env: Mapping[str, str], out: BinaryIO, err: BinaryIO
+) -> NoReturn:
+    """In the child: the agent, `under` a program that starts it, or in this very Python, which has imported half of it."""
+    code = 1
+    try:
+        os.setsid()
+        with open(os.devnull, "rb") as null:
+            for file, fd in ((null, 0), (out, 1), (err, 2)):
+                os.dup2(file.fileno(), fd)
+        out.close()
+        err.close()
+        os.chdir(cwd)
+        arguments = [os.path.abspath(sys.path[0]), "--spec", spec, "--node-rank", str(rank)]
+        if under:
+            os.execvpe(under[0], [*under, sys.executable, *arguments], env)
+        from . import __main__
+        from .job import Job
+
+        job = Job.read(spec)
+        changed = [name for name, value in env.items() if os.environ.get(name) != value]
+        os.environ.update(env)
+        sys.argv[:] = arguments
+        forked = prefork.fork([*changed, *job.env], job.command)
+        processes.set_title([sys.executable, *arguments])
+        __main__.run(job, rank, os.dup(1), forked)
+    except prefork.Child:
+        raise
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:  # noqa: BLE001 - nobody above may take this child for the login's Python
+        import traceback
+
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _told(endpoint: str, own: str, identity: Request) -> Request:

@@ -10,8 +10,7 @@ import signal
 import socket
 import sys
 import time
-import traceback
-from typing import Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from . import cause, facts, processes
 from .channel import Message
@@ -23,6 +22,9 @@ from .server import ServerProcess
 from .stops import Stops
 from .verdict import EXIT_CODES, Blame, Worker
 
+if TYPE_CHECKING:
+    from .prefork import Forked
+
 _HEARTBEAT_S = 10.0
 _FAREWELL_S = 6.0
 
@@ -30,7 +32,8 @@ _FAREWELL_S = 6.0
 class Node:
     """One node's agent, from the first event to the last."""
 
-    def __init__(self, job: Job, node_rank: int, stream_fd: int) -> None:
+    def __init__(self, job: Job, node_rank: int, stream_fd: int, forked: Optional[Forked] = None) -> None:
+        """`forked`: the fork server, where it is there already."""
         self.job = job
         self.node_rank = node_rank
         self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
@@ -41,7 +44,7 @@ class Node:
         self.stops = Stops(job, self.folder)
         self._forget_last_attempt()
         self.blame = Blame(self.host, node_rank, self.folder)
-        self.server = ServerProcess(job, node_rank)
+        self.server = ServerProcess(job, node_rank, forked)
         self.joining = Joining(job, node_rank, self.host, self.folder, self.out)
         self.workers: Dict[int, Worker] = {}
         self.pipes: Dict[int, Pipe] = {}
@@ -85,6 +88,8 @@ class Node:
             print(f"distlaunch agent: the agent stream cannot be written: {error.strerror}", file=sys.stderr)
             return os.EX_IOERR
         except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
+            import traceback
+
             traceback.print_exc()
             self._fail(f"{type(error).__name__}: {error}", trace=traceback.format_exc())
             self._end_processes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from typing import Iterable, Optional
 
@@ -20,6 +19,8 @@ def _candidates() -> Iterable[int]:
             low, high = map(int, file.read().split())
     except (OSError, ValueError):
         low, high = _FALLBACK_EPHEMERAL, 60_999
+    import random  # brings hashlib; only node 0 needs it
+
     ports = [*range(_FIRST, low), *range(high + 1, 65_536)] or list(range(_FIRST, 65_536))
     return random.sample(ports, min(len(ports), 200))
 

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from typing import Collection, List, Optional, Set
+from typing import Collection, List, Optional, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -30,6 +30,30 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def set_title(argv: List[str]) -> None:
+    """Show `argv` in ps and /proc/self/cmdline: written over this process's own arguments, where they are at least as long."""
+    start, room = _title_area()
+    title = b"\0".join(os.fsencode(arg) for arg in argv) + b"\0"
+    if len(title) <= room:
+        ctypes.memmove(start, title.ljust(room, b"\0"), room)
+
+
+def title_bytes() -> int:
+    """The longest title, with its separators, that there is room for."""
+    return _title_area()[1]
+
+
+def _title_area() -> Tuple[int, int]:
+    """Where in memory this process's arguments are, and how many bytes there are."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start, arg_end of proc_pid_stat(5)
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+    return (start, end - start) if start > 0 else (0, 0)
 
 
 def start_ticks(pid: int) -> Optional[int]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
 from . import cgroup, processes
 from .channel import Channel, Message
 from .endpoint import Endpoint
 from .job import Job
+
+if TYPE_CHECKING:
+    from .prefork import Forked, Process
 
 _END_S = 12.0
 
@@ -18,33 +21,41 @@ _END_S = 12.0
 class ServerProcess:
     """The process below the agent; `start` is to be called once, `end` always."""
 
-    def __init__(self, job: Job, node_rank: int) -> None:
+    def __init__(self, job: Job, node_rank: int, forked: Optional[Forked] = None) -> None:
+        """`forked`: the process is there already."""
         self.job = job
         me = os.getpid()  # with its start time: a name that no other agent on this host ever has
         self.cgroup = cgroup.create(f"distlaunch-{job.run}-{node_rank}-{me}-{processes.start_ticks(me)}")
-        self.channel, self._server_end = Channel.pair()
-        self.elastic, self._elastic_end = Channel.pair()
-        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._process: Union[subprocess.Popen[bytes], Process, None] = None
+        if forked:
+            self._process, self.channel, self.elastic = forked
+        else:
+            self.channel, self._server_end = Channel.pair()
+            self.elastic, self._elastic_end = Channel.pair()
 
     def start(self, env: Dict[str, str], about: Message, endpoint: Endpoint) -> None:
         """Start it with the workers' environment; node 0's listening socket goes with it."""
-        fds = [self._server_end.fileno(), self._elastic_end.fileno(), *endpoint.fds()]
-        title_bytes = sum(len(os.fsencode(arg)) + 1 for arg in self.job.command)
-        archive = os.path.abspath(sys.argv[0])
-        argv = [sys.executable, "-u", archive, "--fork-server", *map(str, fds), *([] if endpoint.fds() else ["-"])]
-        self._process = subprocess.Popen(
-            [*argv, "-" * title_bytes],  # room for the workers' own command line
-            env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
-        )  # fmt: skip
+        process = self._process = self._process or self._spawn(env)
         if self.cgroup is not None:
-            cgroup.add(self.cgroup, self._process.pid)
-        self._server_end.close()
-        self._elastic_end.close()
-        endpoint.handed_over()
+            cgroup.add(self.cgroup, process.pid)
         # torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
         # end, which aborts one gloo run in four at exit (pytorch/pytorch#190489); imported first, it does not.
         preload = ["torch", "torch.distributed", "torch.distributed.nn"]
-        self.channel.send({"job": dict(self.job.__dict__), "env": env, "preload": preload, **about})
+        self.channel.send({"job": self.job._asdict(), "env": env, "preload": preload, **about}, endpoint.fds())
+        endpoint.handed_over()
+
+    def _spawn(self, env: Dict[str, str]) -> subprocess.Popen[bytes]:
+        fds = [self._server_end.fileno(), self._elastic_end.fileno()]
+        title_bytes = sum(len(os.fsencode(arg)) + 1 for arg in self.job.command)
+        archive = os.path.abspath(sys.argv[0])
+        process = subprocess.Popen(
+            # room for the workers' own command line
+            [sys.executable, "-u", archive, "--fork-server", *map(str, fds), "-" * title_bytes],
+            env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
+        )  # fmt: skip
+        self._server_end.close()
+        self._elastic_end.close()
+        return process
 
     def signal(self, number: int, *, mark: bool = True) -> None:
         """Signal every worker; `mark`: those that end now were ended by us."""

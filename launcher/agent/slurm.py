@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import replace
 from typing import Dict, List, Mapping, Tuple
 
 from .job import Job
@@ -103,21 +102,21 @@ def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
     rank, hosts = place(env)
     restarts = int(env.get("SLURM_RESTART_COUNT") or 0)
     session = ".".join([env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""), str(restarts)])
-    job = replace(job, max_nodes=len(hosts), min_nodes=min(job.min_nodes, len(hosts)))
-    job = replace(job, session=session, attempt=job.attempt + restarts)
+    job = job._replace(max_nodes=len(hosts), min_nodes=min(job.min_nodes, len(hosts)))
+    job = job._replace(session=session, attempt=job.attempt + restarts)
     if job.array:
         folder = os.path.join(job.folder, "tasks", env["SLURM_ARRAY_TASK_ID"])
-        job = replace(job, folder=folder, rendezvous={"file": os.path.join(folder, "rendezvous.json")})
+        job = job._replace(folder=folder, rendezvous={"file": os.path.join(folder, "rendezvous.json")})
     gpus, cpus = env.get("SLURM_GPUS_ON_NODE", ""), env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE", "")
     if job.workers == "auto" and gpus.isdigit() and int(gpus):
-        job = replace(job, workers=int(gpus))
+        job = job._replace(workers=int(gpus))
     if cpus.isdigit():
-        job = replace(job, cpus=int(cpus))
+        job = job._replace(cpus=int(cpus))
     kill, grace = (env.get(f"DISTLAUNCH_SLURM_{name}", "") for name in ("KILL_WAIT", "GRACE_TIME"))
     if kill.isdigit():
-        job = replace(job, kill_wait_s=float(kill) + float(grace if grace.isdigit() else 0))
+        job = job._replace(kill_wait_s=float(kill) + float(grace if grace.isdigit() else 0))
     if job.attempt:
-        job = replace(job, why_again=_last_result(os.path.join(job.folder, "nodes", str(rank), "stream")))
+        job = job._replace(why_again=_last_result(os.path.join(job.folder, "nodes", str(rank), "stream")))
     return job, rank
 
 

@@ -15,11 +15,10 @@ import runpy
 import signal
 import sys
 import time
-import traceback
 import types
 from importlib.machinery import SourceFileLoader
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, NoReturn, Optional
+from typing import Any, Dict, Mapping, NoReturn, Optional
 
 from . import ending
 from .program import Program
@@ -75,19 +74,6 @@ def set_blas_threads(env: Mapping[str, str]) -> None:
             if hasattr(library, name):
                 getattr(library, name)(count)
                 break
-
-
-def set_title(argv: List[str]) -> None:
-    """Show `argv` in ps and /proc/self/cmdline: written over the server's own arguments, which are at least as long."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        start, end = int(fields[45]), int(fields[46])  # arg_start, arg_end of proc_pid_stat(5)
-    except (OSError, IndexError, ValueError):
-        return
-    title = b"\0".join(os.fsencode(arg) for arg in argv) + b"\0"
-    if start > 0 and len(title) <= end - start:
-        ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
 
 
 def new_main(program: Program) -> types.ModuleType:
@@ -156,6 +142,8 @@ def record_failure(path: Optional[str], error: BaseException) -> None:
     """Write torchelastic's error file, as @record would, and the time to more than its whole seconds."""
     if not path:
         return
+    import traceback  # torch has imported it
+
     now = time.time()
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}

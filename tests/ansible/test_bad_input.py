@@ -54,7 +54,7 @@ def test_an_inventory_that_is_none(rack: Rack, inventory: str, words: str) -> No
 def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once(rack: Rack) -> None:
     n1, n2 = (host.address for host in rack.ssh.hosts[:2])
     ancient = rack.write(
-        "old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv[1])" "$2"\n'
+        "old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv[1])" "$3"\n'
     )
     ancient.chmod(0o755)
     torch = f"distlaunch_python={sys.executable}"

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.agent.harness import SCRIPTS
+from tests.agent.test_census import ARGS, PER_RUN, differences, read
 from tests.ansible.conftest import make
 from tests.testbed import fixtures, wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.ansible.conftest import Rack
     from tests.conftest import Cli
 
@@ -242,3 +246,40 @@ def test_what_is_rendered_is_what_runs_and_an_admin_can_run_it_by_hand(rack: Rac
     wait_until("the end", lambda: '"done"' in (run / "nodes/1/stream").read_text(), limit_s=60)
     assert re.search(r"changed=0", playbook("stop"))
     assert "n1" in playbook("preflight")
+
+
+WHO = 'import os\nprint("server:", open(f"/proc/{os.getppid()}/cmdline").read().rstrip("\\0").replace("\\0", " "))\n'
+
+
+def test_a_worker_cannot_tell_that_its_fork_server_came_out_of_the_logins_python(rack: Rack, tmp_path: Path) -> None:
+    """All that a script sees of its process, against a worker that was started by itself."""
+    seen = {}
+    for start in ("fork", "spawn"):
+        env = ("--env", f"CENSUS_OUT={tmp_path / start}")
+        done = rack("--nodes", "1", "--nproc-per-node", "2", "--start", start, *env, "census.py", *ARGS, cwd=SCRIPTS)
+        assert done.exit_code == 0, done.stderr
+        seen[start] = read(tmp_path / start, 2)
+
+    for forked, spawned in zip(seen["fork"], seen["spawn"], strict=True):
+        found = differences(spawned, forked)
+        more = {"/env/DISTLAUNCH_RUN_ID", "/env/DISTLAUNCH_DEADLINE_FILE", "/cwd", "/path", "/main/file", "/main/loader_path"}
+        own = {f"/env/{name}" for name in PER_RUN} | {"/seeds", "/authkey"} | more
+        assert {key: value for key, value in found.items() if key not in own} == {}
+        assert [path.replace(forked["cwd"], "") for path in forked["path"]] == [
+            path.replace(spawned["cwd"], "") for path in spawned["path"]
+        ]
+
+
+def test_where_a_new_fork_server_might_differ_it_is_a_new_one(rack: Rack) -> None:
+    rack.write("who.py", WHO)
+
+    def server(*args: str) -> str:
+        done = rack("--nodes", "1", *args, "--log-ranks", "all", "who.py")
+        assert done.exit_code == 0, done.stderr
+        return done.stdout.partition("server: ")[2].strip()
+
+    wrapper = rack.cli.write("python-with-options", f'#!/bin/sh\nexec {sys.executable} -X utf8 "$@"\n')
+    wrapper.chmod(0o755)
+    assert server().endswith("--fork-server")
+    assert re.search(r"--fork-server \d+ \d+ -+$", server("--env", "PYTHONHASHSEED=7"))
+    assert re.search(r"--fork-server \d+ \d+ -+$", server("--python", str(wrapper)))

@@ -64,6 +64,8 @@ def settle(host: Host, folder: Path) -> None:
     place("/etc/passwd", Path("/etc/passwd").read_text() + f"alice:x:{UID}:{UID}::{HOME}:/bin/bash\n")
     (own_disk("/home") / "alice").mkdir()
     (host.path(Path(HOME)) / ".bashrc").write_text(LOGIN)
+    for name in ("base64.py", "selectors.py", "torch.py"):
+        (host.path(Path(HOME)) / name).write_text("raise SystemExit('this is alice's own')\n")
     (own_disk("/var/lib/systemd/linger") / "alice").touch()
     (own_disk("/run/user") / str(UID)).mkdir()
     (own_disk("/run/systemd") / "system").mkdir()  # by which a user's systemd knows that systemd has started the machine

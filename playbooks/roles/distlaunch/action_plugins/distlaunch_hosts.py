@@ -123,7 +123,6 @@ class ActionModule(ActionBase):
                 host,
                 {
                     "call": "start",
-                    "python": self._own[host]["python"],
                     "folder": facts[host]["folder"],
                     "copies": host in choice["copying"],
                     "node_rank": choice["ranks"][host],

@@ -28,9 +28,8 @@ _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection 
 """What ssh says where a server refuses connections because too many begin at once (MaxStartups)."""
 
 # Read by any Python since 2.7, so that one that is too old can say so. The agent is asked for where it is not there yet, by one
-# of the hosts that share a disk. It is unpacked, so that what is compiled on first use is kept; it is seen once it can answer.
+# of the hosts that share a disk. It is unpacked, its byte-code to where Python looks for it; it is seen once it can answer.
 _BOOT = f"""
-import sys
 def say(answer):
     sys.stdout.write("\\n{ANSWER}" + json.dumps(answer) + "\\n")
     sys.stdout.flush()
@@ -58,12 +57,15 @@ try:
             time.sleep(0.02)
             mine = time.time() - began > {_INSTALL_S}
     if mine:
-        import io, shutil, zipfile
+        import importlib.util, io, shutil, zipfile
         say({{"lacks": "agent"}})
         size = json.loads(sys.stdin.buffer.readline())["bytes"]
         own = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
         try:
             zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size))).extractall(own)
+            code = os.path.join(own, "distlaunch_agent")
+            for name in [name for name in os.listdir(code) if name.endswith(".pyc")]:
+                os.renames(os.path.join(code, name), importlib.util.cache_from_source(os.path.join(code, name[:-1])))
             sys.path.insert(0, own)
             from distlaunch_agent import host
             os.rename(own, path)
@@ -84,8 +86,14 @@ try:
 except OSError as error:
     say({{"problem": "%s: %s" % (error.filename or folder, error.strerror or error)}})
     sys.exit(0)
-host.converse(request)
+task = host.converse(request)
+if task:
+    task()
 """
+
+
+# Where a login has no locale, Python sets this one for its children (PEP 538); with it, it is like one of them.
+_LOCALE = '[ "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8; '
 
 
 class Session:
@@ -124,10 +132,12 @@ class Session:
 
     def _open(self):
         code = base64.b64encode(_BOOT.encode()).decode()
-        argv = [self.python, "-c", f"import base64;exec(base64.b64decode('{code}').decode())"]
+        # Without the working folder, where a user may have files of any name; -u as agent/prefork.py needs it.
+        start = "import sys;sys.path[:]=filter(None,sys.path);import base64"
+        argv = [self.python, "-u", "-c", f"{start};exec(base64.b64decode('{code}').decode())"]
         # A python that is a path with blanks, or begins with a tilde.
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
-        command = f"/bin/sh -c {shlex.quote('exec ' + ' '.join(words))}"
+        command = f"/bin/sh -c {shlex.quote(_LOCALE + 'exec ' + ' '.join(words))}"
         options = ("-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no")
         try:
             self._process = subprocess.Popen(

@@ -1,0 +1,98 @@
+"""A fork server out of the Python that a login has started, which need not start and import what is there already.
+
+Only where no script could tell it from one that was started anew: the same options, and no variable for its own environment
+that a process reads when it starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from subprocess import TimeoutExpired
+from typing import Callable, Iterable, NamedTuple, Optional, Sequence
+
+from . import processes
+from .channel import Channel
+
+OPTIONS = ["-u", "-c"]
+"""How the login has to start Python: a fork server has -u."""
+
+_READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
+"""Variables, by their beginnings, that the interpreter, the loader and the C library read once."""
+
+
+class Child(BaseException):
+    """Carries what the forked child is to become to the interpreter's top level: a worker ends as an interpreter does."""
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        super().__init__()
+        self.task = task
+
+
+class Process:
+    """As much of `subprocess.Popen` as a fork server needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: Optional[int] = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._ended() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: Optional[float] = None) -> int:
+        """Its exit code; raises `TimeoutExpired` after so many seconds."""
+        began = time.monotonic()
+        while self._ended(0 if timeout is None else os.WNOHANG) is None:
+            if timeout is not None and time.monotonic() - began > timeout:
+                raise TimeoutExpired("fork server", timeout)
+            time.sleep(0.005)
+        assert self._code is not None
+        return self._code
+
+    def _ended(self, flags: int = os.WNOHANG) -> Optional[int]:
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:  # somebody else was told
+                self._code = 0
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+class Forked(NamedTuple):
+    """A fork server that waits for its job, and the agent's ends of the channels to it."""
+
+    process: Process
+    channel: Channel
+    elastic: Channel
+
+
+def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
+    """A fork server for workers of that command, which get these variables; None where it might be told from a new one.
+
+    Raises `Child` in the child.
+    """
+    alike = getattr(sys, "orig_argv", [])[1:3] == OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
+    room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
+    if not alike or not room or atexit._ncallbacks() or len(os.listdir("/proc/self/task")) != 1:
+        return None
+    (channel, server_end), (elastic, elastic_end) = Channel.pair(), Channel.pair()
+    pid = os.fork()
+    if pid:
+        server_end.close()
+        elastic_end.close()
+        return Forked(Process(pid), channel, elastic)
+    channel.close()
+    elastic.close()
+    os.setsid()
+    os.dup2(2, 1)
+    processes.set_title([*sys.orig_argv[:2], sys.path[0], "--fork-server"])
+    from . import forkserver
+
+    raise Child(lambda: forkserver.serve(server_end, elastic_end))
