@@ -32,6 +32,7 @@ class Trainer:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        model.keep_freed_memory(world.device)
         self.config = world.together(lambda: flags.parse(sys.argv[1:], world.world_size))
         world.together(lambda: data.index_share(self.config, world.rank, world.world_size))
         self.data, self.net = world.together(self.prepare)

@@ -2,10 +2,12 @@
 
 `recipe` is torchvision's references/classification/train.py: SGD with momentum, float32, DDP as it comes, its metrics after each
 step. `bare` is what our trainer does without all that is around it: channels_last, DDP with bucket views, bf16 where it is told.
+`ceiling` is no training: how fast one could be whose arithmetic all ran like a product of large float32 matrices.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 
@@ -13,13 +15,33 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model
+
+
+def ceiling(model: str, side: int) -> float:
+    """Images per second of one rank whose every multiplication and addition ran as fast as those of a 2048 x 2048 product."""
+    with FlopCounterMode(display=False) as counter:
+        get_model(model, num_classes=10)(torch.randn(2, 3, side, side)).sum().backward()
+    left, right, times = torch.randn(2048, 2048), torch.randn(2048, 2048), []
+    for _ in range(20):
+        begin_s = time.perf_counter()
+        torch.mm(left, right)
+        times.append(time.perf_counter() - begin_s)
+    return float(2 * 2048**3 / statistics.median(times) / (counter.get_total_flops() / 2))
 
 
 def main(kind: str, model: str, precision: str, sizes: list[int]) -> None:
     """Train; rank 0 prints images per second, the median of the steps, and the losses."""
     batch, side, steps = sizes
     dist.init_process_group("gloo")
+    if kind == "ceiling":
+        both = torch.tensor(ceiling(model, side))
+        dist.all_reduce(both)
+        if dist.get_rank() == 0:
+            print(f"images/s {float(both):.3f}")
+        dist.destroy_process_group()
+        return
     torch.manual_seed(0)
     fast, memory_format = kind == "bare", torch.channels_last if kind == "bare" else torch.contiguous_format
     net = DistributedDataParallel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import importlib
 import importlib.util
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainer.config import Config
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
 class SmallNet(nn.Module):
@@ -143,6 +147,18 @@ def memory_format(config: Config) -> torch.memory_format:
     fits = config.image_shape[0] == 3 and config.sync != "fsdp"
     wanted = config.channels_last == "on" or (config.channels_last == "auto" and fits)
     return torch.channels_last if wanted else torch.contiguous_format
+
+
+def keep_freed_memory(device: torch.device) -> None:
+    """On a CPU, have the C library keep what a step frees for the next one; the process then keeps the most that it ever had.
+
+    Otherwise glibc gives each large tensor back to the kernel, and every step takes a page fault per 4 KiB of its activations
+    (mallopt(3)): 70,000 for ResNet-18 on 16 images of 224, 6 % of the step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if device.type == "cpu" and mallopt:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def _options(name: str, side: int) -> dict[str, Any]:
