@@ -92,7 +92,7 @@ def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
     elastic.close()
     os.setsid()
     os.dup2(2, 1)
-    processes.set_title([*sys.orig_argv[:2], sys.path[0], "--fork-server"])
+    processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
     from . import forkserver
 
     raise Child(lambda: forkserver.serve(server_end, elastic_end))
