@@ -17,7 +17,7 @@ from typing import Callable, Iterable, NamedTuple, Optional, Sequence
 from . import processes
 from .channel import Channel
 
-OPTIONS = ["-u", "-c"]
+_OPTIONS = ["-u", "-c"]
 """How the login has to start Python: a fork server has -u."""
 
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
@@ -78,7 +78,9 @@ def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
 
     Raises `Child` in the child.
     """
-    alike = getattr(sys, "orig_argv", [])[1:3] == OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
+    options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
+    alike = options == _OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
+    alike = alike and not sys.flags.utf8_mode  # on in a login without a locale, and off in what Python starts from there
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or atexit._ncallbacks() or len(os.listdir("/proc/self/task")) != 1:
         return None
