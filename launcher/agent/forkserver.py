@@ -72,7 +72,7 @@ class ForkServer:
 
     def _setup(self) -> Message:
         setup, fds = self.agent.receive()
-        if setup is None:
+        if setup is None or "quit" in setup:  # the agent has ended, or failed before it could begin
             os._exit(0)
         self.listen_fd = next(iter(fds), None)
         processes.become_subreaper()

@@ -1,0 +1,64 @@
+"""The fork server that comes out of a Python that is there already: when there is one, and that it ends with its agent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import atexit, os, sys, threading
+from launcher.agent import prefork
+"""
+PLAIN = "prefork.fork(['OMP_NUM_THREADS', 'DISTLAUNCH_RUN_ID'], ['train.py', '--lr', '1'])"
+CASES = {
+    "plain": ("", PLAIN, True),
+    "a variable that Python reads": ("", "prefork.fork(['PYTHONHASHSEED'], ['train.py'])", False),
+    "a library path": ("", "prefork.fork(['LD_LIBRARY_PATH'], ['train.py'])", False),
+    "an exit hook": ("atexit.register(print, end='')", PLAIN, False),
+    "a thread": ("threading.Thread(target=threading.Event().wait, args=(1,)).start()", PLAIN, False),
+    "no room for the command in ps": ("", "prefork.fork([], ['train.py', 'x' * 10_000])", False),
+}
+
+
+def run(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-u", *options, "-c", BEGIN + code]
+    return subprocess.run(argv, timeout=60, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def expect(asked: str) -> str:
+    return f"found = {asked}\nprint(found is not None)\nif found: found.process.kill()\n"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_where_a_script_could_not_tell(case: str) -> None:
+    before, asked, there = CASES[case]
+
+    done = run(f"{before}\n{expect(asked)}")
+
+    assert (done.stdout, done.stderr) == (f"{there}\n", "")
+
+
+def test_not_out_of_a_python_with_options_of_its_own() -> None:
+    assert run(expect(PLAIN), "-X", "utf8").stdout == "False\n"
+
+
+@pytest.mark.parametrize("word", ["found.channel.send({'quit': True})", "found.channel.close()", "found.process.kill()"])
+def test_it_ends_with_an_agent_that_has_never_begun(word: str) -> None:
+    """Its exit code, and that nobody else hears of its end."""
+    done = run(f"""
+try:
+    found = {PLAIN}
+except prefork.Child as child:
+    task = child.task
+else:
+    {word}
+    print(found.process.wait(20), found.process.wait(20))
+    task = None
+if task:
+    task()
+""")
+
+    code = -9 if "kill" in word else 0
+    assert (done.stdout, done.stderr) == (f"{code} {code}\n", "")
