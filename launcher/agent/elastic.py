@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 
 from .channel import Channel, Message
-from .gang import Gang, StopRequestedError, connect
+from .gang import Gang, StopRequestedError, connect, node_0_is_there
 from .job import Job
 from .joining import NOT_NEEDED
 from .watch import Word
@@ -284,6 +284,8 @@ def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional
     job, node_rank, host = Job(**setup["job"]), setup["node_rank"], setup["host"]
     place = agent.answer()
     addr, port = place["endpoint"]
+    if node_rank > 0 and not node_0_is_there(job, addr, port):
+        raise RendezvousClosedError if job.elastic else RendezvousError("the agent of node 0 is gone")
     store = _present_store(
         job, node_rank, host, agent, lambda: connect(addr, port, listen_fd=listen_fd, timeout_s=job.rdzv_timeout_s)
     )
@@ -326,7 +328,7 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         result = _by_peer(error.word)
     except RendezvousClosedError:
         agent.event("warning", message=NOT_NEEDED)
-        word = gang.ended()
+        word = gang.ended() if gang is not None else None
         result = _by_peer(word) if word else {"result": "success"}
     except RendezvousError as error:
         word = gang.lost() if gang is not None and isinstance(error, RendezvousConnectionError) else None

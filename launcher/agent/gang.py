@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -21,7 +22,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from . import ports
+from . import net, ports
 from .job import Job
 from .watch import Watch, Word
 
@@ -31,10 +32,23 @@ _POLL_S = 0.005
 _POLL_MAX_S = 0.1
 _FAREWELL_S = 3.0
 _LOST_S = 2.0
+_SEE_S = 5.0
 
 
 class StopRequestedError(Exception):
     """The agent wants this process to stop waiting: the run is being stopped."""
+
+
+def node_0_is_there(job: Job, addr: str, port: int) -> bool:
+    """Whether its agent runs: where its address was given, it listens from before the others start to its own end."""
+    try:
+        if net.is_address(str(job.rendezvous.get("addr"))):
+            socket.create_connection((addr, port), timeout=_SEE_S).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass  # the store's own attempts take longer, and say what is wrong
+    return True
 
 
 def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float) -> TCPStore:

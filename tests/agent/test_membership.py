@@ -8,7 +8,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent import host_run
+from launcher.agent import host_run, ports
+from tests.agent.harness import gone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,6 +118,36 @@ def test_an_elastic_run_ends_with_node_0_and_says_so(agents: Runner) -> None:
     assert [fields["result"] for fields in run.of("done")] == ["failed"]
     assert run.cause()["message"] == "the agent of node 0 is gone"
     assert run.cause()["node"] == 0
+
+
+def at_an_address() -> dict[str, Any]:
+    """Node 0 is where it is over SSH: at an address and a port that all are given."""
+    with ports.reserve() as sock:
+        return {"rendezvous": {"addr": "127.0.0.1", "port": ports.port_of(sock)}}
+
+
+def test_over_ssh_too_a_node_that_comes_when_all_is_over_is_not_needed(agents: Runner) -> None:
+    run = agents.start(QUICK, nodes="2:3", request={**SOON, **at_an_address()})
+    come_late(run, 2)
+    run.until(lambda: len(run.of("done")) == 2)
+    go_on(run, 2)
+
+    run.wait()
+
+    assert run.result() == "success"
+    assert set(by_node(run, "rendezvous")) == {0, 1}
+
+
+def test_over_ssh_nobody_waits_for_a_node_0_that_has_ended(agents: Runner) -> None:
+    run = agents.start(QUICK, nodes="2", request=at_an_address())
+    come_late(run, 1)
+    os.kill(run.agent_pid(0), signal.SIGKILL)
+    assert gone(run.agent_pid(0))
+    go_on(run, 1)
+
+    run.wait()
+
+    assert [fields["cause"]["message"] for fields in run.of("done")] == ["the agent of node 0 is gone"]
 
 
 def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
