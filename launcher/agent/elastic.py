@@ -332,12 +332,13 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         result = _by_peer(word) if word else {"result": "success"}
     except RendezvousError as error:
         word = gang.lost() if gang is not None and isinstance(error, RendezvousConnectionError) else None
-        result = _by_peer(word) if word else {"result": "failed", "error": str(error), "class": "node"}
+        result = _by_peer(word) if word else {"result": "failed", "error": str(error), "class": "node", "secondary": True}
     except Exception as error:  # noqa: BLE001 - torch raises RuntimeError for all of its network errors
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
-        result = {"result": "failed", "error": message, "class": "fabric"}
-    agent.send(result)
+        lost = isinstance(error, RuntimeError)  # the store's, which another node's end may have taken away
+        result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost}
+    agent.send({**result, "time": time.time()})
     if gang is not None:
         gang.farewell()
     sys.stderr.flush()

@@ -378,7 +378,7 @@ class Node:
     def _verdict(self) -> Tuple[str, Optional[cause.Cause]]:
         if self.failed is None and self.stops.reason is not None:
             return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
-        said = self.result or {"result": "failed", "error": "torchelastic's agent ended without a result"}
+        said = self.result or {"result": "failed", "error": "torchelastic's agent ended without a result", "secondary": True}
         result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self.first_cause or self._cause())
         if why is not None and self.job.replaces_lost and self.joining.met and self.job.max_nodes > 1:
             lost = said.get("word", {}).get("kind") == "lost"

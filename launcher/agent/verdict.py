@@ -69,7 +69,8 @@ class Blame:
             told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **when)
             return "failed", cause.first([told, own]) if own else told
         if "error" in result:
-            return "failed", self.of_node(result["error"], result.get("class", "node"), secondary=True)
+            more = {name: result[name] for name in ("secondary", "time") if name in result}
+            return "failed", self.of_node(result["error"], result.get("class", "node"), **more)
         return "failed", own or self.of_node("a worker ended, and left no trace of why")
 
     def of_stop(self, reason: str, time_limit_s: Optional[float]) -> cause.Cause:

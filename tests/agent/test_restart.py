@@ -94,11 +94,15 @@ def test_a_port_that_somebody_took_meanwhile_costs_no_restart(agents: Runner) ->
 def test_the_given_port_is_used_and_a_taken_one_is_named(agents: Runner) -> None:
     with ports.reserve() as held:
         port = ports.port_of(held)
-        taken = agents("print('never')\n", master_port=port)
+        taken = agents("print('never')\n", nodes="2", master_port=port)
     free = agents("import os\nprint(os.environ['MASTER_PORT'])\n", master_port=port)
 
     assert taken.result() == "failed"
     assert f"port {port} is in use" in taken.cause()["message"]
+    named = [fields["cause"] for fields in taken.of("failure") if "in use" in fields["cause"]["message"]]
+    assert [cause["secondary"] for cause in named] == [False], (
+        "what the other node says of its lost connection is the consequence"
+    )
     assert free.stdout[0] == b"%d\n" % port
 
 
