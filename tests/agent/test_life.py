@@ -15,6 +15,7 @@ import pytest
 
 from launcher.agent import cgroup, processes
 from tests.agent.harness import Run, alive, gone
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,13 +44,20 @@ time.sleep(600)
 """
 
 
+def tell_all(folder: Path, count: int) -> list[str]:
+    """What so many files hold, once none of them is empty."""
+    told = [path.read_text() for path in folder.iterdir()]
+    return told if len(told) == count and all(told) else []
+
+
 def family(agents: Runner, folder: Path, **options: Any) -> tuple[Run, list[int]]:
     """A run of workers with children of every kind, and the pids of all of them."""
     folder.mkdir()
     run = agents.start(FAMILY, str(folder), nproc_per_node="2", **options)
     nodes = int(options.get("nodes", "1"))
     run.until(lambda: list(run.stdout.values()) == [b"ready\n"] * 2 * nodes)
-    pids = [int(path.read_text()) for path in folder.iterdir()]
+    told = wait_until("all to tell their pids", lambda: tell_all(folder, 3 * 2 * nodes), limit_s=30)
+    pids = list(map(int, told))
     below = [psutil.Process(int(agent["pid"])).children(recursive=True) for agent in run.handle["agents"]]
     pids += [process.pid for processes in below for process in processes]
     assert len(set(pids)) >= 2 * 4 * nodes

@@ -185,12 +185,23 @@ def test_the_second_ctrl_c_does_not_wait_for_the_grace_time(distlaunch: Cli) -> 
     assert "killing stubborn-" in stderr
 
 
+UP = """
+import os, sys
+from launcher.cli import main
+class Up:
+    def find_spec(self, *_):
+        sys.meta_path.remove(self)
+        os.write(1, b"up\\n")
+sys.meta_path.insert(0, Up())
+sys.exit(main(sys.argv[1:]))
+"""
+"""Says so with its first import in `main`: before that, nobody's handler can do anything."""
+
+
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 1.0])
 def test_ctrl_c_at_any_moment_leaves_no_traceback_and_nothing_running(distlaunch: Cli, delay_s: float) -> None:
     distlaunch.write("sleep.py", SLEEP)
-    # Python itself must be up: before that, nobody's handler can do anything.
-    code = "import os, sys; from launcher.cli import main; os.write(1, b'up\\n'); sys.exit(main(sys.argv[1:]))"
-    with distlaunch.start("local", "--grace", "1s", "sleep.py", python=("-c", code)) as process:
+    with distlaunch.start("local", "--grace", "1s", "sleep.py", python=("-c", UP)) as process:
         until(process, b"up")
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
