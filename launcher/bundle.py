@@ -7,6 +7,7 @@ import marshal
 import os
 import zipfile
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -46,6 +47,7 @@ def bundled_scripts() -> list[str]:
     return sorted(path.name for path in data("train").glob("*.py"))
 
 
+@cache
 def agent_archive(*, byte_code: bool = True) -> bytes:
     """The agent as a zipapp; the same bytes for the same sources and Python.
 

@@ -72,7 +72,7 @@ def test_the_agent_imports_the_standard_library_only(path: Path) -> None:
 
 def test_the_agents_own_process_imports_no_torch_and_nothing_that_is_slow_to_import() -> None:
     """Every node pays for what an agent imports, and every host that is reached over SSH."""
-    slow = {"torch", "dataclasses", "inspect", "argparse", "tarfile", "shutil", "traceback", "glob", "random"}
+    slow = {"torch", "dataclasses", "inspect", "argparse", "tarfile", "shutil", "traceback", "glob", "random", "subprocess"}
     modules = ", ".join(f"launcher.agent.{name}" for name in ("__main__", "host", "node", "fabric_env", "reach", "prefork"))
     code = f"import sys, {modules}; print(*({slow!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, timeout=60, capture_output=True, text=True, check=True)

@@ -75,6 +75,7 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
     from launcher import bundle
 
     archive = bundle.agent_archive()
+    bundle.agent_archive.cache_clear()
     assert archive == bundle.agent_archive()
     assert len(bundle.agent_archive(byte_code=False)) < len(archive) / 2
 
@@ -88,8 +89,10 @@ def test_the_agents_byte_code_is_used_and_that_of_another_python_is_not(tmp_path
     show = "import sys\nsys.path[:0] = sys.argv[1:]\nfrom distlaunch_agent import host\nprint(host.main.__code__.co_filename)"
     for magic, compiled_in in ((MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
         monkeypatch.setattr("launcher.bundle.MAGIC_NUMBER", magic)
+        bundle.agent_archive.cache_clear()
         path.write_bytes(bundle.agent_archive())
 
         done = subprocess.run((sys.executable, "-S", "-c", show, str(path)), capture_output=True, text=True, timeout=60)
 
         assert done.stdout == f"{compiled_in}/distlaunch_agent/host.py\n", done.stderr
+    bundle.agent_archive.cache_clear()

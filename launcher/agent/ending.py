@@ -14,15 +14,15 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import os
 import sys
-import sysconfig
 from typing import FrozenSet, Mapping, Optional
 
 _exit_code: Optional[int] = None
 _inherited: FrozenSet[str] = frozenset()
 _preloaded: FrozenSet[str] = frozenset()
 _may_skip = _collect = False
-_STDLIB = tuple(filter(None, (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))))
+_STDLIB = os.path.dirname(os.__file__)
 _SITE = ("site-packages", "dist-packages")
 
 

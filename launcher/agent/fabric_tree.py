@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from typing import List, Optional, Tuple
 
 _RUN_S = 20.0
@@ -86,6 +85,8 @@ class Tree:
                     return file.read()
             except OSError:
                 return None
+        import subprocess
+
         try:
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-from subprocess import TimeoutExpired
 from typing import Callable, Iterable, NamedTuple, Optional, Sequence
 
 from . import processes
@@ -45,11 +44,13 @@ class Process:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: Optional[float] = None) -> int:
-        """Its exit code; raises `TimeoutExpired` after so many seconds."""
+        """Its exit code; raises `subprocess.TimeoutExpired` after so many seconds."""
         began = time.monotonic()
         while self._ended(0 if timeout is None else os.WNOHANG) is None:
             if timeout is not None and time.monotonic() - began > timeout:
-                raise TimeoutExpired("fork server", timeout)
+                import subprocess
+
+                raise subprocess.TimeoutExpired("fork server", timeout)
             time.sleep(0.005)
         assert self._code is not None
         return self._code

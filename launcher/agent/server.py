@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
@@ -13,6 +12,8 @@ from .endpoint import Endpoint
 from .job import Job
 
 if TYPE_CHECKING:
+    import subprocess
+
     from .prefork import Forked, Process
 
 _END_S = 12.0
@@ -45,6 +46,8 @@ class ServerProcess:
         endpoint.handed_over()
 
     def _spawn(self, env: Dict[str, str]) -> subprocess.Popen[bytes]:
+        import subprocess
+
         fds = [self._server_end.fileno(), self._elastic_end.fileno()]
         title_bytes = sum(len(os.fsencode(arg)) + 1 for arg in self.job.command)
         archive = os.path.abspath(sys.argv[0])
@@ -67,6 +70,8 @@ class ServerProcess:
 
     def end(self, *, at_once: bool) -> List[int]:
         """End it and everything below us; `at_once`: it has nothing to end in order. Returns pids that would not die."""
+        import subprocess
+
         if self._process is not None:
             self.channel.send({"quit": True})
             if at_once:

@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import bundle, output, storage
@@ -136,6 +137,17 @@ def write_folder(folder: Path, contents: Mapping[str, str], binary: Mapping[str,
 def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans
     """The files of the folder that are no text, but for the user's."""
     return {"agent.pyz": bundle.agent_archive()}
+
+
+def prepare() -> None:
+    """What a start needs and does not depend on the hosts, in a thread: while Ansible reads the inventory."""
+
+    def work() -> None:
+        bundle.agent_archive()
+        with suppress(ImportError):  # said when it is needed
+            import_module("ansible_runner.interface")
+
+    threading.Thread(target=work, name="prepare").start()
 
 
 class Playbook:

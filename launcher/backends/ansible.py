@@ -110,6 +110,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         """Asks Ansible for the hosts, and looks at the files that would be sent; connects to nobody."""
         sources = inventory.sources(self.opts.inventory, spec.cwd)
         settings = playbook.configuration(sources, spec.cwd, 1)
+        playbook.prepare()
         found = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
         wanted = len(found) - self.opts.spares if spec.all_nodes else spec.nodes.max
         if self.opts.spares < 0 or not 1 <= wanted <= len(found) - self.opts.spares:

@@ -87,8 +87,9 @@ except OSError as error:
     say({{"problem": "%s: %s" % (error.filename or folder, error.strerror or error)}})
     sys.exit(0)
 task = host.converse(request)
-if task:
-    task()
+if not task:
+    os._exit(0)  # there is nothing to take apart
+task()
 """
 
 
