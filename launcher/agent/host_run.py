@@ -205,7 +205,7 @@ def _become_agent(
     except prefork.Child:
         raise
     except SystemExit as end:
-        code = int(end.code or 0)
+        code = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001 - nobody above may take this child for the login's Python
         import traceback
 
