@@ -29,12 +29,7 @@ def main(argv: List[str]) -> None:
     if call == "signal":
         answer(host_run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
         return
-    if call == "converse":
-        task = converse(json.loads(sys.stdin.buffer.readline()))
-        if task:
-            task()
-        return
-    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal and converse are known")
+    sys.exit(f"agent.pyz host: no call {call!r}; tail and signal are known")
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:

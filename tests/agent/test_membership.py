@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +158,7 @@ def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
         (own / name).write_text("{}")
     monkeypatch.setattr(host_run, "_spawn", lambda *_: {"pid": 1})
     monkeypatch.setattr(host_run, "_told", lambda *_: {"files": sorted(path.name for path in own.iterdir())})
-    about = {"folder": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "python": sys.executable, "cwd": str(tmp_path)}
+    about = {"folder": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "cwd": str(tmp_path)}
 
     answer = host_run.start(about)
 
