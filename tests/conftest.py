@@ -1,90 +1,21 @@
-"""Fixtures for everybody: `distlaunch(...)` runs the command line as a user does, in a process of its own."""
+"""Fixtures for everybody."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.command import Cli
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytest_plugins = ["tests.testbed.fixtures"]
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one command did."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The envelope on stdout."""
-        value: dict[str, Any] = json.loads(self.stdout)
-        return value
-
-
-@dataclass(frozen=True)
-class Cli:
-    """`distlaunch` with its runs, settings and home below one temporary folder, which is also its working folder."""
-
-    folder: Path
-
-    @property
-    def runs(self) -> Path:
-        """Where its run folders are."""
-        return self.folder / "runs"
-
-    def env(self, more: dict[str, str | None] | None = None) -> dict[str, str]:
-        """Its environment; None takes a variable away."""
-        env: dict[str, str | None] = {key: value for key, value in os.environ.items() if not key.startswith("DISTLAUNCH_")}
-        env |= {"PYTHONPATH": str(ROOT), "DISTLAUNCH_RUNS_DIR": str(self.runs), "HOME": str(self.folder)}
-        env |= {"DISTLAUNCH_SYSTEM_CONFIG": str(self.folder / "system.toml"), "XDG_CONFIG_HOME": None, **(more or {})}
-        return {key: value for key, value in env.items() if value is not None}
-
-    def start(
-        self,
-        *args: str | bytes,
-        env: dict[str, str | None] | None = None,
-        python: tuple[str, ...] = ("-m", "launcher"),
-        **more: Any,
-    ) -> subprocess.Popen[bytes]:
-        """Start a command and leave it running, with pipes on stdout and stderr."""
-        argv = [sys.executable, *python, *args]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(argv, env=self.env(env), **{"cwd": self.folder, **pipes, **more})
-
-    def __call__(
-        self, *args: str | bytes, env: dict[str, str | None] | None = None, timeout_s: float = 150, **more: Any
-    ) -> Result:
-        """Run a command to its end."""
-        with self.start(*args, env=env, **more) as process:
-            try:
-                stdout, stderr = process.communicate(timeout=timeout_s)
-            except BaseException:
-                process.kill()  # else leaving the block would wait for it for ever
-                raise
-        return Result(process.returncode, (stdout or b"").decode(errors="replace"), (stderr or b"").decode(errors="replace"))
-
-    def write(self, name: str, text: str) -> Path:
-        """A file below its folder."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
 
 CLUSTERS = {"k8s": "k8s", "slurm": "slurm", "ansible": "hosts", "testbed_tests": "hosts"}
 """Folders of tests that mostly wait for real clusters, and the process (pytest-xdist) that has such tests."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.ansible.conftest import Rack
-    from tests.conftest import Cli
+    from tests.command import Cli
 
 pytestmark = pytest.mark.ssh
 

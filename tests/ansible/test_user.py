@@ -17,7 +17,7 @@ from tests.testbed import fixtures, wait_until
 
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
-    from tests.conftest import Cli
+    from tests.command import Cli
     from tests.testbed import Host
 
 pytestmark = pytest.mark.ssh

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from tests.conftest import Cli, Result
+    from tests.command import Cli, Result
 
 SLEEP = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 

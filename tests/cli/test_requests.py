@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.command import ROOT
 
 if TYPE_CHECKING:
-    from tests.conftest import Cli
+    from tests.command import Cli
 
 HEAVY = ("torch", "submitit", "ansible", "kubernetes", "jinja2", "rich", "yaml", "pydantic", "numpy")
 

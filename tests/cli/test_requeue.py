@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.conftest import Cli
+    from tests.command import Cli
 
 FAILS_FIRST = """
 import os, sys

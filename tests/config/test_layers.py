@@ -14,7 +14,7 @@ from launcher.options import JobOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Cli
+    from tests.command import Cli
 
 
 def load(tmp_path: Path, env: dict[str, str] | None = None, **files: str) -> config.Config:

@@ -17,7 +17,7 @@ from tests.fabric.conftest import Nodes
 from tests.testbed import SlurmOptions, fixtures
 
 if TYPE_CHECKING:
-    from tests.conftest import Cli
+    from tests.command import Cli
     from tests.testbed.testbed import Testbed
 
 FASTER = ("--seconds", "0.2")

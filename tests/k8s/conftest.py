@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.conftest import Cli, Result
+    from tests.command import Cli, Result
 
 LABEL = "distlaunch/run"
 

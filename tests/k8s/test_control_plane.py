@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.command import ROOT
 from tests.k8s.proxy import Proxy
 from tests.testbed import wait_until
 

@@ -16,7 +16,7 @@ import yaml
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Cli
+    from tests.command import Cli
 
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 CUSTOM = ("JobSet", "TrainJob", "TrainingRuntime", "PyTorchJob")

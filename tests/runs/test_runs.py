@@ -16,7 +16,7 @@ from launcher.errors import RunNotFoundError, StorageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Cli
+    from tests.command import Cli
 
 
 def make(folder: Path, name: str, *, created: float | None = None, result: str | None = "success") -> runs.Run:

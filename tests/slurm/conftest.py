@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from tests.conftest import Cli, Result
+    from tests.command import Cli, Result
     from tests.testbed.slurm import Slurm
 
 

@@ -13,7 +13,7 @@ from tests.testbed import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import Cli
+    from tests.command import Cli
     from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import Cli, Result
+from tests.command import Cli, Result
 from tests.slurm.conftest import Login
 from tests.testbed import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.backends import _slurm_step
 from launcher.spec import NodeRange
-from tests.conftest import Result
+from tests.command import Result
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import Result
+from tests.command import Result
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:

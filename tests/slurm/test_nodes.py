@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT, Cli, Result
+from tests.command import ROOT, Cli, Result
 from tests.slurm.conftest import Login
 from tests.testbed import SlurmOptions, fixtures, wait_until
 
