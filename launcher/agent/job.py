@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 
@@ -89,6 +90,9 @@ class Job(NamedTuple):
     node_env: Optional[List[Dict[str, str]]] = None
     """Further variables of each node, by node rank."""
 
+    may_move: bool = False
+    """This file lies in `folder`, wherever that has been moved to since: paths of the job that begin with it move along."""
+
     @classmethod
     def read(cls, path: str) -> Job:
         """The job in that file; `ValueError` names an unknown field."""
@@ -97,7 +101,18 @@ class Job(NamedTuple):
         unknown = sorted(set(data) - set(cls._fields))
         if unknown:
             raise ValueError(f"{path}: unknown fields {', '.join(unknown)}: launcher and agent are of different versions")
-        return cls(**data)
+        job = cls(**data)
+        return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
+
+    def moved_to(self, folder: str) -> Job:
+        """The job with its folder there."""
+
+        def now(path: str) -> str:
+            return folder + path[len(self.folder) :] if f"{path}/".startswith(f"{self.folder}/") else path
+
+        rendezvous = {key: now(value) if key == "file" else value for key, value in self.rendezvous.items()}
+        command = [now(self.command[0]), *self.command[1:]]
+        return self._replace(folder=folder, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
 
     @property
     def elastic(self) -> bool:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+from launcher import storage
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -115,6 +116,13 @@ class Backend(ABC, Generic[P]):
         """Files beside the rendered texts that are no text; `--render-to` writes them, too."""
         return {}
 
+    def write(self, plan: P, folder: Path) -> Mapping[str, str]:
+        """Write all that it takes to run the plan by hand, with the launcher gone and the folder moved; returns its texts."""
+        texts = self.render(plan)
+        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
+        write_files(folder, self.payload(plan))
+        return texts
+
     @abstractmethod
     def submit(self, plan: P) -> Handle:
         """Send the plan; the run folder exists already. Returns the handle that the other calls take."""
@@ -153,3 +161,12 @@ class Backend(ABC, Generic[P]):
     def requeue(self, handle: Handle, attempt: int) -> Handle:  # noqa: ARG002 - for those that can
         """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on."""
         raise BackendUnavailableError(f"{self.name} cannot start a run again", hint="launch it anew")
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files below a folder, which is made; each appears whole."""
+    for name, content in contents.items():
+        path = folder / name
+        with storage.storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        storage.write_whole(path, content)

@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,6 @@ from launcher.options import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from launcher.backends._base import Backend, Plan
     from launcher.cli._request import Request
@@ -189,22 +189,14 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
 
 def _render(request: Request, plan: Plan) -> None:
     """Print, or write to files, what would be sent."""
-    texts = request.backend.render(plan)
-    table = summary.plan_table(plan)
     folder = request.options.render_to
     if folder:
         with storage.storage_errors(folder):
             os.makedirs(folder, exist_ok=True)
-        whole = {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | dict(
-            request.backend.payload(plan)
-        )
-        for name, content in whole.items():
-            path = os.path.join(folder, name)
-            with storage.storage_errors(path):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-            storage.write_whole(path, content)
+        texts = request.backend.write(plan, Path(folder))
     else:
-        output.note(table.rstrip("\n"))
+        texts = request.backend.render(plan)
+        output.note(summary.plan_table(plan).rstrip("\n"))
     human = "\n".join(os.path.join(folder, name) for name in texts) if folder else summary.files(texts)
     nodes = [asdict(node) for node in plan.nodes]
     data = {"backend": request.backend_name, "nodes": nodes, "master": plan.master, "files": dict(texts)}
