@@ -30,7 +30,7 @@ LAYERS = [
     {"spec", "options", "errors"},
     {"agent"},
 ]
-TORCH_ALLOWED = {"elastic.py", "elastic_gang.py", "gang.py"}
+TORCH_ALLOWED = {"elastic.py", "elastic_gang.py"}
 
 
 def layer(module: str) -> int:

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, Optional, Set
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from . import net
-from .gang import GangBase
+from .gang import GangBase, RendezvousError
 from .watch import Word
 
 _EXPLORE_S = 30.0
@@ -26,7 +26,7 @@ _MORE_COME_S = 3.0
 """So long later rounds of an elastic run wait for more nodes: all that live ask once a second, and are there by then."""
 
 
-class ElasticGang(GangBase):
+class ElasticGang(GangBase, RendezvousHandler):
     """Dynamic rendezvous: any number of nodes from `min_nodes` to `max_nodes`; torchelastic decides rank and round."""
 
     def __init__(self, *args: Any) -> None:
@@ -128,6 +128,14 @@ class ElasticGang(GangBase):
     def _decide(self, fate: str) -> str:
         """What becomes of the round: the first word stands, for all nodes."""
         return str(self._met.compare_set("fate", "", fate).decode())
+
+    def get_run_id(self) -> str:
+        """The run's id."""
+        return self.job.run
+
+    def is_closed(self) -> bool:
+        """Torchelastic never asks."""
+        return False
 
     def ended(self) -> Optional[Word]:
         """How the run ended when it was over before this node came; None: well."""

@@ -1,6 +1,6 @@
 """The fork server: imports torch once per node and forks the workers from there; one thread, warm over restarts.
 
-    agent ──channel── fork server ──fork── torchelastic's agent (elastic.py), which asks for workers
+    agent ──channel── fork server ──fork── the process of the gang (gang_process.py), which asks for workers
                           └────────fork── one process per worker
 
 It is the parent of the workers: it alone reaps and signals them, so a pid it names is always theirs. When the agent is gone it
@@ -37,14 +37,14 @@ def _nothing(_signum: int, _frame: object) -> None:
 class ForkServer:
     """State of the server process; `serve` returns in the server never, and in each child with what it is to become."""
 
-    def __init__(self, agent: Channel, elastic_end: Channel) -> None:
+    def __init__(self, agent: Channel, gang_end: Channel) -> None:
         self.agent = agent
-        self.elastic_end = elastic_end
+        self.gang_end = gang_end
         self.listen_fd: Optional[int] = None
-        """Node 0's socket for the store, which torchelastic's agent takes over."""
+        """Node 0's socket for the store, which the process of the gang takes over."""
 
-        self.elastic: Optional[Channel] = None
-        self.elastic_pid = 0
+        self.gang: Optional[Channel] = None
+        self.gang_pid = 0
         self.workers: Dict[int, Message] = {}
         self.stopped: Set[int] = set()
         self.start = "fork"
@@ -53,11 +53,24 @@ class ForkServer:
     def serve(self) -> Task:
         """Import, then answer requests until the agent is gone."""
         setup = self._setup()
+        job = setup["job"]
+        elastic = job["min_nodes"] != job["max_nodes"]
+        worker.set_environment(self.env)
+        if not elastic:  # it meets the other nodes while this process imports
+            task = self._fork_gang(setup)
+            if task is not None:
+                return task
         self._compile()
-        extra = [*(setup["job"]["preload"] or []), *self.program.preloads()]
+        self._spawn_where_a_fork_is_not_the_same()
+        extra = [*(job["preload"] or []), *self.program.preloads()]
         self.preloads_more = bool(extra)
-        self._import([*setup["preload"], *extra])
-        self._choose_start()
+        wanted = self.start == "fork" and (extra or self.program.wants_torch())
+        self._import([*setup["preload"], *extra] if wanted or elastic else [])
+        self._spawn_where_a_fork_is_not_safe()
+        if elastic:
+            task = self._fork_gang(setup)
+            if task is not None:
+                return task
         gc.freeze()  # the collector would otherwise write to every page that the workers share
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
@@ -65,8 +78,10 @@ class ForkServer:
         self.wakeup = (reader, writer)
         signal.signal(signal.SIGCHLD, _nothing)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        task = self._fork_elastic(setup)
-        return task or self._loop()
+        self._reap()  # the process of the gang may have ended meanwhile
+        assert self.gang is not None
+        self.gang.send({"ready": True})
+        return self._loop()
 
     # -- before the first fork ----------------------------------------------------------------------------------------
 
@@ -105,12 +120,12 @@ class ForkServer:
                 os._exit(1)
         gc.enable()
         worker.set_environment(self.env)
-        torch = sys.modules["torch"]
-        cached = getattr(torch.__spec__, "cached", None)
+        torch = sys.modules.get("torch")
+        cached = getattr(getattr(torch, "__spec__", None), "cached", None)
         facts = {
-            "torch_version": str(torch.__version__),
+            "torch_version": str(torch.__version__) if torch else None,
             "import_s": round(time.monotonic() - began, 3),
-            "bytecode": bool(cached) and os.path.exists(str(cached)),
+            "bytecode": bool(cached) and os.path.exists(str(cached)) if torch else None,
         }
         self.agent.send({"event": "host_facts", "fields": facts})
 
@@ -125,54 +140,55 @@ class ForkServer:
             self.agent.send({"failed": "script", "message": f"{type(error).__name__}: {error}", "traceback": text})
             os._exit(1)
 
-    def _choose_start(self) -> None:
-        """Fall back to one import per worker where a fork would not be safe or not the same, and say why."""
-        if self.start != "fork":
-            return
-        cuda = getattr(sys.modules["torch"], "cuda", None)
-        threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 2
-        early = self.program.early_variables()
-        reason = None
+    def _spawn_where_a_fork_is_not_the_same(self) -> None:
+        """Start an interpreter per worker where it has to be another one, or the script wants variables to be read again."""
+        early = self.program.early_variables() if self.start == "fork" else []
         if self.program.kind == "program":
-            reason = "a program that is not Python is started as it is"
-        elif os.path.realpath(self.env.get("PYTHON_EXEC", sys.executable)) != os.path.realpath(sys.executable):
-            reason = f"PYTHON_EXEC names another interpreter, {self.env['PYTHON_EXEC']}"
-        elif cuda is not None and cuda.is_initialized():
-            reason = "a preloaded module has initialised CUDA, which does not survive a fork"
-        elif threads != 1:
-            reason = f"the preloaded modules have started {threads - 1} threads, which a fork would lose"
-        elif early:
-            reason = f"the script sets {', '.join(early)} before it imports torch"
-        if reason:
             self.start = "spawn"
-            if self.program.kind != "program":
-                told = f"workers are spawned, not forked: {reason}"
-                self.agent.send({"event": "warning", "fields": {"message": told}})
+        elif os.path.realpath(self.env.get("PYTHON_EXEC", sys.executable)) != os.path.realpath(sys.executable):
+            self._spawn(f"PYTHON_EXEC names another interpreter, {self.env['PYTHON_EXEC']}")
+        elif early:
+            self._spawn(f"the script sets {', '.join(early)} before it imports torch")
 
-    def _fork_elastic(self, setup: Message) -> Optional[Task]:
+    def _spawn_where_a_fork_is_not_safe(self) -> None:
+        """Also where what was imported does not survive a fork."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 2
+        if cuda is not None and cuda.is_initialized():
+            self._spawn("a preloaded module has initialised CUDA, which does not survive a fork")
+        elif threads != 1:
+            self._spawn(f"the preloaded modules have started {threads - 1} threads, which a fork would lose")
+
+    def _spawn(self, reason: str) -> None:
+        """Fall back to one interpreter, with imports of its own, per worker, and say why."""
+        if self.start == "fork":
+            self.start = "spawn"
+            self.agent.send({"event": "warning", "fields": {"message": f"workers are spawned, not forked: {reason}"}})
+
+    def _fork_gang(self, setup: Message) -> Optional[Task]:
         mine, theirs = Channel.pair()
         server = os.getpid()
         pid = os.fork()
         if pid:
             theirs.close()
-            self.elastic_end.close()
+            self.gang_end.close()
             if self.listen_fd is not None:
                 os.close(self.listen_fd)
-            self.elastic, self.elastic_pid = mine, pid
+            self.gang, self.gang_pid = mine, pid
             return None
         mine.close()
         self.agent.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         processes.die_with_parent(server)
-        return lambda: _elastic_main(setup, theirs, self.elastic_end, self.listen_fd)
+        return lambda: _gang_main(setup, theirs, self.gang_end, self.listen_fd)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _loop(self) -> Task:
-        assert self.elastic is not None
+        assert self.gang is not None
         poll = select.poll()
-        for fd in (self.agent.fileno(), self.elastic.fileno(), self.wakeup[0]):
+        for fd in (self.agent.fileno(), self.gang.fileno(), self.wakeup[0]):
             poll.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
@@ -180,7 +196,7 @@ class ForkServer:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wakeup[0], 4096)
                 self._reap()
-            for channel in (self.agent, self.elastic):
+            for channel in (self.agent, self.gang):
                 if channel.fileno() not in ready:
                     continue
                 message, _ = channel.receive()
@@ -199,9 +215,9 @@ class ForkServer:
         if "signal" in message:
             self._signal(message["signal"], mark=message.get("mark", True))
         elif "sweep" in message:
-            processes.sweep(keep={self.elastic_pid, *self.workers})
-            assert self.elastic is not None
-            self.elastic.send({"swept": True})
+            processes.sweep(keep={self.gang_pid, *self.workers})
+            assert self.gang is not None
+            self.gang.send({"swept": True})
         elif "quit" in message:
             self._quit()
         return None
@@ -230,8 +246,8 @@ class ForkServer:
         about = {key: request[key] for key in ("rank", "local_rank", "round")}
         self.workers[pid] = {**about, "pid": pid}
         self.agent.send({"started": self.workers[pid]}, [out_r, err_r])
-        assert self.elastic is not None
-        self.elastic.send({"started": self.workers[pid]})
+        assert self.gang is not None
+        self.gang.send({"started": self.workers[pid]})
         os.close(out_r)
         os.close(err_r)
         return None
@@ -244,8 +260,8 @@ class ForkServer:
                 return
             if pid == 0:
                 return
-            if pid == self.elastic_pid:
-                self.agent.send({"elastic_exited": os.waitstatus_to_exitcode(status)})
+            if pid == self.gang_pid:
+                self.agent.send({"gang_exited": os.waitstatus_to_exitcode(status)})
             about = self.workers.pop(pid, None)
             if about is None:
                 continue
@@ -253,8 +269,8 @@ class ForkServer:
             message = {"exited": {**about, "code": code, "stopped": pid in self.stopped, "time": time.time()}}
             self.stopped.discard(pid)
             self.agent.send(message)
-            assert self.elastic is not None
-            self.elastic.send(message)
+            assert self.gang is not None
+            self.gang.send(message)
 
     # -- in the child -------------------------------------------------------------------------------------------------
 
@@ -266,9 +282,9 @@ class ForkServer:
         os.dup2(err, 2)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        assert self.elastic is not None
+        assert self.gang is not None
         self.agent.close()
-        self.elastic.close()
+        self.gang.close()
         for fd in {*self.wakeup, out, err, null}:
             os.close(fd)
         env = {**self.env, **request["env"]}
@@ -299,19 +315,19 @@ def _become(program: Program, python: str, archive: str, env: Dict[str, str], *,
     worker.run(program, python)
 
 
-def _elastic_main(setup: Message, server: Channel, agent: Channel, listen_fd: Optional[int]) -> None:
-    from . import elastic
+def _gang_main(setup: Message, server: Channel, agent: Channel, listen_fd: Optional[int]) -> None:
+    from . import gang_process
 
-    os._exit(elastic.main(setup, server, agent, listen_fd))
+    os._exit(gang_process.main(setup, server, agent, listen_fd))
 
 
 def main(argv: List[str]) -> None:
-    """`--fork-server AGENT_FD ELASTIC_FD`, as the agent starts it."""
+    """`--fork-server AGENT_FD GANG_FD`, as the agent starts it."""
     serve(Channel.from_fd(int(argv[0])), Channel.from_fd(int(argv[1])))
 
 
-def serve(agent: Channel, elastic_end: Channel) -> None:
+def serve(agent: Channel, gang_end: Channel) -> None:
     """Be a fork server, and in its children what they are to become."""
     ending.install()
-    task = ForkServer(agent, elastic_end).serve()
+    task = ForkServer(agent, gang_end).serve()
     task()

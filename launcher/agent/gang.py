@@ -1,7 +1,7 @@
-"""The nodes of a run as one gang: rendezvous, restarts together, and word of a failure, over one TCPStore on node 0.
+"""The nodes of a run as one gang: rendezvous, restarts together, and word of a failure, over one store on node 0.
 
-`Gang` is torchelastic's rendezvous handler for a fixed number of nodes: the node rank is the plan's, every round has its own
-keys and its own master port, so nothing of an earlier round can be read by mistake.
+`Gang` is the rendezvous of a fixed number of nodes: the node rank is the plan's, every round has its own keys and its own
+master port, so nothing of an earlier round can be read by mistake. No torch is needed for it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,11 @@ import os
 import socket
 import threading
 import time
-from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional
-
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-)
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import net, ports
 from .job import Job
+from .store import Client, Prefixed, Server, Store
 from .watch import Watch, Word
 
 Tell = Callable[..., None]
@@ -39,6 +31,24 @@ class StopRequestedError(Exception):
     """The agent wants this process to stop waiting: the run is being stopped."""
 
 
+class RendezvousError(Exception):
+    """The nodes have not met."""
+
+
+class NotNeededError(Exception):
+    """The run was over when this node came."""
+
+
+class Round(NamedTuple):
+    """What the nodes have agreed on for one round."""
+
+    workers: List[int]
+    """How many workers each node has, by node rank."""
+
+    master_addr: str
+    master_port: int
+
+
 def node_0_is_there(job: Job, addr: str, port: int) -> bool:
     """Whether its agent runs: where its address was given, it listens from before the others start to its own end."""
     try:
@@ -51,16 +61,16 @@ def node_0_is_there(job: Job, addr: str, port: int) -> bool:
     return True
 
 
-def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float) -> TCPStore:
-    """The run's store: the server on the node that holds the listening socket, a client elsewhere."""
-    serving: Dict[str, Any] = {} if listen_fd is None else {"master_listen_fd": listen_fd}
-    return TCPStore(addr, port, None, listen_fd is not None, timedelta(seconds=timeout_s), wait_for_workers=False, **serving)
+def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float) -> Store:
+    """The run's store: the store itself on the node that holds the listening socket, a client elsewhere."""
+    return Client(addr, port, timeout_s=timeout_s) if listen_fd is None else Server(socket.socket(fileno=listen_fd))
 
 
-class GangBase(RendezvousHandler):
+class GangBase:
     """What fixed and elastic gangs share: the store, the word of a round and the end of the run."""
 
-    def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Store, watched: Store, tell: Tell) -> None:
+    def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, watched: Any, tell: Tell) -> None:
+        """`store` is ours or torch's, `watched` another connection to it."""
         self.job = job
         self.master_addr = master_addr
         self.node_rank = node_rank
@@ -78,29 +88,13 @@ class GangBase(RendezvousHandler):
         """For the workers, by what peers reach."""
 
         self._members = job.max_nodes
-        self._met: Store = store
+        self._met = store
         self._has_finished = False
         self._tell = tell
         self._watch = Watch(job, node_rank, watched)
 
-    def get_backend(self) -> str:
-        """As torchelastic names it."""
-        return "static"
-
-    def get_run_id(self) -> str:
-        """The run's id."""
-        return self.job.run
-
-    def is_closed(self) -> bool:
-        """Whether no node may join any more."""
-        return False
-
     def set_closed(self) -> None:
         """The run is over; nodes that come now are not needed."""
-
-    def shutdown(self) -> bool:
-        """Nothing: the store ends with node 0."""
-        return True
 
     def say(self, kind: str, **about: Any) -> Word:
         """Tell all nodes; the first word of a round stands, and is returned."""
@@ -120,7 +114,7 @@ class GangBase(RendezvousHandler):
         """The word of this round, if there is one; a lost master or node counts as one."""
         return self._watch.word
 
-    def _begin(self, store: Store, members: int) -> None:
+    def _begin(self, store: Any, members: int) -> None:
         """A round of so many nodes, which share that store."""
         self._met, self._members, self._has_finished = store, members, False
 
@@ -129,7 +123,7 @@ class GangBase(RendezvousHandler):
         if not self._has_finished:
             self._has_finished = True
             self._met.add("finished", 1)
-        return self._met.add("finished", 0) >= self._members
+        return int(self._met.add("finished", 0)) >= self._members
 
     def start_again(self) -> None:
         """Workers of this node have failed, and all are to start again; also those who have finished."""
@@ -206,18 +200,25 @@ class GangBase(RendezvousHandler):
 class Gang(GangBase):
     """Static rendezvous: `max_nodes` nodes, node rank as planned."""
 
-    def next_rendezvous(self) -> RendezvousInfo:
-        """All nodes meet in the next round; node 0 says with which port. Raises `RendezvousError` with who is missing."""
+    def next_rendezvous(self, workers: int) -> Round:
+        """All nodes meet in the next round, this one with so many workers; node 0 says with which port.
+
+        Raises `RendezvousError` with who is missing.
+        """
         last = self.heard()
         self.round += 1
         prefix = f"round/{self.round}"
         self._watch.begin(f"{prefix}/word", watch_beats=self.round > 0)
-        self.store.set(f"{prefix}/join/{self.node_rank}", json.dumps([self.job.attempt, self.job.why_again]))
+        self.store.set(f"{prefix}/join/{self.node_rank}", json.dumps([workers, self.job.attempt, self.job.why_again]))
         self.store.add(f"{prefix}/joined", 1)
         if self.node_rank == 0:
             self._gather(prefix)
             self.restarts += int(self.round > 0 and not (last or {}).get("free", False))
-            go = {"port": self.reserve_master_port(), "restarts": self.restarts, "attempt": self._attempt(prefix)}
+            joined = self.store.multi_get([f"{prefix}/join/{node}" for node in range(self.job.max_nodes)])
+            counts, numbers, reasons = zip(*map(json.loads, joined))
+            # A scheduler that starts nodes one by one counts its attempts for each of them.
+            attempt = [max(numbers), "node" if "node" in reasons else max(reasons)]
+            go = {"port": self.reserve_master_port(), "restarts": self.restarts, "attempt": attempt, "workers": counts}
             self.store.set(f"{prefix}/go", json.dumps(go))
         self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
         go = json.loads(self.store.get(f"{prefix}/go"))
@@ -228,17 +229,8 @@ class Gang(GangBase):
         if go["attempt"][0]:
             number, why = go["attempt"]
             self.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
-        self._begin(PrefixStore(prefix, self.store), self.job.max_nodes)
-        return RendezvousInfo(self._met, self.node_rank, self._members, RendezvousStoreInfo(self.master_addr, go["port"]))
-
-    def _attempt(self, prefix: str) -> List[Any]:
-        """Number and reason of this attempt: a scheduler that starts nodes one by one counts for each of them."""
-        if not self.job.replaces_lost:
-            return [self.job.attempt, self.job.why_again]
-        told = self.store.multi_get([f"{prefix}/join/{node}" for node in range(self.job.max_nodes)])
-        joined = [json.loads(item) for item in told]
-        reasons = {why for _, why in joined}
-        return [max(number for number, _ in joined), "node" if "node" in reasons else max(reasons)]
+        self._begin(Prefixed(prefix, self.store), self.job.max_nodes)
+        return Round(go["workers"], self.master_addr, go["port"])
 
     def _explore(self) -> None:
         """Try one another's addresses; what all reach of node 0 is MASTER_ADDR, of this node its interface."""
@@ -257,10 +249,10 @@ class Gang(GangBase):
             more = f" and {len(found.cut_off) - 5} more" if len(found.cut_off) > 5 else ""
             self._tell("warning", message=f"no address leads from node {pairs}{more}: what these send one another will hang")
 
-    def num_nodes_waiting(self) -> int:
-        """1 when another node has asked for a restart: torchelastic then stops the workers and comes to the next round."""
+    def begins_again(self) -> bool:
+        """Whether a node has asked for a restart: all stop their workers then and come to the next round."""
         word = self.heard()
-        return int(word is not None and word["kind"] == "restart")
+        return bool(word is not None and word["kind"] == "restart")
 
     def _gather(self, prefix: str) -> None:
         nodes = self.job.max_nodes

@@ -24,7 +24,7 @@ _PATIENCE_S = 2.0
 
 
 class Joining:
-    """From the first look at the network to torchelastic's knowing where node 0 is."""
+    """From the first look at the network to the gang's knowing where node 0 is."""
 
     def __init__(self, job: Job, node_rank: int, host: str, folder: str, out: Writer) -> None:
         self.endpoint = Endpoint(job)
@@ -58,11 +58,11 @@ class Joining:
             self.endpoint.tell(list(self._fabric["interfaces"] if self._fabric else {}) or net.candidates(self._host))
 
     def go_on(self, server: ServerProcess) -> Optional[Message]:
-        """Tell torchelastic where node 0 is, once that is known; message and class of the failure when it takes too long."""
+        """Tell the gang where node 0 is, once that is known; message and class of the failure when it takes too long."""
         address = self.endpoint.look()
         if address is not None:
             self.joined = True
-            server.elastic.send({"endpoint": address, "fabric": self._fabric})
+            server.gang.send({"endpoint": address, "fabric": self._fabric})
             return None
         waits_for, limit_s = self.endpoint.waits_for, self._job.rdzv_timeout_s
         left = self._limit - time.monotonic()

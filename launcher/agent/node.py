@@ -50,8 +50,8 @@ class Node:
         self.pipes: Dict[int, Pipe] = {}
         self.restarts = 0
         self.result: Optional[Message] = None
-        self.server_open = self.elastic_open = True
-        self.elastic_gone = False
+        self.server_open = self.gang_open = True
+        self.gang_gone = False
         self.linger_until: Optional[float] = None
         self.first_cause: Optional[cause.Cause] = None
         """Of the present round, as the other nodes were told it."""
@@ -100,7 +100,7 @@ class Node:
         if not self.job.attempt or not self.stops.cancelled():
             return False
         self.out.event("agent_started", version=VERSION, run=self.job.run, host=self.host, pid=os.getpid())
-        self.stops.reason, self.elastic_gone = "cancelled", True
+        self.stops.reason, self.gang_gone = "cancelled", True
         return True
 
     def _begin(self) -> None:
@@ -122,7 +122,7 @@ class Node:
         self.server.start(env, about, self.joining.endpoint)
         self.joining.look_at_fabric(env)  # while torch is imported
         self.selector.register(self.server.channel.fileno(), selectors.EVENT_READ, self._from_server)
-        self.selector.register(self.server.elastic.fileno(), selectors.EVENT_READ, self._from_elastic)
+        self.selector.register(self.server.gang.fileno(), selectors.EVENT_READ, self._from_gang)
         self._join()
 
     def _join(self) -> None:
@@ -158,7 +158,7 @@ class Node:
                 self.failed = ended["cause"]
                 if self.failed is None:
                     self.out.event("warning", message=NOT_NEEDED)
-                    self.result, self.elastic_gone = {"result": "success"}, True
+                    self.result, self.gang_gone = {"result": "success"}, True
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -186,10 +186,10 @@ class Node:
             self.server.signal(signal.SIGKILL)
 
     def _ended(self) -> bool:
-        """No workers are left, and torchelastic has said its last or had time for it."""
+        """No workers are left, and the process of the gang has said its last or had time for it."""
         if self._running():
             return False
-        if self.elastic_gone or (self.failed is not None and self.result is None):
+        if self.gang_gone or (self.failed is not None and self.result is None):
             return True
         if self.stops.reason is None:
             return False
@@ -228,8 +228,8 @@ class Node:
             self.out.event(message["event"], **more, **message["fields"])
         elif "failed" in message:
             self._server_failed(message)
-        elif "elastic_exited" in message:
-            self._elastic_exited(message["elastic_exited"])
+        elif "gang_exited" in message:
+            self._gang_exited(message["gang_exited"])
 
     def _worker_started(self, about: Message, fds: List[int]) -> None:
         worker = Worker(about, pipes(fds, self.node_rank, about["rank"]))
@@ -257,13 +257,13 @@ class Node:
             if pipe.ended and pipe.fd in self.pipes:
                 self._read(pipe)
 
-    def _from_elastic(self) -> None:
-        if not self.elastic_open:  # read to its end in the same turn of the loop
+    def _from_gang(self) -> None:
+        if not self.gang_open:  # read to its end in the same turn of the loop
             return
-        message, _ = self.server.elastic.receive()
+        message, _ = self.server.gang.receive()
         if message is None:
-            self.selector.unregister(self.server.elastic.fileno())
-            self.elastic_open = False
+            self.selector.unregister(self.server.gang.fileno())
+            self.gang_open = False
         elif "event" in message:
             if message["event"] == "rendezvous":  # a new round begins
                 self.joining.met = True
@@ -272,7 +272,7 @@ class Node:
             self.out.event(message["event"], **message["fields"])
         elif "cause?" in message:
             self.first_cause = self._cause() or self.blame.of_node("a worker ended, and left no trace of why")
-            self.server.elastic.send({"cause": self.first_cause})
+            self.server.gang.send({"cause": self.first_cause})
         elif "result" in message:
             self.result = message
             word = message.get("word", {})
@@ -307,14 +307,14 @@ class Node:
         self._fail(f"the fork server ended ({how})", kind)
         for worker in self._running():
             worker.exited = {**worker.about, "code": -int(signal.SIGKILL), "stopped": True, "time": time.time()}
-        self.elastic_gone = True
+        self.gang_gone = True
 
-    def _elastic_exited(self, code: int) -> None:
-        while self.elastic_open and self.server.elastic.ready():  # what it said last is still in the socket
-            self._from_elastic()
-        self.elastic_gone = True
+    def _gang_exited(self, code: int) -> None:
+        while self.gang_open and self.server.gang.ready():  # what it said last is still in the socket
+            self._from_gang()
+        self.gang_gone = True
         if self.result is None and self.stops.reason is None:
-            self._fail(f"torchelastic's agent process ended unexpectedly (code {code})")
+            self._fail(f"the process of the gang ended unexpectedly (code {code})")
             self.stops.kill_at = self.stops.kill_at or time.monotonic() + self.job.grace_s
             self.server.signal(signal.SIGTERM)
 
@@ -351,7 +351,7 @@ class Node:
         self.out.event("stopping", reason=reason, signal=_signal_name(number), deadline=round(deadline, 3))
         if tell_peers:
             leaves = self.job.elastic and self.node_rank > 0 and reason == "preempted"  # the others go on without it
-            self.server.elastic.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
+            self.server.gang.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
         if forward:
             self.server.signal(number)
 
@@ -378,7 +378,7 @@ class Node:
     def _verdict(self) -> Tuple[str, Optional[cause.Cause]]:
         if self.failed is None and self.stops.reason is not None:
             return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
-        said = self.result or {"result": "failed", "error": "torchelastic's agent ended without a result", "secondary": True}
+        said = self.result or {"result": "failed", "error": "the process of the gang ended without a result", "secondary": True}
         result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self.first_cause or self._cause())
         if why is not None and self.job.replaces_lost and self.joining.met and self.job.max_nodes > 1:
             lost = said.get("word", {}).get("kind") == "lost"

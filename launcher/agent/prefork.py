@@ -71,7 +71,7 @@ class Forked(NamedTuple):
 
     process: Process
     channel: Channel
-    elastic: Channel
+    gang: Channel
 
 
 def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
@@ -85,17 +85,17 @@ def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or atexit._ncallbacks() or len(os.listdir("/proc/self/task")) != 1:
         return None
-    (channel, server_end), (elastic, elastic_end) = Channel.pair(), Channel.pair()
+    (channel, server_end), (gang, gang_end) = Channel.pair(), Channel.pair()
     pid = os.fork()
     if pid:
         server_end.close()
-        elastic_end.close()
-        return Forked(Process(pid), channel, elastic)
+        gang_end.close()
+        return Forked(Process(pid), channel, gang)
     channel.close()
-    elastic.close()
+    gang.close()
     os.setsid()
     os.dup2(2, 1)
     processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
     from . import forkserver
 
-    raise Child(lambda: forkserver.serve(server_end, elastic_end))
+    raise Child(lambda: forkserver.serve(server_end, gang_end))

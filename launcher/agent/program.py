@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from types import CodeType
 from typing import List, Optional, Union
 
@@ -60,6 +61,21 @@ class Program:
         with open(self.path, "rb") as file:
             named = _PRELOAD.findall(file.read())
         return [name.strip().decode() for names in named for name in names.split(b",")]
+
+    def wants_torch(self) -> bool:
+        """Whether torch is to be imported before the workers are forked.
+
+        It is where the script, or a module of the user's own that it imports, names torch or imports an installed package.
+        A script that finds another way to torch imports it itself, once per worker.
+        """
+        if self.kind == "program":
+            return False
+        from . import imports
+
+        search = [self.folder, *sys.path]
+        if self.kind == "module":
+            return imports.leads_to_torch(self.target, search)
+        return imports.lead_to_torch([self.path], search)
 
     def early_variables(self) -> List[str]:
         """Variables that the script sets before its first import of torch, and that torch or numpy read when imported."""

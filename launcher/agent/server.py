@@ -1,4 +1,4 @@
-"""The fork server and torchelastic's agent as the node's agent sees them: a process, two channels, a cgroup."""
+"""The fork server and the process of the gang as the node's agent sees them: a process, two channels, a cgroup."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ServerProcess:
         self.cgroup = cgroup.create(f"distlaunch-{job.run}-{node_rank}-{me}-{processes.start_ticks(me)}")
         self._process: Union[subprocess.Popen[bytes], Process, None] = None
         if forked:
-            self._process, self.channel, self.elastic = forked
+            self._process, self.channel, self.gang = forked
         else:
             self.channel, self._server_end = Channel.pair()
-            self.elastic, self._elastic_end = Channel.pair()
+            self.gang, self._gang_end = Channel.pair()
 
     def start(self, env: Dict[str, str], about: Message, endpoint: Endpoint) -> None:
         """Start it with the workers' environment; node 0's listening socket goes with it."""
@@ -48,7 +48,7 @@ class ServerProcess:
     def _spawn(self, env: Dict[str, str]) -> subprocess.Popen[bytes]:
         import subprocess
 
-        fds = [self._server_end.fileno(), self._elastic_end.fileno()]
+        fds = [self._server_end.fileno(), self._gang_end.fileno()]
         title_bytes = sum(len(os.fsencode(arg)) + 1 for arg in self.job.command)
         archive = os.path.abspath(sys.argv[0])
         process = subprocess.Popen(
@@ -57,7 +57,7 @@ class ServerProcess:
             env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
         )  # fmt: skip
         self._server_end.close()
-        self._elastic_end.close()
+        self._gang_end.close()
         return process
 
     def signal(self, number: int, *, mark: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""How a node's part of the run ended, and why: out of what its workers, torchelastic and the other nodes have said."""
+"""How a node's part of the run ended, and why: out of what its workers, the process of the gang and the other nodes have said."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Blame:
         return cause.first(causes) if causes else None
 
     def of_result(self, result: Message, own: Optional[cause.Cause]) -> Tuple[str, Optional[cause.Cause]]:
-        """The verdict on what torchelastic's agent has said last; `own` is the first cause among our workers."""
+        """The verdict on what the process of the gang has said last; `own` is the first cause among our workers."""
         if result["result"] == "success":
             return "success", None
         if "word" in result:  # another node ended the run

@@ -20,7 +20,7 @@ class Watch:
     """A thread that keeps asking the store, over a connection of its own, so that a dead link never blocks the rest."""
 
     def __init__(self, job: Job, node_rank: int, store: Any) -> None:
-        """`store` is torch's Store."""
+        """`store`: ours, or torch's in an elastic run."""
         self.key = "round/0/word"
         self.word: Optional[Word] = None
         self._job = job

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, proc, storage
 from launcher.agent import cgroup, facts
+from launcher.agent.program import Program
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
 from launcher.backends._files import FileStream
 from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
@@ -198,15 +199,23 @@ def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
 
 
 def _find_python(spec: JobSpec) -> str:
-    """The interpreter for the workers: the one that was named, ours if it has torch, else the one on PATH if that has it."""
+    """The interpreter for the workers: the one that was named, ours if it has torch, else the one on PATH if that has it.
+
+    Where no torch is needed, ours does as it is.
+    """
     import shutil
     from importlib.util import find_spec
 
+    needs_torch = spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
     if spec.python:
         named = shutil.which(spec.python)
         if named is None:
             raise SpecError(f"python {spec.python!r} is not on PATH, or not executable")
         candidates = [os.path.join(spec.cwd, named)]
+        if not needs_torch:
+            return candidates[0]
+    elif not needs_torch:
+        return sys.executable
     else:
         if find_spec("torch") is not None:
             return sys.executable

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.agent import processes
 from tests.agent.harness import Runner
+from tests.agent.warm import WarmStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,27 @@ if TYPE_CHECKING:
 @pytest.fixture
 def agents(tmp_path: Path) -> Iterator[Runner]:
     """Starts real agents on this machine."""
-    runner = Runner(tmp_path)
+    yield from _runner(tmp_path, None)
+
+
+@pytest.fixture(scope="session")
+def warm_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
+    """A process that has imported torch, in which agents are forked."""
+    server = WarmStart(tmp_path_factory.mktemp("warm"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def warm_agents(warm_start: WarmStart, tmp_path: Path) -> Iterator[Runner]:
+    """The same, with agents whose workers are forked from a process with torch, at no cost."""
+    folder = tmp_path / "warm"
+    folder.mkdir()
+    yield from _runner(folder, warm_start)
+
+
+def _runner(tmp_path: Path, warm: WarmStart | None) -> Iterator[Runner]:
+    runner = Runner(tmp_path, warm)
     yield runner
     for run in runner.runs:
         run.backend.cancel(run.handle, force=True)

@@ -7,14 +7,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from launcher import spec
+from launcher import proc, spec
 from launcher.agent import processes, protocol
 from launcher.backends.local import LocalBackend, LocalOptions
 from launcher.options import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.agent.warm import WarmStart
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 LIMIT_S = 90
@@ -97,7 +100,9 @@ class Run:
 class Runner:
     """Starts runs and ends what a failed test left running."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, warm: WarmStart | None = None) -> None:
+        """`warm`: agents are forked from a process that has imported torch."""
+        self._start = warm.start if warm else proc.start_detached
         self._tmp_path = self.folder = tmp_path
         self.runs: list[Run] = []
 
@@ -122,7 +127,8 @@ class Runner:
         backend = LocalBackend(LocalOptions())
         plan = backend.plan(job, folder)
         plan = replace(plan, job={**plan.job, **(request or {})})
-        run = Run(folder, backend.submit(plan), backend)
+        with mock.patch.object(proc, "start_detached", self._start):
+            run = Run(folder, backend.submit(plan), backend)
         self.runs.append(run)
         return run
 

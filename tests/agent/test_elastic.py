@@ -6,19 +6,24 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import RendezvousInfo
+import pytest
 
-from launcher.agent import elastic_gang, gang
 from launcher.agent.job import Job
 
 if TYPE_CHECKING:
-    import pytest
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.elastic.rendezvous.api import RendezvousInfo
+
+    from launcher.agent import elastic_gang
+
+pytestmark = pytest.mark.torch
 
 
 def node_of(server: TCPStore, rank: int) -> elastic_gang.ElasticGang:
     """A node of a run with one node or two, with connections of its own."""
-    stores = [gang.connect("127.0.0.1", server.port, listen_fd=None, timeout_s=60) for _ in range(2)]
+    from launcher.agent import elastic, elastic_gang
+
+    stores = [elastic.connect("127.0.0.1", server.port, listen_fd=None, timeout_s=60) for _ in range(2)]
     where = {"addr": "127.0.0.1"}
     asked = Job("r", ["x.py"], "script", "/", {}, "/", where, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0)
     return elastic_gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
@@ -41,6 +46,8 @@ def meet(*nodes: elastic_gang.ElasticGang) -> list[RendezvousInfo]:
 
 def test_a_new_node_that_is_not_rank_0_waits_for_nothing() -> None:
     """Torch's handler waits there for an address that rank 0 tells in its own first round only."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     server = TCPStore("127.0.0.1", 0, None, True)
     first = node_of(server, 0)
     assert meet(first)[0].world_size == 1
@@ -59,6 +66,11 @@ def test_a_new_node_that_is_not_rank_0_waits_for_nothing() -> None:
 
 def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round has another node as rank 0, which never says where the workers are to meet."""
+    from torch.distributed import HashStore  # type: ignore[attr-defined]
+    from torch.distributed.elastic.rendezvous.api import RendezvousInfo
+
+    from launcher.agent import elastic_gang
+
     monkeypatch.setattr(elastic_gang, "_EXPLORE_S", 0.05)
     rounds = [RendezvousInfo(HashStore(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
     told: list[tuple[str, Any]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.agent.harness import Runner
 
 ROOT = Path(__file__).parents[2]
@@ -57,25 +60,48 @@ ENDINGS = {
 }
 
 
+@pytest.fixture(params=["without torch", pytest.param("with torch", marks=pytest.mark.torch)])
+def either(request: pytest.FixtureRequest) -> Runner:
+    """Agents whose workers are forked from a process with torch, which is not taken apart at the end, or without."""
+    found: Runner = request.getfixturevalue("agents" if request.param == "without torch" else "warm_agents")
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
+    """How `python -u` ends by a script; each runs once."""
+    folder = tmp_path_factory.mktemp("plain")
+
+    @functools.cache
+    def run(text: str) -> subprocess.CompletedProcess[bytes]:
+        script = folder / "ending.py"
+        script.write_text(text)
+        argv = [sys.executable, "-u", "ending.py"]
+        return subprocess.run(argv, capture_output=True, timeout=120, stdin=subprocess.DEVNULL, cwd=folder, check=False)
+
+    return run
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_worker_ends_like_an_interpreter(agents: Runner, tmp_path: Path, ending: str) -> None:
+def test_a_worker_ends_like_an_interpreter(
+    either: Runner, plain: Callable[[str], subprocess.CompletedProcess[bytes]], ending: str
+) -> None:
     if ending == "group" and sys.version_info < (3, 11):
         pytest.skip("exception groups came with Python 3.11")
-    script = tmp_path / "ending.py"
-    script.write_text(HOOKS + ENDINGS[ending] + "\n")
-    argv = [sys.executable, "-u", str(script)]
-    plain = subprocess.run(argv, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, cwd=tmp_path)
+    text = HOOKS + ENDINGS[ending] + "\n"
+    (either.folder / "ending.py").write_text(text)
+    like = plain(text)
 
-    run = agents(script)
+    run = either("ending.py")
 
     # The order in which an interpreter destroys objects at its end is nobody's to rely on.
-    assert sorted(run.stdout[0].splitlines()) == sorted(plain.stdout.splitlines())
-    addresses = re.compile(rb"0x[0-9a-f]+")
-    assert addresses.sub(b"0x", run.stderr[0]) == addresses.sub(b"0x", plain.stderr)
+    assert sorted(run.stdout[0].splitlines()) == sorted(like.stdout.splitlines())
+    changes = re.compile(rb'0x[0-9a-f]+|File "[^"]*/(?=ending.py")')  # addresses and folders
+    assert changes.sub(b"", run.stderr[0]) == changes.sub(b"", like.stderr)
     exited = run.of("worker_exited")[0]
     code = exited["exit_code"] if exited.get("signal") is None else -signal.Signals[exited["signal"]]
-    assert code == plain.returncode
-    assert run.result() == ("success" if plain.returncode == 0 else "failed")
+    assert code == like.returncode
+    assert run.result() == ("success" if like.returncode == 0 else "failed")
 
 
 def test_the_cause_has_the_scripts_own_traceback_without_our_frames(agents: Runner, tmp_path: Path) -> None:

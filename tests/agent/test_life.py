@@ -78,14 +78,14 @@ def test_cancel_ends_the_whole_family_and_no_other_run(agents: Runner, tmp_path:
     assert other.wait().result() == "cancelled"
 
 
-@pytest.mark.parametrize("victim", ["agent", "fork server", "torchelastic"])
+@pytest.mark.parametrize("victim", ["agent", "fork server", "gang"])
 def test_killing_one_of_our_own_processes_ends_the_whole_family(agents: Runner, tmp_path: Path, victim: str) -> None:
     run, pids = family(agents, tmp_path / "mine", grace="2s")
     agent = psutil.Process(run.agent_pid())
     server = agent.children()[0]
     workers = run.worker_pids()
-    elastic = next(child for child in server.children() if child.pid not in workers and child.num_threads() > 1)
-    target = {"agent": agent, "fork server": server, "torchelastic": elastic}[victim]
+    gang = next(child for child in server.children() if child.pid not in workers and child.num_threads() > 1)
+    target = {"agent": agent, "fork server": server, "gang": gang}[victim]
 
     target.kill()
     run.wait()

@@ -1,10 +1,12 @@
-"""`__main__` is the user's: processes that the script starts find their way back to it."""
+"""`__main__` is the user's, also in a worker that was forked with torch: processes that it starts find their way back to it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+
+pytestmark = pytest.mark.torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,21 +62,21 @@ if __name__ == "__main__":
 """
 
 
-def test_multiprocessing_of_every_start_method_pickles_the_scripts_classes_both_ways(agents: Runner) -> None:
-    run = agents(MULTIPROCESSING)
+def test_multiprocessing_of_every_start_method_pickles_the_scripts_classes_both_ways(warm_agents: Runner) -> None:
+    run = warm_agents(MULTIPROCESSING)
 
     assert run.result() == "success", run.stderr
     assert run.stdout[0] == b"fork 0\nspawn 0\nforkserver 0\n"
 
 
-def test_data_loader_workers_of_every_start_method_work(agents: Runner) -> None:
-    run = agents(LOADER)
+def test_data_loader_workers_of_every_start_method_work(warm_agents: Runner) -> None:
+    run = warm_agents(LOADER)
 
     assert run.result() == "success", run.stderr
     assert run.stdout[0] == b"fork\nspawn\nforkserver\n"
 
 
-def test_a_package_runs_as_a_module_with_its_relative_imports(agents: Runner, tmp_path: Path) -> None:
+def test_a_package_runs_as_a_module_with_its_relative_imports(warm_agents: Runner, tmp_path: Path) -> None:
     package = tmp_path / "project" / "net"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -83,25 +85,25 @@ def test_a_package_runs_as_a_module_with_its_relative_imports(agents: Runner, tm
     (package / "agent.py").write_text("import net.protocol\nprint('own modules win', net.protocol.X)\n")
     (package / "protocol.py").write_text("X = 1\n")
 
-    whole = agents("net", kind="module", cwd=tmp_path / "project")
-    part = agents("net.agent", kind="module", cwd=tmp_path / "project")
+    whole = warm_agents("net", kind="module", cwd=tmp_path / "project")
+    part = warm_agents("net.agent", kind="module", cwd=tmp_path / "project")
 
     assert whole.stdout[0] == b"net __main__ net net.__main__\n", whole.stderr
     assert part.stdout[0] == b"own modules win 1\n", part.stderr
 
 
-def test_a_module_that_does_not_exist_is_one_clear_failure(agents: Runner) -> None:
-    run = agents("no_such_module", kind="module")
+def test_a_module_that_does_not_exist_is_one_clear_failure(warm_agents: Runner) -> None:
+    run = warm_agents("no_such_module", kind="module")
 
     assert run.result() == "failed"
     assert b"No module named no_such_module" in run.stderr[0]
 
 
 @pytest.mark.parametrize("name", ["protocol.py", "worker.py", "elastic.py", "channel.py"])
-def test_a_module_beside_the_script_may_be_named_like_one_of_ours(agents: Runner, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("ORIGIN = 'mine'\n")
+def test_a_module_beside_the_script_may_be_named_like_one_of_ours(warm_agents: Runner, name: str) -> None:
+    (warm_agents.folder / name).write_text("ORIGIN = 'mine'\n")
     module = name.removesuffix(".py")
 
-    run = agents(f"import {module}\nprint({module}.ORIGIN)\n")
+    run = warm_agents(f"import {module}\nprint({module}.ORIGIN)\n")
 
     assert run.stdout[0] == b"mine\n", run.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from launcher.agent import elastic, ports
+from launcher.agent import gang_process, ports
 from launcher.agent.job import Job
 from launcher.agent.search import Beacon, Search
 from tests.testbed import wait_until
@@ -58,13 +58,16 @@ def test_of_two_runs_on_one_machine_each_finds_its_own_port() -> None:
 
 
 class FakeStore:
-    """As much of a TCPStore as is asked."""
+    """As much of a store as is asked."""
 
     def __init__(self, **members: str) -> None:
         self._values = members
 
     def compare_set(self, key: str, _expected: str, wanted: str) -> bytes:
         return self._values.setdefault(key, wanted).encode()
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
@@ -77,7 +80,8 @@ def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
             told.append((name, fields["what"]))
 
     link: Any = Link()
-    found = elastic._present_store(job, 3, "n3", link, lambda: stores.pop(0))
+    found = gang_process._present_store(job, {"node_rank": 3, "host": "n3"}, link, lambda: stores.pop(0))
 
     assert found is new
+    assert old.closed
     assert told == [("waiting", "the nodes of the attempt before to end")]

@@ -109,7 +109,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_interpreter(agents: 
 def test_a_torch_that_is_broken_is_told_with_its_reason_on_every_node(agents: Runner, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
 
-    run = agents(SHARED, nodes="2")
+    run = agents("import torch\n", nodes="2")
 
     assert run.result() == "failed"
     assert run.cause()["message"].endswith("cannot import torch: ImportError: libcudart.so.12: cannot open shared object file")

@@ -1,0 +1,57 @@
+"""The workers of one node of a run with a fixed number of nodes: started, watched and restarted with those of all others."""
+
+from __future__ import annotations
+
+import signal
+from typing import List
+
+from .channel import Channel
+from .gang import Gang
+from .job import Job
+from .workers import MONITOR_S, AgentLink, Group, Ranks, Workers, ranks_of
+
+_ROLE = "default"
+
+
+class FixedGroup:
+    """One node's part of the gang, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
+
+    def __init__(self, job: Job, gang: Gang, count: int, server: Channel, agent: AgentLink, folder: str) -> None:
+        self._job = job
+        self._gang = gang
+        self._count = count
+        self._workers = Workers(job, gang, server, agent, folder)
+
+    def run(self) -> bool:
+        """To the end of all nodes' workers; whether they have succeeded."""
+        try:
+            self._workers.wait_until_ready()
+            self._start()
+            while True:
+                self._workers.take_all(MONITOR_S)
+                self._workers.stop_if_asked()
+                if self._workers.failed():
+                    if self._workers.tell_peers(restarts=self._gang.restarts) is None:
+                        return False
+                    self._restart()
+                elif not self._workers.running and self._gang.finished():
+                    return True
+                elif self._gang.begins_again():
+                    self._restart()
+        finally:
+            if not self._gang.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+                self._workers.end(signal.SIGTERM)
+
+    def _start(self) -> None:
+        """Meet the others, then start the workers."""
+        met = self._gang.next_rendezvous(self._count)
+        nodes, node_rank = len(met.workers), self._gang.node_rank
+        restarts = self._gang.restarts
+        group = Group(node_rank, nodes, self._count, _ROLE, met.master_addr, met.master_port, restarts)
+        ranks: List[Ranks] = ranks_of(node_rank, met.workers)
+        self._workers.begin_round(group, ranks)
+        self._workers.start(group, ranks)
+
+    def _restart(self) -> None:
+        self._workers.end(signal.SIGTERM)
+        self._start()

@@ -1,0 +1,112 @@
+"""The process of the gang on one node, forked from the fork server: meets the other nodes and asks for workers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from typing import Any, Callable, Optional, Tuple
+
+from .channel import Channel, Message
+from .gang import Gang, NotNeededError, RendezvousError, StopRequestedError, connect, node_0_is_there
+from .job import Job
+from .joining import NOT_NEEDED
+from .store import StoreError
+from .watch import Word
+from .workers import AgentLink, PeerEndedError
+
+_AGAIN_S = 1.0
+
+
+def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[int]) -> int:
+    """Run this node's workers to their end and tell the agent how it went."""
+    agent = AgentLink(channel)
+    gang: Any = None
+    result: Message
+    try:
+        gang, group = _join(setup, server, agent, listen_fd)
+        succeeded = group.run()
+        gang.set_closed()
+        result = {"result": "success" if succeeded else "failed"}
+    except StopRequestedError:
+        result = {"result": "stopped"} if gang.asked_to_stop else _by_peer(gang.heard())
+    except PeerEndedError as error:
+        result = _by_peer(error.word)
+    except NotNeededError:
+        agent.event("warning", message=NOT_NEEDED)
+        word = gang.ended() if gang is not None else None
+        result = _by_peer(word) if word else {"result": "success"}
+    except RendezvousError as error:
+        result = {"result": "failed", "error": str(error), "class": "node", "secondary": True}
+    except StoreError as error:
+        word = gang.lost() if gang is not None else None
+        result = _by_peer(word) if word else {"result": "failed", "error": str(error), "class": "node", "secondary": True}
+    except Exception as error:  # noqa: BLE001 - torch raises RuntimeError for all of its network errors
+        import traceback
+
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
+        lost = isinstance(error, RuntimeError)  # the store's, which another node's end may have taken away
+        result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost}
+    agent.send({**result, "time": time.time()})
+    if gang is not None:
+        gang.farewell()
+    sys.stderr.flush()
+    return 0
+
+
+def _by_peer(word: Word) -> Message:
+    """How this node's part ends when another node has ended the run."""
+    return {"result": "stopped_by_peer" if word["kind"] == "stop" else "failed", "word": word}
+
+
+def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional[int]) -> Tuple[Any, Any]:
+    """The gang of this node, with its connections to the run's store, and its group of workers."""
+    job, node_rank, host = Job(**setup["job"]), setup["node_rank"], setup["host"]
+    place = agent.answer()
+    addr, port = place["endpoint"]
+    if node_rank > 0 and not node_0_is_there(job, addr, port):
+        raise NotNeededError if job.elastic else RendezvousError("the agent of node 0 is gone")
+    kind: Any
+    group: Any
+    if job.elastic:  # torch's dynamic rendezvous, which wants torch's store
+        # It looks its own host name up for every event; where DNS does not answer, that takes seconds each time.
+        socket.getfqdn = lambda name="": name or socket.gethostname()
+        from . import elastic, elastic_gang
+
+        kind, group = elastic_gang.ElasticGang, elastic.ElasticGroup
+        store = elastic.connect(addr, port, listen_fd=listen_fd, timeout_s=job.rdzv_timeout_s)
+        watched = elastic.connect(addr, port, listen_fd=None, timeout_s=job.rdzv_timeout_s)
+    else:
+        from .fixed import FixedGroup
+
+        kind, group = Gang, FixedGroup
+        store = _present_store(job, setup, agent, lambda: connect(addr, port, listen_fd=listen_fd, timeout_s=job.rdzv_timeout_s))
+        watched = store if listen_fd is not None else connect(addr, port, listen_fd=None, timeout_s=job.rdzv_timeout_s)
+    gang = kind(job, node_rank, host, addr, store, watched, agent.event)
+    gang.fabric = place["fabric"]
+    agent.on_stop = gang.stop
+    return gang, group(job, gang, setup["workers"], server, agent, setup["folder"])
+
+
+def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callable[[], Any]) -> Any:
+    """The run's store, but never that of a gang that is ending.
+
+    Where a scheduler starts nodes again one by one, a new node may come while the one before still serves its store.
+    There its place is taken: by its predecessor.
+    """
+    me = f"{setup['host']} {os.getpid()} {time.time()}"
+    limit = time.monotonic() + job.rdzv_timeout_s
+    told = False
+    while True:
+        store = connected()
+        if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
+            return store
+        if time.monotonic() > limit:
+            raise RendezvousError(f"waited {job.rdzv_timeout_s:.0f} s for the nodes of the attempt before to end")
+        if not told:
+            told = True
+            agent.event("waiting", what="the nodes of the attempt before to end", limit_s=job.rdzv_timeout_s)
+        store.close()
+        time.sleep(_AGAIN_S)

@@ -1,0 +1,255 @@
+"""This node's workers as the process of the gang sees them: the fork server starts, signals and reaps them on its word."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from .channel import Channel, Message
+from .gang import GangBase, StopRequestedError
+from .job import Job
+from .watch import Word
+
+MONITOR_S = 0.1
+_FREE_RETRIES = 3
+"""How often a round is repeated without counting, because somebody else took the master port meanwhile."""
+
+
+class AgentLink:
+    """The agent of this node: events go to it, and a thread takes what it says at any moment."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.send = channel.send
+        self.on_stop: Callable[[Message], None] = lambda _: None
+        self._channel = channel
+        self._answers: queue.Queue[Message] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True, name="agent").start()
+
+    def _listen(self) -> None:
+        while True:
+            message = self._channel.receive()[0]
+            if message is None:
+                os._exit(1)  # the agent is gone, and the fork server ends the workers
+            if "stop" in message:
+                self.on_stop(message)
+            else:
+                self._answers.put(message)
+
+    def answer(self) -> Message:
+        """The next thing it says that is not a stop."""
+        return self._answers.get()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Write an event to the agent stream."""
+        self.send({"event": name, "fields": fields})
+
+
+class PeerEndedError(Exception):
+    """Another node ended the run."""
+
+    def __init__(self, word: Word) -> None:
+        super().__init__(word.get("message", word["kind"]))
+        self.word = word
+
+
+class Ranks(NamedTuple):
+    """What torchrun tells one worker of its place."""
+
+    rank: int
+    local_rank: int
+    role_rank: int
+    world_size: int
+    role_world_size: int
+
+
+class Group(NamedTuple):
+    """What is the same for all workers of this node in one round."""
+
+    node_rank: int
+    nodes: int
+    local_world_size: int
+    role: str
+    master_addr: str
+    master_port: int
+    restarts: int
+
+
+class Workers:
+    """The workers of one node, over all rounds."""
+
+    def __init__(self, job: Job, gang: GangBase, server: Channel, agent: AgentLink, folder: str) -> None:
+        self.running: Dict[int, Message] = {}
+        """Messages of the fork server, by pid."""
+
+        self.exited: Dict[int, Message] = {}
+        self._job = job
+        self._gang = gang
+        self._server = server
+        self._agent = agent
+        self._folder = folder
+        self._master_port = 0
+        self._free_retries = 0
+        self._ready = False
+
+    def wait_until_ready(self) -> None:
+        """Until the fork server has imported what the workers want to find there, or the run is stopped."""
+        while not self._ready:
+            self.stop_if_asked()
+            self.take_all(MONITOR_S)
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
+        """Tell the agent of a round that begins."""
+        self._master_port = group.master_port
+        self._agent.event(
+            "rendezvous",
+            round=self._gang.round,
+            restarts=group.restarts,
+            master_addr=group.master_addr,
+            master_port=group.master_port,
+            nodes=group.nodes,
+            world_size=workers[0].world_size,
+            ranks=[worker.rank for worker in workers],
+        )
+
+    def start(self, group: Group, workers: Sequence[Ranks]) -> Dict[int, int]:
+        """Start all of them; their pids by local rank."""
+        self.running, self.exited = {}, {}
+        self.stop_if_asked()
+        for worker in workers:
+            self._server.send({"start": self._request(group, worker)})
+        while len(self.running) + len(self.exited) < len(workers):
+            self._take(self._server.receive()[0])
+        pids = {about["local_rank"]: pid for pid, about in {**self.running, **self.exited}.items()}
+        return dict(sorted(pids.items()))
+
+    def failed(self) -> Dict[int, Message]:
+        """Those that have failed, by rank."""
+        return {about["rank"]: about for about in self.exited.values() if about["code"] != 0}
+
+    def error_file(self, local_rank: int) -> str:
+        """Where a worker writes down by what exception it ended."""
+        return os.path.join(self._folder, "errors", f"{self._gang.round}-{local_rank}.json")
+
+    def _request(self, group: Group, worker: Ranks) -> Message:
+        """What torchrun gives a worker in its environment (local_elastic_agent.py), and two variables of ours."""
+        env = {
+            "LOCAL_RANK": str(worker.local_rank),
+            "RANK": str(worker.rank),
+            "GROUP_RANK": str(group.node_rank),
+            "ROLE_RANK": str(worker.role_rank),
+            "ROLE_NAME": group.role,
+            "LOCAL_WORLD_SIZE": str(group.local_world_size),
+            "WORLD_SIZE": str(worker.world_size),
+            "GROUP_WORLD_SIZE": str(group.nodes),
+            "ROLE_WORLD_SIZE": str(worker.role_world_size),
+            "MASTER_ADDR": group.master_addr,
+            "MASTER_PORT": str(group.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(group.restarts),
+            "TORCHELASTIC_MAX_RESTARTS": str(self._job.max_restarts),
+            "TORCHELASTIC_RUN_ID": self._job.run,
+            # Rank 0 serves the workers' store itself: in one that outlives a restart they would find stale peers.
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            "TORCHELASTIC_ERROR_FILE": self.error_file(worker.local_rank),
+            "DISTLAUNCH_RUN_ID": self._job.run,
+            "DISTLAUNCH_DEADLINE_FILE": os.path.join(self._folder, "deadline"),
+        }
+        env.update(self._gang.variables)
+        return {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
+
+    # -- a failure ----------------------------------------------------------------------------------------------------
+
+    def tell_peers(self, *, restarts: int) -> Optional[bool]:
+        """Ask the agent for the cause and tell all nodes whether this ends the run (None) or restarts the gang.
+
+        Then whether that counts: not when somebody else had taken the master port.
+        """
+        self._agent.send({"cause?": sorted(self.failed())})
+        cause = self._agent.answer()["cause"]
+        counts = not (self._port_was_taken(cause) and self._free_retries < _FREE_RETRIES)
+        self._free_retries += int(not counts)
+        if counts and restarts >= self._job.max_restarts:
+            word = self._gang.say("fail", cause=cause)
+            if word["kind"] == "stop":
+                self._gang.stopping.set()
+                raise PeerEndedError(word)
+            return None
+        self._gang.start_again()
+        if not self._job.elastic:
+            word = self._gang.say("restart", cause=cause, free=not counts)
+            if word["kind"] != "restart":
+                raise PeerEndedError(word)
+            if word["node"] != self._gang.node_rank:
+                return counts  # another node was first, and tells it
+        again = restarts + int(counts)
+        self._agent.event("restart", restarts=again, max_restarts=self._job.max_restarts, cause=cause)
+        return counts
+
+    def _port_was_taken(self, cause: Message) -> bool:
+        text = f"{cause.get('message')} {cause.get('traceback')}"
+        return "EADDRINUSE" in text and str(self._master_port) in text
+
+    def stop_if_asked(self) -> None:
+        """Leave the loop when our agent or another node has ended the run."""
+        if self._gang.stopping.is_set():
+            raise StopRequestedError
+        word = self._gang.heard()
+        if word is not None and word["kind"] != "restart":
+            if word["kind"] == "stop":
+                self._gang.stopping.set()  # the workers have their grace time, which the agent keeps
+            raise PeerEndedError(word)
+
+    # -- the fork server ----------------------------------------------------------------------------------------------
+
+    def take_all(self, wait_s: float) -> None:
+        """Messages that are there; waits for the first one up to `wait_s`."""
+        if self._server.ready(wait_s):
+            self._take(self._server.receive()[0])
+            while self._server.ready():
+                self._take(self._server.receive()[0])
+
+    def _take(self, message: Optional[Message]) -> None:
+        if message is None:
+            os._exit(1)  # the fork server is gone, and this process with it
+        if "started" in message:
+            self.running[message["started"]["pid"]] = message["started"]
+        elif "exited" in message:
+            about = message["exited"]
+            self.running.pop(about["pid"], None)
+            self.exited[about["pid"]] = about
+        elif "ready" in message:
+            self._ready = True
+
+    def end(self, number: int) -> None:
+        """The signal, then SIGKILL after the grace time, then an end to everything that the workers left behind."""
+        self.take_all(0.0)
+        if not self.exited and not self.running:
+            return
+        if self.running:
+            self._server.send({"signal": int(number)})
+        limit = time.monotonic() + self._job.grace_s
+        while self.running and time.monotonic() < limit and not self._gang.stopping.is_set():
+            self.take_all(MONITOR_S)
+        if self.running and not self._gang.stopping.is_set():
+            ignored = f"workers ignored {signal.Signals(number).name} for {self._job.grace_s:.0f} s and were killed"
+            self._agent.event("warning", message=ignored)
+            self._server.send({"signal": int(signal.SIGKILL)})
+        while self.running and not self._gang.stopping.is_set():
+            self.take_all(MONITOR_S)
+        self._server.send({"sweep": True})
+        message: Optional[Message] = {}
+        while message is not None and "swept" not in message:
+            message = self._server.receive()[0]
+
+
+def ranks_of(node_rank: int, workers: List[int]) -> List[Ranks]:
+    """The ranks of a node's workers, where the nodes have so many each."""
+    first, world = sum(workers[:node_rank]), sum(workers)
+    return [Ranks(first + local, local, first + local, world, world) for local in range(workers[node_rank])]

@@ -1,0 +1,117 @@
+"""Agents whose fork server has imported torch already: one process imports it, and all agents of the session are forked there.
+
+What an agent does is the same as over SSH, where the Python of the login is forked (`prefork.py`); only the import takes no time.
+For tests of what forked workers are like. What a start itself does (its variables, what is imported) is not theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from launcher import bundle
+from launcher.agent.processes import start_ticks
+from launcher.proc import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_PRELOAD = ("torch", "torch.distributed", "torch.distributed.nn")
+_LIMIT_S = 120
+
+_SERVER = """
+import importlib, json, os, socket, sys
+sys.path[0], fd, modules = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+from distlaunch_agent import __main__, channel, ending, forkserver, prefork, processes, worker
+from distlaunch_agent.job import Job
+ending.install()
+for name in modules.split(","):
+    importlib.import_module(name)
+
+def agent(argv, env, cwd):
+    os.setsid()
+    os.chdir(cwd)
+    worker.set_environment(env)
+    sys.argv[:] = argv[1:]
+    (mine, server_end), (gang, gang_end) = channel.Channel.pair(), channel.Channel.pair()
+    pid = os.fork()
+    if not pid:
+        mine.close()
+        gang.close()
+        os.setsid()
+        os.dup2(2, 1)
+        raise prefork.Child(lambda: forkserver.serve(server_end, gang_end))
+    server_end.close()
+    gang_end.close()
+    processes.set_title(argv)
+    __main__.run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang))
+
+def serve():
+    requests = socket.socket(fileno=fd)
+    requests.set_inheritable(False)
+    requests.send(b"ready")
+    while True:
+        data, fds, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+        if not data:
+            os._exit(0)
+        pid = os.fork()
+        if not pid:
+            requests.close()
+            null = os.open(os.devnull, os.O_RDONLY)
+            for number, own in enumerate((null, *fds)):
+                os.dup2(own, number)
+                os.close(own)
+            agent(*json.loads(data))
+        for own in fds:
+            os.close(own)
+        requests.send(str(pid).encode())
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+try:
+    serve()
+except prefork.Child as child:
+    task = child.task
+task()
+"""
+
+
+class WarmStart:
+    """`start` does what `launcher.proc.start_detached` does, for agents."""
+
+    def __init__(self, folder: Path) -> None:
+        archive = folder / "agent.pyz"
+        archive.write_bytes(bundle.agent_archive())
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fd = theirs.fileno()
+        code = f"exec(compile({_SERVER!r}, 'warm', 'exec'))" + " " * 4096  # room for a worker's command line
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        argv = [sys.executable, "-u", "-c", code, str(archive), str(fd), ",".join(_PRELOAD)]
+        self._process = subprocess.Popen(argv, env=env, pass_fds=[fd], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._requests.settimeout(_LIMIT_S)
+        assert self._requests.recv(100) == b"ready"
+
+    def start(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path) -> Identity:
+        """An agent with its output in files."""
+        request = json.dumps([list(argv), dict(env), cwd]).encode()
+        with open(stdout, "ab") as out, open(stderr, "ab") as err:
+            socket.send_fds(self._requests, [request], [out.fileno(), err.fileno()])
+            pid = int(self._requests.recv(100))
+        return Identity(pid, start_ticks(pid) or 0)
+
+    def close(self) -> None:
+        self._requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._process.kill()
+        self._process.wait()
