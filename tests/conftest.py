@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytest_plugins = ["tests.testbed.fixtures"]
+pytest_plugins = ["tests.testbed.fixtures", "tests.forked"]
 
 CLUSTERS = {"k8s": "k8s", "slurm": "slurm", "ansible": "hosts", "testbed_tests": "hosts"}
 """Folders of tests that mostly wait for real clusters, and the process (pytest-xdist) that has such tests."""
