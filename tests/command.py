@@ -1,4 +1,7 @@
-"""The command line as tests use it: `distlaunch(...)` runs a command as a user does, in a process of its own."""
+"""The command line as tests use it: `distlaunch(...)` runs a command as a user does, in a process of its own.
+
+The process is forked from one that has imported everything (tests/forked.py), unless the test is about how commands start.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,17 @@ class Cli:
         *args: str | bytes,
         env: dict[str, str | None] | None = None,
         python: tuple[str, ...] = ("-m", "launcher"),
+        real: bool = False,
         **more: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start a command and leave it running, with pipes on stdout and stderr."""
+        """Start a command and leave it running, with pipes on stdout and stderr; `real`: by an interpreter of its own."""
+        from tests import forked  # a plugin of pytest, which wants to import it itself
+
         argv = [sys.executable, *python, *args]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(argv, env=self.env(env), **{"cwd": self.folder, **pipes, **more})
+        popen: Any = subprocess.Popen if real else forked.commands().popen
+        process: subprocess.Popen[bytes] = popen(argv, env=self.env(env), **{"cwd": self.folder, **pipes, **more})
+        return process
 
     def __call__(
         self, *args: str | bytes, env: dict[str, str | None] | None = None, timeout_s: float = 150, **more: Any
