@@ -53,6 +53,9 @@ class Job(NamedTuple):
     peer_timeout_s: float = 30.0
     """A node that was not heard of for so long is lost."""
 
+    heartbeat_s: float = 10.0
+    """So often an agent says in its stream that it lives."""
+
     master_port: int = 0
     sigterm_means: str = "cancelled"
     """What a SIGTERM to the agent is: `cancelled`, or `preempted` where the scheduler sends it."""

@@ -25,7 +25,6 @@ from .verdict import EXIT_CODES, Blame, Worker
 if TYPE_CHECKING:
     from .prefork import Forked
 
-_HEARTBEAT_S = 10.0
 _FAREWELL_S = 6.0
 
 
@@ -57,7 +56,7 @@ class Node:
         """Of the present round, as the other nodes were told it."""
 
         self.failed: Optional[cause.Cause] = None
-        self.heartbeat_at = time.monotonic() + _HEARTBEAT_S
+        self.heartbeat_at = time.monotonic() + job.heartbeat_s
         self.selector = selectors.DefaultSelector()
 
     def _forget_last_attempt(self) -> None:
@@ -143,7 +142,7 @@ class Node:
             pipe.flush_part(self.out, now)
         self.out.flush()
         if now >= self.heartbeat_at:
-            self.heartbeat_at = now + _HEARTBEAT_S
+            self.heartbeat_at = now + self.job.heartbeat_s
             self.out.event("heartbeat", workers=len(self._running()))
         self._keep_deadlines(now)
         if not self.joining.joined:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -69,6 +72,10 @@ class Run:
             pass
         return self
 
+    def go_on(self, node: int) -> None:
+        """A node that was held, or stopped, begins or goes on."""
+        os.kill(self.agent_pid(node), signal.SIGCONT)
+
     def close(self) -> None:
         self._stream.close()
 
@@ -102,7 +109,7 @@ class Runner:
 
     def __init__(self, tmp_path: Path, warm: WarmStart | None = None) -> None:
         """`warm`: agents are forked from a process that has imported torch."""
-        self._start = warm.start if warm else proc.start_detached
+        self._warm = warm
         self._tmp_path = self.folder = tmp_path
         self.runs: list[Run] = []
 
@@ -113,9 +120,13 @@ class Runner:
         kind: spec.Kind = "script",
         cwd: Path | None = None,
         request: dict[str, Any] | None = None,
+        late: int | None = None,
         **options: Any,
     ) -> Run:
-        """`script` is a file, or the text of one; `request` is what the agents are told beside the options."""
+        """`script` is a file, or the text of one; `request` is what the agents are told beside the options.
+
+        The node `late` begins only when it is told to `go_on`, where agents are warm.
+        """
         if isinstance(script, str) and "\n" in script:
             path = self._tmp_path / f"script{len(self.runs)}.py"
             path.write_text(script)
@@ -127,7 +138,9 @@ class Runner:
         backend = LocalBackend(LocalOptions())
         plan = backend.plan(job, folder)
         plan = replace(plan, job={**plan.job, **(request or {})})
-        with mock.patch.object(proc, "start_detached", self._start):
+        held = () if late is None else (str(late),)
+        start = functools.partial(self._warm.start, held=held) if self._warm else proc.start_detached
+        with mock.patch.object(proc, "start_detached", start):
             run = Run(folder, backend.submit(plan), backend)
         self.runs.append(run)
         return run

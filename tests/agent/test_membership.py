@@ -7,15 +7,17 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from launcher.agent import host_run, ports
 from tests.agent.harness import gone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from tests.agent.harness import Run, Runner
+
+pytestmark = pytest.mark.torch
 
 QUICK = "import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
 
@@ -27,16 +29,7 @@ while "/nodes/1/" in os.environ["DISTLAUNCH_DEADLINE_FILE"] and not os.path.exis
 """
 """Node 0 finishes at once, node 1 when there is that file."""
 
-SOON = {"last_call_s": 1.0}
-
-
-def come_late(run: Run, node: int) -> None:
-    """Its agent stands still before it has begun."""
-    os.kill(run.agent_pid(node), signal.SIGSTOP)
-
-
-def go_on(run: Run, node: int) -> None:
-    os.kill(run.agent_pid(node), signal.SIGCONT)
+SOON = {"last_call_s": 1.0, "heartbeat_s": 1.0}
 
 
 def by_node(run: Run, name: str) -> dict[int, list[dict[str, Any]]]:
@@ -48,11 +41,10 @@ def by_node(run: Run, name: str) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def test_a_node_that_comes_when_all_is_over_is_not_needed(agents: Runner) -> None:
-    run = agents.start(QUICK, nodes="2:3", request=SOON)
-    come_late(run, 2)
+def test_a_node_that_comes_when_all_is_over_is_not_needed(warm_agents: Runner) -> None:
+    run = warm_agents.start(QUICK, nodes="2:3", late=2, request=SOON)
     run.until(lambda: len(run.of("done")) == 2)
-    go_on(run, 2)
+    run.go_on(2)
 
     run.wait()
 
@@ -61,14 +53,13 @@ def test_a_node_that_comes_when_all_is_over_is_not_needed(agents: Runner) -> Non
     assert set(by_node(run, "rendezvous")) == {0, 1}
 
 
-def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(agents: Runner) -> None:
-    run = agents.start(WAITS, str(agents.folder / "go"), nodes="2:3", request=SOON)
-    come_late(run, 2)
+def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(warm_agents: Runner) -> None:
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="2:3", late=2, request=SOON)
     run.until(lambda: run.of("worker_exited"))
-    go_on(run, 2)
+    run.go_on(2)
     run.until(lambda: 2 in by_node(run, "host_facts"))
     run.until(lambda: len(by_node(run, "heartbeat").get(2, [])) == 2)  # it waits, and the others have seen it
-    (agents.folder / "go").touch()
+    (warm_agents.folder / "go").touch()
 
     run.wait()
 
@@ -77,18 +68,18 @@ def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(agents:
     assert "the run was over when it came" in by_node(run, "warning")[2][0]["message"]
 
 
-def test_where_one_node_fails_those_who_have_finished_start_again_too(agents: Runner) -> None:
+def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agents: Runner) -> None:
     fails = WAITS + "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
     fails += "sys.exit(3 if first and '/nodes/1/' in os.environ['DISTLAUNCH_DEADLINE_FILE'] else 0)\n"
     options: dict[str, Any] = {"max_restarts": 1, "request": SOON}
-    runs = [agents.start(fails, str(agents.folder / "go"), nodes=nodes, **options) for nodes in ("2", "2:3")]
-    come_late(runs[1], 2)
+    where = str(warm_agents.folder / "go")
+    runs = [warm_agents.start(fails, where, nodes=nodes, late=late, **options) for nodes, late in (("2", None), ("2:3", 2))]
     for run in runs:
         run.until(partial(run.of, "worker_exited"))
-    (agents.folder / "go").touch()
+    (warm_agents.folder / "go").touch()
     runs[0].wait()
     runs[1].until(lambda: len(runs[1].of("done")) == 2)
-    go_on(runs[1], 2)
+    runs[1].go_on(2)
 
     for run in runs:
         run.wait()
@@ -96,8 +87,8 @@ def test_where_one_node_fails_those_who_have_finished_start_again_too(agents: Ru
         assert sorted(b"".join(run.stdout.values()).splitlines()) == [b"0 of 2", b"0 of 2", b"1 of 2", b"1 of 2"]
 
 
-def test_who_has_finished_goes_on_without_a_node_that_is_lost(agents: Runner) -> None:
-    run = agents.start(WAITS, str(agents.folder / "go"), nodes="1:2")
+def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runner) -> None:
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2")
     run.until(lambda: run.of("worker_exited") and len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -107,8 +98,8 @@ def test_who_has_finished_goes_on_without_a_node_that_is_lost(agents: Runner) ->
     assert b"0 of 1" in run.stdout[0], "what the lost node had not done is done by the rest"
 
 
-def test_an_elastic_run_ends_with_node_0_and_says_so(agents: Runner) -> None:
-    run = agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n", nodes="1:2")
+def test_an_elastic_run_ends_with_node_0_and_says_so(warm_agents: Runner) -> None:
+    run = warm_agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n", nodes="1:2")
     run.until(lambda: len(run.stdout) == 2)
 
     os.kill(run.agent_pid(0), signal.SIGKILL)
@@ -125,11 +116,10 @@ def at_an_address() -> dict[str, Any]:
         return {"rendezvous": {"addr": "127.0.0.1", "port": ports.port_of(sock)}}
 
 
-def test_over_ssh_too_a_node_that_comes_when_all_is_over_is_not_needed(agents: Runner) -> None:
-    run = agents.start(QUICK, nodes="2:3", request={**SOON, **at_an_address()})
-    come_late(run, 2)
+def test_over_ssh_too_a_node_that_comes_when_all_is_over_is_not_needed(warm_agents: Runner) -> None:
+    run = warm_agents.start(QUICK, nodes="2:3", late=2, request={**SOON, **at_an_address()})
     run.until(lambda: len(run.of("done")) == 2)
-    go_on(run, 2)
+    run.go_on(2)
 
     run.wait()
 
@@ -137,12 +127,11 @@ def test_over_ssh_too_a_node_that_comes_when_all_is_over_is_not_needed(agents: R
     assert set(by_node(run, "rendezvous")) == {0, 1}
 
 
-def test_over_ssh_nobody_waits_for_a_node_0_that_has_ended(agents: Runner) -> None:
-    run = agents.start(QUICK, nodes="2", request=at_an_address())
-    come_late(run, 1)
+def test_over_ssh_nobody_waits_for_a_node_0_that_has_ended(warm_agents: Runner) -> None:
+    run = warm_agents.start(QUICK, nodes="2", late=1, request=at_an_address())
     os.kill(run.agent_pid(0), signal.SIGKILL)
     assert gone(run.agent_pid(0))
-    go_on(run, 1)
+    run.go_on(1)
 
     run.wait()
 

@@ -30,8 +30,9 @@ dist.destroy_process_group()
 """
 
 
-def test_a_crash_on_any_node_restarts_all_of_them_until_it_works(agents: Runner) -> None:
-    run = agents(CRASH, "3", "3", nodes="2", nproc_per_node="2", max_restarts=3)
+@pytest.mark.torch
+def test_a_crash_on_any_node_restarts_all_of_them_until_it_works(warm_agents: Runner) -> None:
+    run = warm_agents(CRASH, "3", "3", nodes="2", nproc_per_node="2", max_restarts=3)
 
     assert run.result() == "success", run.stderr
     assert dict(run.stdout) == dict.fromkeys(range(4), b"0 4\n1 4\n2 4\n3 4\n")
@@ -42,10 +43,11 @@ def test_a_crash_on_any_node_restarts_all_of_them_until_it_works(agents: Runner)
     assert len(used) == 4  # a port of its own for each round
 
 
-def test_the_budget_of_restarts_is_the_gangs_not_each_nodes(agents: Runner) -> None:
+@pytest.mark.torch
+def test_the_budget_of_restarts_is_the_gangs_not_each_nodes(warm_agents: Runner) -> None:
     script = CRASH.replace("int(sys.argv[2])", "(0 if count % 2 else 3)")
 
-    run = agents(script, "9", "-", nodes="2", nproc_per_node="2", max_restarts=2)
+    run = warm_agents(script, "9", "-", nodes="2", nproc_per_node="2", max_restarts=2)
 
     assert run.result() == "failed"
     assert {fields["restarts"] for fields in run.of("done")} == {2}
@@ -71,8 +73,9 @@ def test_a_restart_ends_what_the_round_before_has_left(agents: Runner) -> None:
     assert gone(int(left))
 
 
-def test_a_port_that_somebody_took_meanwhile_costs_no_restart(agents: Runner) -> None:
-    run = agents(
+@pytest.mark.torch
+def test_a_port_that_somebody_took_meanwhile_costs_no_restart(warm_agents: Runner) -> None:
+    run = warm_agents(
         "import os, torch.distributed as dist, socket\n"
         "flag = os.path.join(os.environ['DISTLAUNCH_DEADLINE_FILE'] + '.taken')\n"
         "if os.environ['RANK'] == '0' and not os.path.exists(flag):\n"
@@ -81,6 +84,7 @@ def test_a_port_that_somebody_took_meanwhile_costs_no_restart(agents: Runner) ->
         "    thief.bind(('0.0.0.0', int(os.environ['MASTER_PORT']))); thief.listen()\n"
         "dist.init_process_group('gloo')\n"
         "print(dist.get_world_size(), flush=True)\n"
+        "dist.barrier()  # who ends first takes its connections along\n"
         "dist.destroy_process_group()\n",
         nproc_per_node="2",
     )
@@ -104,16 +108,18 @@ def test_the_given_port_is_used_and_a_taken_one_is_named(agents: Runner) -> None
     assert free.stdout[0] == b"%d\n" % port
 
 
-def test_two_runs_at_once_on_one_host_do_not_meet(agents: Runner) -> None:
-    runs = [agents.start(CRASH, "1", "1", nproc_per_node="2", max_restarts=1) for _ in range(2)]
+@pytest.mark.torch
+def test_two_runs_at_once_on_one_host_do_not_meet(warm_agents: Runner) -> None:
+    runs = [warm_agents.start(CRASH, "1", "1", nproc_per_node="2", max_restarts=1) for _ in range(2)]
 
     for run in runs:
         assert run.wait().result() == "success", run.stderr
         assert run.stdout[0] == b"0 2\n1 2\n"
 
 
-def test_an_elastic_run_goes_on_without_a_node_that_dies(agents: Runner) -> None:
-    run = agents.start(
+@pytest.mark.torch
+def test_an_elastic_run_goes_on_without_a_node_that_dies(warm_agents: Runner) -> None:
+    run = warm_agents.start(
         "import os, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "if (os.environ['GROUP_WORLD_SIZE'], os.environ['TORCHELASTIC_RESTART_COUNT']) == ('1', '0'):\n"
@@ -134,11 +140,12 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(agents: Runner) -> None
     assert not any(alive(pid) for pid in run.worker_pids())
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("script", ["loses a connection", "only waits"])
-def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_is_of_use(agents: Runner, script: str) -> None:
+def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_is_of_use(warm_agents: Runner, script: str) -> None:
     text = "import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\nprint('up', flush=True)\n"
     text += "while True: dist.all_reduce(torch.ones(1))\n" if script == "loses a connection" else "time.sleep(600)\n"
-    run = agents.start(text, nodes="2", request={"replaces_lost": True, "peer_timeout_s": 3})
+    run = warm_agents.start(text, nodes="2", request={"replaces_lost": True, "peer_timeout_s": 3})
     run.until(lambda: len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)

@@ -19,14 +19,14 @@ from launcher.agent.processes import start_ticks
 from launcher.proc import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 _PRELOAD = ("torch", "torch.distributed", "torch.distributed.nn")
 _LIMIT_S = 120
 
 _SERVER = """
-import importlib, json, os, socket, sys
+import importlib, json, os, signal, socket, sys
 sys.path[0], fd, modules = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 from distlaunch_agent import __main__, channel, ending, forkserver, prefork, processes, worker
 from distlaunch_agent.job import Job
@@ -67,7 +67,10 @@ def serve():
             for number, own in enumerate((null, *fds)):
                 os.dup2(own, number)
                 os.close(own)
-            agent(*json.loads(data))
+            argv, env, cwd, held = json.loads(data)
+            if held:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            agent(argv, env, cwd)
         for own in fds:
             os.close(own)
         requests.send(str(pid).encode())
@@ -101,9 +104,11 @@ class WarmStart:
         self._requests.settimeout(_LIMIT_S)
         assert self._requests.recv(100) == b"ready"
 
-    def start(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path) -> Identity:
-        """An agent with its output in files."""
-        request = json.dumps([list(argv), dict(env), cwd]).encode()
+    def start(
+        self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, held: Collection[str] = ()
+    ) -> Identity:
+        """An agent with its output in files; one of the nodes `held` stands still before it begins, until SIGCONT."""
+        request = json.dumps([list(argv), dict(env), cwd, argv[-1] in held]).encode()
         with open(stdout, "ab") as out, open(stderr, "ab") as err:
             socket.send_fds(self._requests, [request], [out.fileno(), err.fileno()])
             pid = int(self._requests.recv(100))
