@@ -19,6 +19,9 @@ from .watch import Word
 _EXPLORE_S = 30.0
 """So long an elastic round waits for all to have tried one another, and for the master's address."""
 
+_LOST_S = 15.0
+"""After so long torch takes a node for lost that it has not heard of."""
+
 _MEETINGS = 5
 """How often elastic nodes meet in a row before they give up."""
 
@@ -35,6 +38,8 @@ class ElasticGang(GangBase, RendezvousHandler):
         last_call = _MORE_COME_S if self.store.check(["met"]) else self.job.last_call_s
         join = timedelta(seconds=self.job.rdzv_timeout_s)
         self._timeout = RendezvousTimeout(join=join, last_call=timedelta(seconds=last_call))
+        # Torch asks every 5 s and gives up after 3; versions that cannot be told otherwise are not.
+        sooner = {"keep_alive_interval": 1} if self.job.peer_timeout_s < _LOST_S else {}
         self._dynamic = DynamicRendezvousHandler.from_backend(
             run_id=self.job.run,
             store=self.store,
@@ -43,6 +48,7 @@ class ElasticGang(GangBase, RendezvousHandler):
             max_nodes=self.job.max_nodes,
             local_addr=self.own_addr,
             timeout=self._timeout,
+            **sooner,
         )
         # Torch, too, would agree on an address here: a rank 0 that did so in a round before does not tell it to nodes that are
         # new, and these wait for it without a sign of life. It is told that all is agreed on.

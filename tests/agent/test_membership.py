@@ -88,7 +88,7 @@ def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agent
 
 
 def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runner) -> None:
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2")
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 3})
     run.until(lambda: run.of("worker_exited") and len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)

@@ -128,7 +128,7 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(warm_agents: Runner) ->
         "if os.environ['GROUP_WORLD_SIZE'] == '2':\n"
         "    for _ in range(600):\n        dist.all_reduce(torch.ones(1)); time.sleep(0.1)\n"
         "dist.destroy_process_group()\n",
-        nodes="1:2", max_restarts=3,
+        nodes="1:2", max_restarts=3, request={"peer_timeout_s": 3},
     )  # fmt: skip
     run.until(lambda: len(run.stdout) == 2)
 
@@ -155,7 +155,7 @@ def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_is_of_
 
 
 def test_a_node_that_never_comes_is_named_when_the_limit_is_over(agents: Runner) -> None:
-    run = agents.start("print('never')\n", nodes="2", rdzv_timeout="4s", preload=())
+    run = agents.start("print('never')\n", nodes="2", rdzv_timeout="2s", preload=())
     os.kill(run.agent_pid(1), signal.SIGKILL)
 
     run.wait()
