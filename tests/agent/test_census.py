@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,10 @@ from tests.agent.harness import SCRIPTS, Runner
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.command import Cli
+
+pytestmark = pytest.mark.torch
 
 OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE"}
 """Variables that only we give."""
@@ -88,6 +94,36 @@ def test_a_worker_sees_what_it_sees_under_torchrun(
         assert {key: value for key, value in found.items() if key not in expected} == {}
         assert found[f"/env/{SHARED_STORE}"] == ("True", "False")
         assert set(ours[rank]["env"]) - set(theirs[rank]["env"]) == OURS
+
+
+TERMINAL = {"/stdin", "/streams/stdout/isatty", "/streams/stderr/isatty"}
+"""What a worker of torchrun has of the launcher's terminal, and ours has not, as docs/architecture.md states."""
+
+
+def in_a_terminal(argv: list[str], env: dict[str, str]) -> int:
+    """Run a command as at a terminal; its exit code."""
+    leader, terminal = pty.openpty()
+    argv = ["setsid", "--ctty", "--wait", *argv]
+    process = subprocess.Popen(argv, stdin=terminal, stdout=terminal, stderr=terminal, env=env, cwd=SCRIPTS)
+    os.close(terminal)
+    with contextlib.suppress(OSError):  # nobody has the terminal open any more
+        while os.read(leader, 65536):
+            pass
+    os.close(leader)
+    return process.wait(120)
+
+
+def test_at_a_terminal_a_worker_misses_what_is_stated_and_nothing_else(distlaunch: Cli, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "census.py"]
+    assert in_a_terminal(run, distlaunch.env({"CENSUS_OUT": str(theirs)})) == 0
+    argv = [sys.executable, "-m", "launcher", "local", "census.py"]
+    assert in_a_terminal(argv, distlaunch.env({"CENSUS_OUT": str(ours)})) == 0
+
+    found = differences(read(theirs, 1)[0], read(ours, 1)[0])
+
+    assert found["/streams/stdout/isatty"] == found["/streams/stderr/isatty"] == (True, False)
+    assert {key for key in found if not key.startswith(("/env/", "/seeds", "/authkey"))} == TERMINAL
 
 
 def test_every_rank_and_run_draws_its_own_seeds(agents: Runner, tmp_path: Path) -> None:
