@@ -67,6 +67,49 @@ def test_spares_take_the_places_of_hosts_without_what_others_have(plugin: Any) -
     assert plugin.choose({host: found[host] for host in ("h1", "h2", "h3")}, ARGS)[2] is None
 
 
+def test_a_run_that_can_do_with_fewer_nodes_begins_with_those_that_are_there(plugin: Any) -> None:
+    found = {"h1": facts("h1", **NOTHING), "h2": {"problem": "no", "unreachable": True}, "h3": facts("h3", **NOTHING)}
+
+    assert plugin.choose(found, {**ARGS, "nodes": 3, "least": 2})[2]["ranks"] == {"h1": 0, "h3": 1}
+    assert plugin.choose(found, {**ARGS, "nodes": 3, "least": 3})[2] is None
+
+
+def test_files_go_once_to_each_disk_that_lacks_them(plugin: Any) -> None:
+    found = {
+        "h1": facts("h1", disk="shared", has_files=True, **NOTHING),
+        "h2": facts("h2", disk="shared", has_files=True, **NOTHING),
+        "h3": facts("h3", disk="other", **NOTHING),
+        "h4": facts("h4", disk="other", **NOTHING),
+        "h5": facts("h5", disk="other", **NOTHING),
+    }
+    args = {**ARGS, "nodes": 5, "least": 5, "own_disk": ["h5"]}  # a disk that was cloned only looks shared
+
+    choice = plugin.choose(found, args)[2]
+
+    assert (choice["copying"], choice["lacking"]) == (["h1", "h3", "h5"], ["h3", "h5"])
+    assert plugin.choose(found, {**args, "digest": ""})[2]["lacking"] == []
+
+
+def test_room_for_the_files_twice_and_the_working_folder_are_asked_for(plugin: Any) -> None:
+    found = {
+        "h1": facts("h1", free_bytes=100_000_000, folder="/x", **NOTHING),
+        "h2": facts("h2", has_cwd=False, **NOTHING),
+        "h3": facts("h3", torch=None, python="/usr/bin/python3", **NOTHING),
+    }
+
+    said = {
+        host: problem["message"]
+        for host, problem in plugin.choose(found, {**ARGS, "snapshot_bytes": 60_000_000, "cwd": "/w"})[0].items()
+    }
+
+    assert said == {
+        "h1": "the disk is full: 100 MB are free in /x",
+        "h2": "there is no folder /w",
+        "h3": "there is no torch in /usr/bin/python3",
+    }
+    assert "h1" not in plugin.choose(found, {**ARGS, "snapshot_bytes": 30_000_000, "cwd": "/w"})[0]
+
+
 @pytest.mark.parametrize(
     ("b", "c", "chosen", "words"),
     [

@@ -140,6 +140,8 @@ class Session:
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
         command = f"/bin/sh -c {shlex.quote(_LOCALE + 'exec ' + ' '.join(words))}"
         options = ("-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no")
+        self._said.seek(0)  # theirs, too: else what the next one says would begin where the last one ended
+        self._said.truncate()
         try:
             self._process = subprocess.Popen(
                 [self.argv[0], *options, *self.argv[1:], command],
@@ -149,7 +151,6 @@ class Session:
             self.broken = {"problem": f"{self.argv[0]} cannot be started: {error.strerror}", "unreachable": True}
             return
         os.set_blocking(self._process.stdin.fileno(), False)
-        self._said.truncate(0)
         self._data = b""
 
     def _exchange(self, request, payload, limit):

@@ -1,0 +1,116 @@
+"""One connection to a host, without a host: a program of ours in place of ssh, which says what servers and logins say."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_FILE = bundle.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_session.py"
+ANSWER = r"""printf '\ndistlaunch-host-1 {"said": "yes"}\n' """
+LISTENS = "read request"
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Any:
+    """The module, as Ansible's plugin loads it."""
+    spec = importlib.util.spec_from_file_location("distlaunch_session", _FILE)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def session(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """A session whose ssh is this shell program; `tried` has a line for each connection. Its pauses take no time."""
+    pauses: list[float] = []
+    monkeypatch.setattr(plugin, "time", SimpleNamespace(monotonic=plugin.time.monotonic, sleep=pauses.append))
+    made = []
+
+    def make(program: str) -> Any:
+        ssh = tmp_path / "ssh"
+        ssh.write_text(f"#!/bin/sh\necho x >> {tmp_path}/tried\n{program}\n")
+        ssh.chmod(0o700)
+        made.append(plugin.Session([str(ssh), "host"], "/opt/a python"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def tried(folder: Path) -> int:
+    """How many connections there were."""
+    return len((folder / "tried").read_text().split())
+
+
+BUSY = "kex_exchange_identification: Connection closed by remote host"
+
+
+def test_a_server_that_too_many_ask_at_once_is_asked_again_and_not_for_ever(session: Any, tmp_path: Path) -> None:
+    shut = f"[ $(wc -l < {tmp_path}/tried) -ge %d ] || {{ echo '{BUSY}' >&2; exit 255; }}\n{LISTENS}\n{ANSWER}"
+
+    assert session(shut % 4).ask({}, limit_s=60) == {"said": "yes"}
+    assert tried(tmp_path) == 4
+    (tmp_path / "tried").unlink()
+    given_up = session(shut % 5).ask({}, limit_s=60)
+    assert (given_up["problem"], given_up["unreachable"]) == (BUSY, True)
+    assert tried(tmp_path) == 4
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            "echo 'ssh: connect to host h port 22: No route to host' >&2; exit 255",
+            "ssh: connect to host h port 22: No route to host",
+        ),
+        ("exit 255", "ssh ended with code 255"),
+        ("exit 127", "there is no /opt/a python (looked for along the PATH of a login without a terminal)"),
+        (f"{LISTENS}; echo 'first' >&2; echo 'MemoryError' >&2; exit 1", "/opt/a python ended with code 1: MemoryError"),
+        (f"{LISTENS}; echo 'This account is disabled.'; exit 1", "/opt/a python ended with code 1: This account is disabled."),
+        (f"{LISTENS}; exit 1", "/opt/a python ended with code 1: it said nothing"),
+    ],
+)
+def test_why_there_is_no_answer_is_told_after_one_try(session: Any, tmp_path: Path, program: str, words: str) -> None:
+    assert session(program).ask({"call": "preflight"}, limit_s=60)["problem"] == words
+    assert tried(tmp_path) == 1
+
+
+def test_a_host_that_says_nothing_is_given_up_at_the_limit_and_not_asked_again(session: Any, tmp_path: Path) -> None:
+    hanging = session("exec cat >/dev/null")
+
+    for _ in range(2):
+        assert hanging.ask({}, limit_s=0.3) == {"problem": "no answer within its limit of time", "late": True}
+
+    assert tried(tmp_path) == 1
+
+
+def test_what_a_login_prints_is_no_answer_and_requests_go_on_with_bytes_behind_them(session: Any, tmp_path: Path) -> None:
+    payload = b"\0\xff\n" * 100_000
+    (tmp_path / "payload").write_bytes(payload)
+    program = f"""echo WELCOME; printf 'no newline'
+{LISTENS}; echo "$request" > {tmp_path}/first; {ANSWER}; echo noise
+exec {sys.executable} -c 'if True:
+    import json, sys
+    request = json.loads(sys.stdin.buffer.readline())
+    data = sys.stdin.buffer.read(request["bytes"])
+    print("\\ndistlaunch-host-1 " + json.dumps([request["call"], len(data), data[:3] == bytes([0, 255, 10])]), flush=True)
+    sys.stdin.buffer.read()'"""
+    connection = session(program)
+
+    assert connection.ask({"call": "look"}, limit_s=60) == {"said": "yes"}
+    assert (tmp_path / "first").read_text() == '{"call": "look"}\n'
+    assert connection.ask({"call": "files"}, str(tmp_path / "payload"), limit_s=60) == ["files", len(payload), True]
+    assert tried(tmp_path) == 1
