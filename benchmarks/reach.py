@@ -2,7 +2,7 @@
 
     python benchmarks/reach.py [--nodes 64] [--rounds 7]
 
-Every node is a process here, with a loopback address of its own, forked from one that has torch; each round has its own store.
+Every node is a process here, with a loopback address of its own; each round has its own store.
 Measured are the seconds from the moment that all are ready to the end of the last one, and the CPU time of a node with all it
 opens and answers. On a real cluster each node has processors of its own; here all share those of this machine, so the time is an
 upper bound. Beside it, in turns, what would be asked from one place: a process that tries every pair's address one after the
@@ -19,16 +19,14 @@ import socket
 import statistics
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import verdict
-from launcher.agent import reach
+from launcher.agent import ports, reach
+from launcher.agent.store import Client, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +50,9 @@ def address(rank: int) -> str:
     return f"127.0.{1 + rank // 250}.{1 + rank % 250}"
 
 
-def node(port: Any, rank: int, nodes: int, start: Any, answers: Any) -> None:
+def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
     """One node's part: seconds on the common clock at its end, its CPU time, and whom it reached."""
-    waited("the store", lambda: port.value > 0, list)
-    store = TCPStore("127.0.0.1", port.value, None, False, timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    store = Client("127.0.0.1", port, timeout_s=LIMIT_S)
     start.wait(LIMIT_S)
     cpu = time.process_time()
     found = reach.explore(store, rank, nodes, [address(rank)], waited)
@@ -66,14 +63,14 @@ def node(port: Any, rank: int, nodes: int, start: Any, answers: Any) -> None:
 def one_round(nodes: int) -> tuple[float, float]:
     """Seconds from all nodes' readiness to the last one's end, and the median CPU seconds of a node."""
     context = multiprocessing.get_context("fork")
-    start, answers, port = context.Barrier(nodes + 1), context.Queue(), context.Value("i", 0)
+    start, answers, listener = context.Barrier(nodes + 1), context.Queue(), ports.reserve()
+    listener.listen(nodes)
     about = (nodes, start, answers)
-    running = [context.Process(target=node, args=(port, rank, *about), daemon=True) for rank in range(nodes)]
+    running = [context.Process(target=node, args=(ports.port_of(listener), rank, *about), daemon=True) for rank in range(nodes)]
     for process in running:
         process.start()
     # After the forks, which are only safe while there is one thread.
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=LIMIT_S), wait_for_workers=False)
-    port.value = store.port
+    Server(listener)
     start.wait(LIMIT_S)
     began = time.monotonic()
     told = [answers.get(timeout=LIMIT_S) for _ in running]
