@@ -88,8 +88,11 @@ def test_why_there_is_no_answer_is_told_after_one_try(session: Any, tmp_path: Pa
     assert tried(tmp_path) == 1
 
 
-def test_a_host_that_says_nothing_is_given_up_at_the_limit_and_not_asked_again(session: Any, tmp_path: Path) -> None:
-    hanging = session("exec cat >/dev/null")
+@pytest.mark.parametrize("program", ["exec cat 3>&1 >/dev/null", "exec cat >/dev/null"], ids=["silent", "stdout closed"])
+def test_a_host_that_says_nothing_is_given_up_at_the_limit_and_not_asked_again(
+    session: Any, tmp_path: Path, program: str
+) -> None:
+    hanging = session(program)
 
     for _ in range(2):
         assert hanging.ask({}, limit_s=0.3) == {"problem": "no answer within its limit of time", "late": True}

@@ -24,6 +24,7 @@ _TRIES = 4
 _INSTALL_S = 15
 """A host that has not installed the agent on a shared disk by then may have failed: another one does it, too."""
 
+_LATE = {"problem": "no answer within its limit of time", "late": True}
 _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
 """What ssh says where a server refuses connections because too many begin at once (MaxStartups)."""
 
@@ -175,14 +176,14 @@ class Session:
         while self._answer is None:
             events = dict(poll.poll(max(0.0, limit - time.monotonic()) * 1000))
             if not events:
-                self._break({"problem": "no answer within its limit of time", "late": True})
+                self._break(_LATE)
                 return
             if stdin in events:
                 waiting = self._write(stdin, waiting, file)
                 if not waiting:
                     poll.unregister(stdin)
             if stdout in events and not self._read(stdout):
-                self._break(self._why())
+                self._break(self._why(limit))
                 return
 
     def _write(self, stdin, waiting, file):
@@ -205,9 +206,12 @@ class Session:
             self._answer, self._data = json.loads(line), left
         return bool(data) or self._answer is not None
 
-    def _why(self):
+    def _why(self, limit):
         """What ssh, or the other end's shell, said before it ended."""
-        code = self._process.wait()
+        try:
+            code = self._process.wait(max(0.0, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:  # it has only closed its stdout
+            return _LATE
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
         if code == 255:
@@ -220,7 +224,7 @@ class Session:
 
     def _break(self, why):
         self._end()
-        self.broken = why
+        self.broken = dict(why)
 
     def _end(self):
         process, self._process = self._process, None
