@@ -6,12 +6,15 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Cli
 
 
+@pytest.mark.torch
 def test_the_bundled_trainer_learns_the_digits_on_two_simulated_nodes(distlaunch: Cli, tmp_path: Path) -> None:
     done = distlaunch("local", "--nodes", "2", "train.py", "--out", "a run's folder")
 
@@ -26,6 +29,7 @@ def test_the_bundled_trainer_learns_the_digits_on_two_simulated_nodes(distlaunch
     assert "nanobind" not in done.stderr
 
 
+@pytest.mark.torch
 def test_reduce_gives_ten_on_each_of_four_ranks(distlaunch: Cli) -> None:
     done = distlaunch("local", "--nodes", "2", "--nproc-per-node", "2", "--log-ranks", "all", "reduce.py")
 

@@ -48,6 +48,7 @@ def test_the_wheel_holds_the_scripts_as_data_and_no_top_level_module_but_launche
     assert not [name for name in names if "__pycache__" in name or name.startswith("launcher/_data/train/.")]
 
 
+@pytest.mark.torch
 def test_reduce_runs_from_an_empty_folder_with_an_interpreter_that_has_torch(installed: Path, tmp_path: Path) -> None:
     argv = [str(installed), "local", "--nodes", "2", "--nproc-per-node", "2", "--python", sys.executable]
     argv += ["--log-ranks", "all", "reduce.py"]

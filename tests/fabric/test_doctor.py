@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FASTER = ("--seconds", "0.2")
 
 
+@pytest.mark.torch
 def test_this_machine_is_examined(distlaunch: Cli) -> None:
     done = distlaunch("doctor", "local", "--nodes", "3", *FASTER, "--output", "json", timeout_s=150)
 

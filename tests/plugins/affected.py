@@ -1,0 +1,197 @@
+"""What changed files can affect: a table from files to subjects, and imports among the tests' own files."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.plugins import subjects
+from tests.plugins.subjects import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RUNS = "agent cli runs snapshot fabric slurm ssh k8s benchmarks project"
+"""Subjects whose tests start runs."""
+
+ARCHITECTURE = "tests/test_architecture.py"
+WHEEL = "tests/test_wheel.py"
+EVERYTHING = "*"
+COMMON = "tests/conftest.py"
+"""What it imports is used by tests that name it themselves, so only a change of its own affects everybody."""
+
+TABLE: tuple[tuple[str, str], ...] = (
+    # What belongs to one backend.
+    ("launcher/backends/_kube_*", f"k8s cli {ARCHITECTURE}"),
+    ("launcher/backends/kubernetes.py", f"k8s cli config {ARCHITECTURE}"),
+    ("launcher/backends/_slurm_*", f"slurm cli {ARCHITECTURE}"),
+    ("launcher/backends/_submitit.py", f"slurm {ARCHITECTURE}"),
+    ("launcher/backends/slurm.py", f"slurm cli config fabric {ARCHITECTURE}"),
+    ("slurm_templates/*", f"slurm {WHEEL}"),
+    ("launcher/backends/_ansible_*", f"ssh cli {ARCHITECTURE}"),
+    ("launcher/backends/ansible.py", f"ssh cli config {ARCHITECTURE}"),
+    ("playbooks/*", f"ssh {WHEEL}"),
+    # The agent.
+    ("launcher/agent/host*.py", f"agent ssh {ARCHITECTURE}"),
+    ("launcher/agent/unpack.py", f"agent ssh {ARCHITECTURE}"),
+    ("launcher/agent/prefork.py", f"agent ssh {ARCHITECTURE}"),
+    ("launcher/agent/slurm.py", f"agent slurm fabric {ARCHITECTURE}"),
+    ("launcher/agent/processes.py", f"{RUNS} testbed"),
+    ("launcher/agent/*", RUNS),
+    # What the user sees.
+    ("launcher/examine*.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/findings.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/heat_map.py", f"fabric {ARCHITECTURE}"),
+    ("launcher/quarantine.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/cli/doctor.py", f"fabric cli slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/*", f"{RUNS} config"),
+    ("train/doctor.py", f"fabric train slurm ssh k8s {ARCHITECTURE}"),
+    ("train/reduce.py", f"train cli agent slurm ssh k8s {ARCHITECTURE} {WHEEL}"),
+    ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),
+    ("benchmarks/*", "benchmarks"),
+    # What is read.
+    ("docs/kubernetes.md", "tests/k8s/test_control_plane.py"),
+    ("docs/*", ""),
+    ("README.md", WHEEL),
+    ("LICENSE", WHEEL),
+    ("*.md", ""),
+    (".gitignore", "snapshot"),
+    # How tests are run.
+    ("pyproject.toml", EVERYTHING),
+    ("scripts/_environment", EVERYTHING),
+    ("scripts/distlaunch", "project"),
+    ("scripts/*", "runner"),
+    (".ci/*", "runner"),
+    ("tests/plugins/*", "runner"),
+    ("tests/mutation/*", "runner"),
+    ("tests/testbed/kube*", "k8s testbed"),
+    ("tests/testbed/slurm*", "slurm fabric testbed"),
+    ("tests/testbed/accounting.py", "slurm testbed"),
+    ("tests/testbed/ssh.py", "ssh testbed"),
+    ("tests/testbed/*", "slurm ssh k8s fabric testbed"),
+)
+"""Patterns, and what a change can affect: subjects, files of tests, everything, or nothing. The first that fits counts."""
+
+
+class Affected(NamedTuple):
+    """Files of tests, and why in a line."""
+
+    files: frozenset[str]
+    told: str
+
+
+def changed_files(since: str | None = None, root: Path = ROOT) -> list[str]:
+    """Files that differ from where the main branch was left, those that git does not know yet included."""
+    base = since or merge_base(root)
+    names = git(root, "diff", "--name-only", "--no-renames", "-z", base, "--").split("\0")
+    names += git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
+    return sorted(filter(None, set(names)))
+
+
+def merge_base(root: Path) -> str:
+    """Where this branch has left the main one; on the main branch itself, where that has left its remote's."""
+    for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
+        found = git(root, "merge-base", "HEAD", name, check=False).strip()
+        if found:
+            return found
+    return "HEAD"
+
+
+def git(root: Path, *words: str, check: bool = True) -> str:
+    """What git says; nothing where it fails, if it may."""
+    argv = ("git", *words)
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and check:
+        raise SystemExit(f"error: {' '.join(argv)}: {done.stderr.strip()}")
+    return "" if done.returncode else done.stdout
+
+
+def affected(changed: Iterable[str], root: Path = ROOT) -> Affected:
+    """The files of tests that these files can affect."""
+    changed = list(changed)
+    every = subjects.all_files(root)
+    known = subjects.known(root)
+    found: set[str] = set()
+    reasons = []
+    for path in changed:
+        words = targets(path)
+        if words is None:  # among the tests
+            mine = users(path, root)
+            found |= mine & set(every)
+        elif EVERYTHING in words:
+            reasons.append(f"everything, for {path}")
+            found |= set(every)
+        else:
+            found |= {file for file in every if subjects.subject_of(file) in words or file in words}
+    wanted = sorted({subjects.subject_of(file) for file in found}, key=known.index)
+    told = f"changed: {len(changed)} files, which can affect {len(found)} of {len(every)} files of tests"
+    return Affected(frozenset(found), f"{told} ({', '.join(reasons) or ' '.join(wanted) or 'nothing'})")
+
+
+def targets(path: str) -> frozenset[str] | None:
+    """What the table says of a file; None: it is one of the tests' own. What nobody has heard of may affect everything."""
+    for pattern, words in TABLE:
+        if fnmatchcase(path, pattern):
+            return frozenset(words.split())
+    return None if path.startswith("tests/") else frozenset({EVERYTHING})
+
+
+def users(path: str, root: Path = ROOT) -> set[str]:
+    """A file of the tests and all others that import it; a conftest is imported by what is below its folder.
+
+    What is no Python affects its folder.
+    """
+    graph = imports(root)
+    if not path.endswith(".py"):
+        folder = str(Path(path).parent)
+        return {name for name in graph if name.startswith(f"{folder}/")} or set(graph)
+    found = {path}
+    fresh = [path]
+    while fresh:
+        name = fresh.pop()
+        using = {other for other, names in graph.items() if name in names and other != COMMON}
+        if Path(name).name == "conftest.py":
+            using |= {other for other in graph if other.startswith(f"{Path(name).parent}/")}
+        fresh += sorted(using - found)
+        found |= using
+    return found
+
+
+@cache
+def imports(root: Path = ROOT) -> dict[str, frozenset[str]]:
+    """Which of the tests' own files each of them imports, or names as a file (tests/scripts/census.py by `census.py`)."""
+    paths = sorted(str(path.relative_to(root)) for path in (root / subjects.TESTS).rglob("*.py"))
+    scripts = {Path(path).name: path for path in paths if path.startswith("tests/scripts/")}
+    graph = {}
+    for path in paths:
+        text = (root / path).read_text(encoding="utf-8", errors="replace")
+        named = {script for name, script in scripts.items() if name in text and script != path}
+        graph[path] = frozenset(named | {place for name in modules(text) for place in places(name) if place in paths})
+    return graph
+
+
+def modules(text: str) -> set[str]:
+    """Every module that a file names in an import, or in `pytest_plugins`."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("tests."):
+            found.add(node.value)
+    return found
+
+
+def places(module: str) -> tuple[str, str]:
+    """Where a module may be."""
+    path = module.replace(".", "/")
+    return f"{path}.py", f"{path}/__init__.py"

@@ -1,0 +1,43 @@
+"""`scripts/test`: its words as pytest's options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tests.plugins import hooks, subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+PROCESSES = 2
+"""Tests mostly wait; a third process was no gain on two cores."""
+
+
+def argv(request: subjects.Request, cores: int) -> list[str]:
+    """What pytest is started with."""
+    words = [sys.executable, "-m", "pytest", f"--numprocesses={PROCESSES if cores > 1 else 0}"]
+    words += [f"--tier={tier}" for tier in request.tiers]
+    words += [f"--subject={subject}" for subject in request.subjects]
+    words += ["--changed"] * request.changed
+    if os.environ.get("CI") and not any(word.startswith("--cov") for word in request.rest):
+        words.append("--cov")
+    return [*words, *request.rest]
+
+
+def main(given: Sequence[str]) -> NoReturn:
+    """Become pytest."""
+    try:
+        request = subjects.request(given)
+    except subjects.UnknownWordError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    hooks.install()
+    words = argv(request, len(os.sched_getaffinity(0)))
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

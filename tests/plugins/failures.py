@@ -1,0 +1,167 @@
+"""For each failed test a folder: what its runs wrote, what it printed, and the last lines of its clusters' logs."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.plugins import results
+from tests.testbed import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+KEY = "distlaunch_results"
+WORTH = ("stream*", "stderr*", "stdout*", "*.json", "*.log", "*.out", "*.err", "*.sbatch", "*.sh", "*.yaml", "*.toml")
+"""Files below a test's folders that tell what happened."""
+
+TOLD = ("stream*", "stderr*")
+"""Those whose ends are printed with the failure: what agents and workers said."""
+
+LOGS = ("logs/*.log", "ssh/*.log")
+"""What a testbed's daemons write, below its folder."""
+
+MAX_BYTES = 200_000
+MAX_FILES = 300
+MAX_SCANNED = 20_000
+LINES = 40
+
+
+class Failures:
+    """In each process that runs tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """What goes wrong here is told beside the failure, never instead of it."""
+        report = yield
+        if report.failed:
+            try:
+                self.keep(item, report)
+            except Exception as error:  # noqa: BLE001 - see above
+                report.sections.append(("kept files", f"could not be kept: {error!r}"))
+        return report
+
+    def keep(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Copy and tell."""
+        into = place(self.folder, item.nodeid)
+        roots = folders(item)
+        ends = []
+        for number, root in enumerate(roots):
+            for path in worth(root):
+                name = Path(f"files{number or ''}") / path.relative_to(root)
+                text = copy(path, into / name)
+                if any(fnmatch(path.name, pattern) for pattern in TOLD) and text.strip():
+                    ends.append(f"--- {path.relative_to(root)}\n{last_lines(text)}")
+        for record in registry.read():
+            if record.pid == os.getpid():
+                for path in sorted(path for pattern in LOGS for path in Path(record.folder).glob(pattern)):
+                    copy(path, into / f"testbed-{record.index}" / path.name)
+        if ends:
+            report.sections.append(("what agents and workers wrote", "\n".join(ends)))
+        told = [str(report.longrepr), *(f"----- {title}\n{text}" for title, text in report.sections)]
+        into.mkdir(parents=True, exist_ok=True)
+        (into / f"{report.when}.txt").write_text("\n".join(told), encoding="utf-8", errors="replace")
+        report.sections.append(("kept files", results.shown(into)))
+
+
+def place(folder: Path, nodeid: str) -> Path:
+    """A test's folder, by its name; two that would get the same one are told apart by a number that is theirs."""
+    path, _, name = nodeid.partition("::")
+    plain = re.sub(r"[^\w.=-]+", "_", name)[:100].strip("_")
+    tail = "" if plain == name else f"-{sum(ord(letter) * 31**place for place, letter in enumerate(nodeid)) % 10**6:06d}"
+    return folder / "failures" / f"{Path(path).stem}.{plain}{tail}"
+
+
+def folders(item: pytest.Item) -> list[Path]:
+    """The folders that a test had: its own, and those of what its fixtures made."""
+    given: dict[str, Any] = getattr(item, "funcargs", None) or {}
+    found = [value for value in given.values() if isinstance(value, Path)]
+    found += [value for each in given.values() if isinstance(value := getattr(each, "folder", None), Path)]
+    top: list[Path] = []
+    for path in sorted({path.resolve() for path in found if path.is_dir()}):
+        if "pytest-" in str(path) and not any(path.is_relative_to(other) for other in top):
+            top.append(path)
+    return top
+
+
+def worth(root: Path) -> list[Path]:
+    """The regular files below a folder that are worth keeping."""
+    found: list[Path] = []
+    for path in walk(root):
+        if any(fnmatch(path.name, pattern) for pattern in WORTH):
+            found.append(path)
+            if len(found) >= MAX_FILES:
+                break
+    return sorted(found)
+
+
+def walk(root: Path) -> Iterator[Path]:
+    """All regular files, links not followed, up to a limit."""
+    number = 0
+    for folder, inside, names in os.walk(root):
+        inside[:] = sorted(name for name in inside if name not in ("__pycache__", ".git"))
+        for name in sorted(names):
+            number += 1
+            if number > MAX_SCANNED:
+                return
+            path = Path(folder, name)
+            try:
+                regular = stat.S_ISREG(path.lstat().st_mode)
+            except OSError:
+                continue
+            if regular:
+                yield path
+
+
+def copy(path: Path, target: Path) -> str:
+    """The end of a file, which is also written to the target."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - MAX_BYTES))
+        data = file.read(MAX_BYTES)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    return data.decode(errors="replace")
+
+
+def last_lines(text: str) -> str:
+    """The last lines of a text, none of them endless."""
+    return "\n".join(line[:500] for line in text.splitlines()[-LINES:])
+
+
+class Controller:
+    """In the process that reports: names the folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[KEY] = str(self.folder)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        failed: Iterable[Any] = [*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])]
+        kept = sorted({place(self.folder, report.nodeid) for report in failed if getattr(report, "nodeid", "")})
+        kept = [path for path in kept if path.is_dir()]
+        if kept:
+            terminalreporter.section("what failed tests left")
+            for path in kept:
+                terminalreporter.write_line(results.shown(path))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = getattr(config, "workerinput", {}).get(KEY)
+    folder = Path(given) if given else results.of(config)
+    config.pluginmanager.register(Failures(folder), "distlaunch-failures")
+    if not hasattr(config, "workerinput"):
+        results.prune()
+        config.pluginmanager.register(Controller(folder), "distlaunch-failures-controller")

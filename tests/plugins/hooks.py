@@ -1,0 +1,40 @@
+"""Puts what every Python of the tests' environment does as it starts (startup.py) into that environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+
+from tests.plugins import startup
+
+MODULE = "_tests_startup"
+LINE = (
+    "import os, sys; "
+    f"(os.environ.get({startup.WITHOUT_TORCH!r}) or os.path.exists(os.path.join(sys.prefix, {startup.MARK!r}))) "
+    f"and __import__({MODULE!r})\n"
+)
+"""Read by each Python as it starts: a look at one variable and one file, unless a test run wants more."""
+
+
+def install() -> bool:
+    """Whether it is there now."""
+    folder = Path(sysconfig.get_path("purelib"))
+    if sys.prefix == sys.base_prefix:
+        return False  # nobody's own environment
+    with suppress(OSError):
+        write(folder / f"{MODULE}.py", Path(startup.__file__).read_text(encoding="utf-8"))
+        write(folder / f"zz{MODULE}.pth", LINE)
+        return True
+    return False
+
+
+def write(path: Path, text: str) -> None:
+    """A file, whole, if it is not there like this."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)

@@ -1,0 +1,170 @@
+"""`--cov`: which lines of the project ran in any process of a run, agents and workers included; startup.py does it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plugins import coverage_report, hooks, results, startup
+from tests.plugins.subjects import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+MODES = ("all", "tests")
+KEY = "distlaunch_measured"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("coverage")
+    group.addoption(
+        "--cov",
+        nargs="?",
+        const="all",
+        choices=MODES,
+        help="measure the lines that run, in all processes; `tests`: test by test, as scripts/mutate wants it",
+    )
+
+
+def prepare(folder: Path, *, by_test: bool, root: Path = ROOT) -> None:
+    """The folder that all processes write to, as any user: where each file's lines begin in the one of all lines."""
+    offsets = {}
+    size = 0
+    for path in coverage_report.sources(root):
+        offsets[path] = size
+        size += (root / path).read_bytes().count(b"\n") + 2
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in (folder, folder / "tests", folder / "current"):
+        part.mkdir(exist_ok=True)
+        part.chmod(0o777)
+    index = {"root": str(root), "offsets": offsets, "size": size, "by_test": by_test}
+    (folder / "index").write_bytes(marshal.dumps(index))
+    (folder / "lines").write_bytes(bytes(size))
+    (folder / "lines").chmod(0o666)
+
+
+def key_of(nodeid: str) -> str:
+    """A short name of a test's own."""
+    return hashlib.sha1(nodeid.encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+class Mark:
+    """The file that tells each Python of this environment to measure; it counts as long as its process lives."""
+
+    def __init__(self) -> None:
+        self.path = Path(sys.prefix) / startup.MARK
+
+    def owner(self) -> str:
+        """The living process that measures already, if there is one."""
+        try:
+            pid = self.path.read_text(encoding="utf-8").split("\n")[1]
+        except (OSError, IndexError):
+            return ""
+        return pid if pid != str(os.getpid()) and Path(f"/proc/{pid}").exists() else ""
+
+    def set(self, folder: Path) -> None:
+        """From now on."""
+        new = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        new.write_text(f"{folder}\n{os.getpid()}\n", encoding="utf-8")
+        new.replace(self.path)
+
+    def remove(self) -> None:
+        """No more."""
+        with suppress(OSError):
+            self.path.unlink()
+
+
+class Controller:
+    """Begins, ends and reports."""
+
+    def __init__(self, config: pytest.Config, *, by_test: bool) -> None:
+        self.folder = results.of(config) / "coverage"
+        self.by_test = by_test
+        self.tests: set[str] = set()
+        self.mark = Mark()
+        self.reason = ""
+        if not hooks.install():
+            self.reason = f"{sys.prefix} is no environment of its own that can be written to"
+        elif self.mark.owner():
+            self.reason = f"process {self.mark.owner()} measures already, in the same environment"
+        else:
+            prepare(self.folder, by_test=by_test)
+            self.mark.set(self.folder)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[KEY] = str(self.folder) if self.by_test and not self.reason else ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.tests.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """By package; the whole is a file."""
+        if self.reason:
+            terminalreporter.write_line(f"coverage was not measured: {self.reason}", yellow=True)
+            return
+        self.mark.remove()
+        if self.by_test:
+            (self.folder / "names.json").write_text(json.dumps({key_of(name): name for name in sorted(self.tests)}))
+        measured = coverage_report.measure(coverage_report.read(self.folder), ROOT)
+        (self.folder / "report.txt").write_text(coverage_report.by_file(measured), encoding="utf-8")
+        terminalreporter.section("coverage by package")
+        for line in coverage_report.table([measured]):
+            terminalreporter.write_line(line)
+        terminalreporter.write_line(f"line by line: {results.shown(self.folder / 'report.txt')}")
+
+    def pytest_unconfigure(self) -> None:
+        if not self.reason:
+            self.mark.remove()
+
+
+class ByTest:
+    """In each process that runs tests: says which one runs now."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "current"
+        self.name = os.environ.get("PYTEST_XDIST_WORKER") or "main"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        link = self.folder / self.name
+        new = self.folder.parent / f".{self.name}"
+        with suppress(FileNotFoundError):
+            new.unlink()
+        new.symlink_to(key_of(item.nodeid))
+        new.replace(link)
+        lines = in_this_process()
+        if lines:
+            lines.load()
+        return (yield)
+
+
+def in_this_process() -> Any:
+    """What measures this process, whoever began it."""
+    return getattr(sys.modules.get(hooks.MODULE), "lines", None) or startup.lines
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    mode = config.getoption("cov")
+    if not mode:
+        return
+    worker = hasattr(config, "workerinput")
+    if not worker:
+        controller = Controller(config, by_test=mode == "tests")
+        config.pluginmanager.register(controller, "distlaunch-coverage")
+        if controller.reason:
+            return
+        if not in_this_process():
+            startup.lines = startup.measure()
+    folder = getattr(config, "workerinput", {}).get(KEY, "") if worker else str(controller.folder)
+    if folder and mode == "tests":
+        config.pluginmanager.register(ByTest(Path(folder)), "distlaunch-coverage-by-test")

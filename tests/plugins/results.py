@@ -1,0 +1,51 @@
+"""The folder for what a run leaves behind: failures, coverage. `.test-results/` in the checkout keeps the last ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.plugins.subjects import ROOT
+
+if TYPE_CHECKING:
+    import pytest
+
+VARIABLE = "DISTLAUNCH_TEST_RESULTS"
+ALL = ROOT / ".test-results"
+KEPT = 20
+_NAME = re.compile(r"\d{8}-\d{6}-(\d+)")
+
+
+def new() -> Path:
+    """The folder for a run of this process; it is made when something is written to it."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).absolute()
+    return ALL / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def of(config: pytest.Config) -> Path:
+    """The folder for this run."""
+    found: Path | None = getattr(config, "_distlaunch_results", None)
+    if found is None:
+        found = new()
+        config._distlaunch_results = found  # type: ignore[attr-defined]
+    return found
+
+
+def prune(folder: Path = ALL) -> None:
+    """Remove what is too old, but for what living runs write."""
+    names = sorted(path for path in folder.glob("*") if _NAME.fullmatch(path.name))
+    for path in names[: -KEPT or None]:
+        match = _NAME.fullmatch(path.name)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def shown(path: Path) -> str:
+    """A path as a person types it."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,208 @@
+"""Which process runs which test, so that all are busy to the end and every cluster comes up once.
+
+Tests that share a cluster, or a fixture of their module, go together. As tests with clusters mostly wait, and others mostly
+compute, clusters are given to as few processes as their share of the time allows; what is left is taken from one queue,
+the longest first. How long a test takes is known from the last run (pytest's cache). A cluster is taken down after its last test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.plugins import subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from _pytest.fixtures import FixtureDef
+
+CACHE = "distlaunch/seconds"
+GROUPS = "distlaunch_groups"
+TESTBED = "tests.testbed.fixtures"
+BY_NAME = {"pods": "kube_nodes"}
+"""Fixtures that ask for a cluster only when they run."""
+
+
+class Timing:
+    """Keeps how long each test took."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tests that are gone are forgotten once all have been collected."""
+        cache = self.config.cache
+        if cache is None or not self.seconds:
+            return
+        known = read_seconds(self.config)
+        files = {nodeid.partition("::")[0] for nodeid in known}
+        gone = {file for file in files if not (self.config.rootpath / file).exists()}
+        kept = {nodeid: took for nodeid, took in known.items() if nodeid.partition("::")[0] not in gone}
+        cache.set(CACHE, kept | {nodeid: round(took, 2) for nodeid, took in self.seconds.items()})
+
+
+def read_seconds(config: pytest.Config) -> dict[str, float]:
+    """How long tests took when they last ran."""
+    found = config.cache.get(CACHE, {}) if config.cache else {}
+    return {str(nodeid): float(took) for nodeid, took in found.items()}
+
+
+class Clusters:
+    """In each process: which tests share what, and the end of a cluster that nobody needs any more."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.told: str | None = getattr(config, "workerinput", {}).get(GROUPS)
+        self.users: dict[str, set[str]] = defaultdict(set)
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller that this process has collected
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        shared = {item.nodeid: shared_fixtures(item) for item in session.items}
+        for nodeid, names in shared.items():
+            for name in names:
+                self.users[name].add(nodeid)
+        if self.told:
+            new = Path(f"{self.told}.{os.getpid()}")
+            new.write_text(json.dumps(groups(shared)), encoding="utf-8")
+            new.replace(self.told)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Take a cluster down after its last test: it would cost the others CPU time until the end."""
+        result = yield
+        for name in shared_fixtures(item):
+            users = self.users[name]
+            users.discard(item.nodeid)
+            if not users and ":" not in name:
+                finish(item, name)
+        return result
+
+
+def finish(item: pytest.Item, name: str) -> None:
+    """End a fixture of the session."""
+    manager: Any = item.session._fixturemanager
+    for fixture in manager.getfixturedefs(name, item) or ():
+        if fixture.cached_result is not None:
+            fixture.finish(request=item._request)  # type: ignore[attr-defined]
+
+
+def shared_fixtures(item: pytest.Item) -> list[str]:
+    """What a test shares with others: clusters of the session by name, fixtures of a module or a package also by place."""
+    info = getattr(item, "_fixtureinfo", None)
+    found: set[str] = set()
+    definitions: Mapping[str, Sequence[FixtureDef[Any]]] = info.name2fixturedefs if info else {}
+    for name, known in definitions.items():
+        fixture = known[-1]
+        if fixture.scope == "session":
+            if getattr(fixture.func, "__module__", "") == TESTBED:
+                found.add(name)
+        elif fixture.scope != "function" and fixture.baseid:
+            found.add(f"{fixture.baseid}:{name}")
+        if name in BY_NAME:
+            found.add(BY_NAME[name])
+    return sorted(found)
+
+
+def groups(shared: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Each test's group, where it has one: tests are together when they share something, directly or through others."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    for names in shared.values():
+        first, *others = [*names] or [""]
+        for other in others:
+            a, b = sorted((find(first), find(other)), key=lambda name: (":" in name, name))  # clusters give the name
+            leader[b] = a
+    return {nodeid: find(next(iter(names))) for nodeid, names in shared.items() if [*names]}
+
+
+def shares(weights: Mapping[str, float], clusters: Iterable[str], processes: int) -> list[list[str]]:
+    """Which process begins with which clusters: the largest first, and another process only beyond an even share of all work."""
+    share = sum(weights.values()) / processes
+    own: list[list[str]] = [[] for _ in range(processes)]
+    load = [0.0] * processes
+    for name in sorted(clusters, key=lambda name: -weights[name]):
+        fits = [index for index in range(processes) if load[index] + weights[name] <= share]
+        index = fits[0] if fits else load.index(min(load))
+        own[index].append(name)
+        load[index] += weights[name]
+    return own
+
+
+class Distribution:
+    """In the controller: makes the scheduler, and tells processes where to write the groups."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="distlaunch-tests-")
+        self.groups = Path(self.folder.name) / "groups"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[GROUPS] = str(self.groups)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        return make_scheduler(config, log, self.groups)
+
+    def pytest_unconfigure(self) -> None:
+        self.folder.cleanup()
+
+
+def make_scheduler(config: pytest.Config, log: Any, path: Path) -> Any:
+    """A scheduler of xdist's, whose units are groups; xdist is imported only where there are several processes."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Balanced(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        group_of: dict[str, str] | None = None
+
+        def _split_scope(self, nodeid: str) -> str:
+            if self.group_of is None:
+                self.group_of = json.loads(path.read_text(encoding="utf-8"))
+            return self.group_of.get(nodeid, nodeid)
+
+        def _plan(self) -> None:
+            """Weigh the units, and set the clusters aside."""
+            known = read_seconds(self.config)
+            self.weights = {
+                unit: sum(known.get(nodeid, subjects.typical_s(nodeid)) for nodeid in tests)
+                for unit, tests in self.workqueue.items()
+            }
+            clusters = [unit for unit in self.workqueue if "::" not in unit and ":" not in unit]
+            own = shares(self.weights, clusters, max(len(self.nodes), 1))
+            self.own = dict(zip(self.nodes, own, strict=False))
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """First a process's own clusters, then the longest of what is nobody's, then what was meant for another process."""
+            if not hasattr(self, "own"):
+                self._plan()
+            others = {unit for units in self.own.values() for unit in units}
+            mine = [unit for unit in self.own.get(node, []) if unit in self.workqueue]
+            free = [unit for unit in self.workqueue if unit not in others]
+            unit = mine[0] if mine else max(free or self.workqueue, key=lambda unit: self.weights.get(unit, 0))
+            self.workqueue.move_to_end(unit, last=False)
+            super()._assign_work_unit(node)
+
+    config.option.loadscopereorder = False
+    return Balanced(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = hasattr(config, "workerinput")
+    if not worker:
+        config.pluginmanager.register(Timing(config), "distlaunch-timing")
+        config.pluginmanager.register(Distribution(), "distlaunch-distribution")
+    config.pluginmanager.register(Clusters(config), "distlaunch-clusters")

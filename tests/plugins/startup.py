@@ -1,0 +1,197 @@
+"""What every Python of the tests' environment does as it starts, where a test run asks for it; hooks.py installs it.
+
+- In the fast tier, `import torch` is an error that names the test.
+- Where coverage is asked for, each line of the project that runs is noted at once, in one file of a byte per line that all
+  processes share: no exit hook, no thread, no open file and nothing to save, so that scripts see what they always see and a
+  killed process has told all. A line that any process has noted is not looked at again, so most of the cost is that of
+  noticing that a function is not the project's.
+
+coverage.py itself costs ten starts of Python in each process: too much where most processes live for a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import posix
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any
+
+WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"
+"""The variable that names the file in which forbidden imports are noted."""
+
+MARK = ".measured"
+"""The file in the environment that names the folder for coverage, and the process that it is for."""
+
+_FOREIGN, _THREADING = -1, -2
+_PARENT = "torch.distributed.run", "torchrun"
+
+
+class NoTorch:
+    """Finds torch, and fails when it is imported: whoever only asks whether it is there is answered."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """Torch's place with another loader."""
+        if name != "torch":
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None:
+            spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, _spec: Any) -> None:
+        """As usual."""
+
+    def exec_module(self, _module: ModuleType) -> None:
+        """Note it and fail."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "a test").partition(" (")[0]
+        command = " ".join(getattr(sys, "orig_argv", sys.argv))
+        text = f"torch is imported in the fast tier, by {test}: mark it `torch` (docs/testing.md)"
+        fd = posix.open(os.environ[WITHOUT_TORCH], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        posix.write(fd, f"{test}\t{command[:500]}\n".encode(errors="replace"))
+        posix.close(fd)
+        raise ImportError(text)
+
+
+class Lines:
+    """Which lines of the project have run."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        with open(os.path.join(folder, "index"), "rb") as file:
+            index = marshal.loads(file.read())
+        self.root: str = index["root"] + "/"
+        self.offsets: dict[str, int] = index["offsets"]
+        self.size: int = index["size"]
+        self.by_test: bool = index["by_test"]
+        self.places: dict[str, int] = {}
+        self.left: dict[tuple[str, int, str], list[int]] = {}
+        self.path = ""
+        self.seen = bytearray()
+        self.load()
+
+    def load(self) -> None:
+        """Begin with what all processes have noted so far; where it is told test by test, with what those of this test have."""
+        path = os.path.join(self.folder, "lines")
+        if self.by_test:
+            path = os.path.join(self.folder, "tests", self.current())
+        seen = bytearray(self.size)
+        try:
+            with open(path, "rb") as file:
+                known = file.read()
+            seen[: len(known)] = known
+        except OSError:
+            pass
+        self.path, self.seen, self.left = path, seen, {}
+
+    def current(self) -> str:
+        """The number of the test that runs now in the process that started this one; over SSH nobody knows which one that was."""
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+        folder = os.path.join(self.folder, "current")
+        try:
+            if worker or os.environ.get("PYTEST_CURRENT_TEST"):
+                return os.readlink(os.path.join(folder, worker or "main"))
+            return "+".join(sorted(os.readlink(os.path.join(folder, name)) for name in os.listdir(folder)))
+        except OSError:
+            return "none"
+
+    def place(self, name: str) -> int:
+        """Where a file's lines begin."""
+        path = name
+        if "distlaunch_agent/" in name:
+            path = self.root + "launcher/agent/" + name.rpartition("distlaunch_agent/")[2]
+        elif not name.startswith(("/", "<")):
+            path = os.path.abspath(name)
+        found = self.offsets.get(path[len(self.root) :], _FOREIGN) if path.startswith(self.root) else _FOREIGN
+        if name.endswith("/threading.py"):
+            found = _THREADING
+        self.places[name] = found
+        return found
+
+    def call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
+        """A function begins."""
+        code = frame.f_code
+        name = code.co_filename
+        try:
+            start = self.places[name]
+        except KeyError:
+            start = self.place(name)
+        if start < 0:
+            if start == _THREADING and "_trace_hook" in frame.f_globals:
+                frame.f_globals["_trace_hook"] = self.call  # as threading.settrace() does, where nothing need be imported
+            return None
+        return self.line if self.unseen(code, start) else None
+
+    def unseen(self, code: CodeType, start: int) -> list[int]:
+        """Lines of a function that nobody has noted yet, and perhaps some more."""
+        key = (code.co_filename, code.co_firstlineno, code.co_name)
+        left = self.left.get(key)
+        if left is None:
+            left = self.left[key] = sorted({start + line for _, _, line in code.co_lines() if line})
+        seen = self.seen
+        while left and seen[left[-1]]:
+            left.pop()
+        return left
+
+    def line(self, frame: FrameType, event: str, _arg: object) -> Callable[..., Any]:
+        """A line is about to run."""
+        if event == "line":
+            place = self.places.get(frame.f_code.co_filename, _FOREIGN) + frame.f_lineno
+            if 0 <= place < self.size and not self.seen[place]:
+                self.seen[place] = 1
+                self.note(place)
+        return self.line
+
+    def note(self, place: int) -> None:
+        """Tell everybody."""
+        try:
+            fd = posix.open(self.path, posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
+            try:
+                posix.pwrite(fd, b"\1", place)
+            finally:
+                posix.close(fd)
+        except OSError:
+            pass  # another root folder, or no descriptor left
+
+    def start(self) -> None:
+        """Look at all functions from now on, and hide it."""
+        settrace, gettrace = sys.settrace, sys.gettrace
+
+        def hidden() -> Any:
+            found = gettrace()
+            return None if getattr(found, "__self__", None) is self else found
+
+        sys.gettrace = hidden
+        if self.by_test:
+            os.register_at_fork(after_in_child=self.load)
+        settrace(self.call)
+
+
+def measure() -> Lines | None:
+    """Begin to measure where a living test run asks for it, but for torchrun's own processes, which are nobody's to measure."""
+    if any(arg.endswith(_PARENT) for arg in getattr(sys, "orig_argv", [])[1:4]):
+        return None
+    try:
+        with open(os.path.join(sys.prefix, MARK), encoding="utf-8") as file:
+            folder, pid = file.read().split("\n")[:2]
+        if not os.path.exists(f"/proc/{pid}"):
+            return None
+        lines = Lines(folder)
+    except (OSError, ValueError, EOFError):  # in a container, or as it ends
+        return None
+    lines.start()
+    return lines
+
+
+lines = None
+if os.environ.get(WITHOUT_TORCH):
+    sys.meta_path.insert(0, NoTorch())
+if os.path.exists(os.path.join(sys.prefix, MARK)):
+    lines = measure()

@@ -1,0 +1,94 @@
+"""The tail of a run: tests by outcome, skips by reason, the ten slowest, tests and time by subject.
+
+In CI, a skip that should not have been is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plugins import subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+SLOWEST = 10
+OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+MAY_SKIP: tuple[str, ...] = ("no GPU", "came with Python", "no Go toolchain", "that other users can run", "GB are free")
+MAY_SKIP += ("cannot be mounted here", "can be made here", "needs root") if os.geteuid() else ()
+"""Reasons for which a test may skip even where everything can be installed."""
+
+
+class Summary:
+    """In the process that reports: collects what all tests took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
+        """After what others have to say."""
+        result = yield
+        if self.seconds:
+            terminalreporter.section("the run as a whole")
+            for line in self.lines(terminalreporter.stats):
+                terminalreporter.write_line(line)
+            for reason in unexpected(terminalreporter.stats):
+                terminalreporter.write_line(f"these should have run here: {reason}", red=True)
+        return result
+
+    def lines(self, stats: dict[str, list[pytest.TestReport]]) -> list[str]:
+        """What to say."""
+        counts = [f"{len(stats[name])} {name}" for name in OUTCOMES if stats.get(name)]
+        lines = [f"tests: {', '.join(counts) or 'none'}"]
+        lines += [f"skipped {count}: {reason}" for reason, count in skips(stats).most_common()]
+        slowest = sorted(self.seconds.items(), key=lambda item: -item[1])[:SLOWEST]
+        lines += ["slowest:", *(f"  {took:7.1f} s  {nodeid}" for nodeid, took in slowest)]
+        number = Counter(subjects.subject_of(nodeid) for nodeid in self.seconds)
+        total: dict[str, float] = defaultdict(float)
+        for nodeid, took in self.seconds.items():
+            total[subjects.subject_of(nodeid)] += took
+        lines.append("by subject:")
+        lines += [
+            f"  {total[name]:7.1f} s  {number[name]:4d} tests  {name}" for name in sorted(total, key=lambda name: -total[name])
+        ]
+        lines.append(f"  {sum(total.values()):7.1f} s  {sum(number.values()):4d} tests  in all processes together")
+        return lines
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """In CI a skip that should not have been is a failure."""
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if os.environ.get("CI") and reporter and exitstatus == pytest.ExitCode.OK and unexpected(reporter.stats):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def skips(stats: dict[str, list[pytest.TestReport]]) -> Counter[str]:
+    """How many tests were skipped for which reason."""
+    return Counter(skip_reason(report) for report in stats.get("skipped", []))
+
+
+def unexpected(stats: dict[str, list[pytest.TestReport]]) -> list[str]:
+    """In CI, the reasons of skips that this machine could have run."""
+    return [reason for reason in skips(stats) if is_unexpected(reason)] if os.environ.get("CI") else []
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """Why a test was skipped."""
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
+
+
+def is_unexpected(reason: str) -> bool:
+    """Whether this machine could have run it."""
+    return not any(known in reason for known in MAY_SKIP)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Summary(), "distlaunch-summary")
