@@ -64,8 +64,9 @@ class ForkServer:
         self._spawn_where_a_fork_is_not_the_same()
         extra = [*(job["preload"] or []), *self.program.preloads()]
         self.preloads_more = bool(extra)
-        wanted = self.start == "fork" and (extra or self.program.wants_torch())
-        self._import([*setup["preload"], *extra] if wanted or elastic else [])
+        forks = self.start == "fork"
+        wants_torch = elastic or (forks and self.program.wants_torch())
+        self._import([*(setup["preload"] if wants_torch else []), *(extra if forks else [])], with_torch=setup["preload"])
         self._spawn_where_a_fork_is_not_safe()
         if elastic:
             task = self._fork_gang(setup)
@@ -106,13 +107,17 @@ class ForkServer:
         self.archive = archive
         return setup
 
-    def _import(self, modules: List[str]) -> None:
+    def _import(self, modules: List[str], *, with_torch: List[str]) -> None:
+        """Import them; `with_torch`: also these, where one of them has imported torch."""
         worker.set_environment({**self.env, **_IMPORT_TIME})
         began = time.monotonic()
         gc.disable()
+        modules = list(modules)
         for name in modules:
             try:
                 importlib.import_module(name)
+                if "torch" in sys.modules:
+                    modules += [more for more in with_torch if more not in modules]
             except BaseException:  # noqa: BLE001 - whatever it is, it is told and ends the run
                 import traceback
 

@@ -163,6 +163,7 @@ def test_with_ld_preload_the_interpreter_itself_ends_the_worker(agents: Runner, 
     assert run.of("worker_exited")[0]["exit_code"] == 4
 
 
+@pytest.mark.torch
 def test_nothing_that_torch_brings_counts_as_the_users_own() -> None:
     code = (
         "import sys, torch, torch.distributed, torch.distributed.nn\n"

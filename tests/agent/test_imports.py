@@ -101,6 +101,7 @@ def test_a_run_that_needs_no_torch_imports_none_in_any_of_its_processes(agents: 
     assert [fields["torch_version"] for fields in (*script.of("host_facts"), *shell.of("host_facts"))] == [None] * 3
 
 
+@pytest.mark.torch
 def test_a_script_that_finds_torch_in_another_way_gets_it_all_the_same(agents: Runner) -> None:
     run = agents("name = 'to' 'rch'\ntorch = __import__(name)\nprint(int(torch.ones(2).sum()))\n", nproc_per_node="2")
 

@@ -254,8 +254,9 @@ def test_a_failure_on_one_node_ends_the_others_and_is_their_cause_too(agents: Ru
         assert (done["cause"]["node"], done["cause"]["rank"], done["cause"]["message"]) == (2, 5, "ValueError: only here")
 
 
-def test_the_first_failure_is_told_apart_from_those_that_follow_from_it(agents: Runner) -> None:
-    run = agents(
+@pytest.mark.torch
+def test_the_first_failure_is_told_apart_from_those_that_follow_from_it(warm_agents: Runner) -> None:
+    run = warm_agents(
         "import torch, torch.distributed as dist, time\n"
         "dist.init_process_group('gloo')\n"
         "dist.all_reduce(torch.ones(1))\n"
@@ -330,8 +331,9 @@ def test_want_of_memory_in_another_cgroup_is_not_ours(agents: Runner, small_cgro
     assert run.cause()["class"] == "node"
 
 
-def test_pythons_and_torchs_own_memory_errors_are_of_that_class_too(agents: Runner) -> None:
-    assert agents("import torch\ntorch.ones(1 << 50)\n").cause()["class"] == "out_of_memory"
+@pytest.mark.torch
+def test_pythons_and_torchs_own_memory_errors_are_of_that_class_too(warm_agents: Runner) -> None:
+    assert warm_agents("import torch\ntorch.ones(1 << 50)\n").cause()["class"] == "out_of_memory"
 
 
 def test_a_full_disk_under_the_run_folder_ends_the_run_and_is_told(small_disk: Path, agents: Runner) -> None:

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,7 @@ def test_a_preloaded_module_with_a_thread_makes_the_workers_spawn_and_is_told_on
     ]
 
 
+@pytest.mark.torch
 def test_a_preloaded_module_that_initialises_cuda_makes_the_workers_spawn(agents: Runner, tmp_path: Path) -> None:
     text = "import torch\ntorch.cuda.is_initialized = lambda: True\n"  # what a machine without a GPU can show of it
     run = agents(SHARED, preload=(preload(tmp_path, text),))
@@ -68,6 +70,7 @@ def test_a_preloaded_module_that_initialises_cuda_makes_the_workers_spawn(agents
     assert "initialised CUDA" in run.of("warning")[0]["message"]
 
 
+@pytest.mark.torch
 def test_a_script_that_sets_import_time_variables_before_torch_is_spawned(agents: Runner) -> None:
     text = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())\n"
     run = agents(text, nproc_per_node="2")
@@ -76,6 +79,7 @@ def test_a_script_that_sets_import_time_variables_before_torch_is_spawned(agents
     assert "OMP_NUM_THREADS" in run.of("warning")[0]["message"]
 
 
+@pytest.mark.torch
 def test_a_script_that_only_reads_such_variables_or_sets_them_later_is_forked(agents: Runner) -> None:
     run = agents(
         "import os\nos.environ.get('OMP_NUM_THREADS')\nimport torch\nos.environ['OMP_NUM_THREADS'] = '2'\n"
@@ -106,6 +110,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_interpreter(agents: 
     assert {run.cause()["class"] for run in (broken, absent)} == {"node"}
 
 
+@pytest.mark.torch
 def test_a_torch_that_is_broken_is_told_with_its_reason_on_every_node(agents: Runner, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
 
@@ -124,8 +129,9 @@ def test_a_syntax_error_is_told_once_and_starts_no_worker(agents: Runner) -> Non
     assert run.cause()["class"] == "user_code"
 
 
-def test_forked_workers_share_the_memory_of_the_imports(agents: Runner) -> None:
-    run = agents.start("import torch, time\nprint('ready', flush=True)\ntime.sleep(600)\n", nproc_per_node="4")
+@pytest.mark.torch
+def test_forked_workers_share_the_memory_of_the_imports(warm_agents: Runner) -> None:
+    run = warm_agents.start("import torch, time\nprint('ready', flush=True)\ntime.sleep(600)\n", nproc_per_node="4")
     run.until(lambda: len(run.stdout) == 4)
 
     own = [psutil.Process(pid).memory_full_info().uss for pid in run.worker_pids()]
