@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 HOOKS = """
-import atexit, sys, threading, time, weakref
+import atexit, sys, threading, weakref
 class Thing: pass
 thing = Thing()
 weakref.finalize(thing, print, "finalised")
 atexit.register(print, "first registered")
 atexit.register(lambda: print("last registered", file=sys.stderr))
-threading.Thread(target=lambda: (time.sleep(0.3), print("thread done"))).start()
-threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread done"))).start()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
 unflushed = open(1, "w", closefd=False)
 unflushed.write("flushed at the end\\n")
 """

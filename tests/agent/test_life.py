@@ -185,7 +185,7 @@ def test_sigterm_gives_the_workers_the_deadline_and_their_grace_time(agents: Run
         "def save(*_):\n"
         "    left = float(open(os.environ['DISTLAUNCH_DEADLINE_FILE']).read()) - time.time()\n"
         "    assert 5 < left < 10.1, left\n"
-        "    time.sleep(1)\n    print('saved', flush=True)\n    sys.exit(143)\n"
+        "    time.sleep(0.2)\n    print('saved', flush=True)\n    sys.exit(143)\n"
         "signal.signal(signal.SIGTERM, save)\nprint('ready', flush=True)\nwhile True: signal.pause()\n",
         nproc_per_node="2", nodes="2", max_restarts=3,
     )  # fmt: skip
@@ -235,9 +235,16 @@ def test_a_run_that_is_cancelled_before_its_workers_exist_ends_at_once(agents: R
 
 
 def test_a_worker_may_end_long_before_the_others_and_need_not_use_torch_distributed(agents: Runner) -> None:
-    run = agents("import os, time\ntime.sleep(2 * int(os.environ['RANK']))\nprint('end')\n", nodes="2")
+    run = agents.start(
+        "import os, sys, time\n"
+        "while os.environ['RANK'] == '1' and not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "print('end')\n",
+        str(agents.folder / "go"), nodes="2",
+    )  # fmt: skip
+    run.until(lambda: run.of("worker_exited"))
+    (agents.folder / "go").touch()
 
-    assert run.result() == "success"
+    assert run.wait().result() == "success"
     assert list(run.stdout.values()) == [b"end\n"] * 2
 
 

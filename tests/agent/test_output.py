@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from typing import TYPE_CHECKING
 
 import psutil
@@ -71,14 +72,15 @@ def test_every_byte_of_both_streams_arrives_from_real_workers(agents: Runner) ->
 
 def test_many_lines_of_many_ranks_arrive_whole_and_the_agent_stays_small(agents: Runner) -> None:
     run = agents.start(
-        "import os\nrank = os.environ['RANK']\n"
+        "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\nrank = os.environ['RANK']\n"
         "for number in range(20000):\n    print(rank, number, 'x' * 80)\n"
-        "print('written', flush=True)\nimport time\ntime.sleep(1)\n",
+        "print('written', flush=True)\nsignal.sigwait([signal.SIGUSR1])\n",
         nproc_per_node="4",
     )
     run.until(lambda: all(out.endswith(b"written\n") for out in run.stdout.values()) and len(run.stdout) == 4)
     peak = psutil.Process(run.agent_pid()).memory_info().rss
-    run.wait()
+    run.backend.signal(run.handle, signal.SIGUSR1)
+    assert run.wait().result() == "success"
 
     for rank in range(4):
         lines = run.stdout[rank].decode().splitlines()
@@ -95,13 +97,19 @@ def test_a_prompt_without_a_newline_is_seen_while_the_worker_goes_on(agents: Run
 
 
 def test_output_of_a_child_that_outlives_its_worker_is_kept(agents: Runner) -> None:
-    run = agents(
-        "import os, time\n"
-        "if os.environ['RANK'] == '0':\n"
-        "    if os.fork() == 0:\n        time.sleep(0.5)\n        os.write(1, b'late\\n')\n        os._exit(0)\n"
-        "else:\n    time.sleep(1.5)\n",
-        nproc_per_node="2",
-    )
+    run = agents.start(
+        "import os, sys, time\n"
+        "parent = os.getpid()\n"
+        "if os.environ['RANK'] == '0' and os.fork() == 0:\n"
+        "    while os.getppid() == parent or not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "    os.write(1, b'late\\n')\n"
+        "    open(sys.argv[1] + '.written', 'w').close()\n"
+        "    os._exit(0)\n"
+        "while os.environ['RANK'] == '1' and not os.path.exists(sys.argv[1] + '.written'): time.sleep(0.01)\n",
+        str(agents.folder / "go"), nproc_per_node="2",
+    )  # fmt: skip
+    run.until(lambda: run.of("worker_exited"))
+    (agents.folder / "go").touch()
 
-    assert run.result() == "success"
+    assert run.wait().result() == "success"
     assert run.stdout[0] == b"late\n"
