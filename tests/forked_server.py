@@ -284,6 +284,7 @@ def end(code: int, inherited: frozenset[str]) -> None:
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             setattr(sys, name, None)
+    libc = ctypes.CDLL(None)
     own = [module for name, module in sys.modules.items() if name not in inherited]
     for module in [sys.modules["__main__"], *reversed(own)]:
         names = getattr(module, "__dict__", {})
@@ -293,7 +294,7 @@ def end(code: int, inherited: frozenset[str]) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
         sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)
+    libc.fflush(None)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -6,33 +6,45 @@ import json
 import os
 import re
 import signal
-import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from launcher.proc import Identity
+from tests.command import Cli
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from tests.command import Cli, Result
+    from tests.command import Result
 
-SLEEP = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+WAITS = "import signal\nprint('ready', flush=True)\nwhile True:\n    signal.pause()\n"
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(distlaunch: Cli) -> Iterator[None]:
-    """Every agent that a test's runs had is gone at its end."""
+    """Every process that a test's runs had is gone at its end, recorded or not."""
     yield
-    limit = time.monotonic() + 15
-    while any(agent.alive() for agent in agents(distlaunch)) and time.monotonic() < limit:
-        time.sleep(0.1)
-    left = [agent for agent in agents(distlaunch) if agent.alive()]
-    for agent in left:
-        agent.send(signal.SIGKILL)
-    assert not left
+    _, left = psutil.wait_procs(processes(distlaunch), timeout=60)
+    told = [process.as_dict(["pid", "cmdline", "cwd", "create_time"]) for process in left]
+    for process in left:
+        process.kill()
+    assert not told
+
+
+def processes(distlaunch: Cli) -> list[psutil.Process]:
+    """Those that work for a test: with its folder in their command line, or as their working folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        where = " ".join([*(process.info["cmdline"] or ()), process.info["cwd"] or ""])
+        if str(distlaunch.folder) in where:
+            found.append(process)
+    return found
 
 
 def agents(distlaunch: Cli) -> list[Identity]:
@@ -57,6 +69,17 @@ def until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
         if text in line:
             return seen
     raise AssertionError(f"{text!r} did not come: {seen!r}, {process.stderr.read() if process.stderr else b''!r}")
+
+
+def heard(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Read its stderr up to a line with that text."""
+    assert process.stderr
+    seen = b""
+    for line in process.stderr:
+        seen += line
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} was not said: {seen!r}")
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
@@ -114,7 +137,9 @@ def test_lines_of_several_ranks_are_marked_and_whole(distlaunch: Cli) -> None:
 
 
 def failing(distlaunch: Cli, *args: str) -> Result:
-    distlaunch.write("fail.py", "import os, time\nif os.environ['RANK'] == '3':\n    raise ValueError('boom')\ntime.sleep(60)\n")
+    distlaunch.write(
+        "fail.py", "import os, signal\nif os.environ['RANK'] == '3':\n    raise ValueError('boom')\nsignal.pause()\n"
+    )
     return distlaunch("local", "--nodes", "2", "--nproc-per-node", "2", *args, "fail.py")
 
 
@@ -153,82 +178,137 @@ def test_a_worker_killed_by_a_signal_fails_the_run_with_its_last_words(distlaunc
 
 
 def test_the_time_limit_gives_124(distlaunch: Cli) -> None:
-    distlaunch.write("sleep.py", SLEEP)
+    distlaunch.write("waits.py", WAITS)
 
-    assert distlaunch("local", "--time", "4s", "--grace", "1s", "sleep.py").exit_code == 124
+    done = distlaunch("local", "--time", "2s", "--grace", "1s", "waits.py")
+
+    assert (done.exit_code, recorded(distlaunch)["state"]) == (124, "timeout"), done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_cancels_the_run(distlaunch: Cli, number: signal.Signals) -> None:
-    distlaunch.write("sleep.py", SLEEP)
-    with distlaunch.start("local", "--nodes", "2", "--grace", "2s", "sleep.py") as process:
+    distlaunch.write("waits.py", WAITS)
+    with distlaunch.start("local", "--nodes", "2", "--grace", "2s", "waits.py") as process:
         until(process, b"ready")
         process.send_signal(number)
         code, stderr = end(process)
 
     assert code == 130, stderr
-    assert "cancelling sleep-" in stderr
+    assert "cancelling waits-" in stderr
     assert "Traceback" not in stderr
     assert recorded(distlaunch)["state"] == "cancelled"
 
 
 def test_the_second_ctrl_c_does_not_wait_for_the_grace_time(distlaunch: Cli) -> None:
-    distlaunch.write("stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP)
+    distlaunch.write("stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
     with distlaunch.start("local", "--grace", "100s", "stubborn.py") as process:
         until(process, b"ready")
         process.send_signal(signal.SIGINT)
-        time.sleep(1)
+        heard(process, b"stopping: cancelled")
         process.send_signal(signal.SIGINT)
         code, stderr = end(process)
 
     assert code == 130
     assert "killing stubborn-" in stderr
+    assert recorded(distlaunch)["state"] == "cancelled"
 
 
-UP = """
-import os, sys
-from launcher.cli import main
-class Up:
-    def find_spec(self, *_):
-        sys.meta_path.remove(self)
-        os.write(1, b"up\\n")
-sys.meta_path.insert(0, Up())
-sys.exit(main(sys.argv[1:]))
+INTERRUPTED = """
+import os, signal, sys
+def main(kind, moment, *args):
+    seen = 0
+    def is_step(event, args):
+        if kind == "imports":
+            return event == "import"
+        if event == "open":
+            return str(args[0]).endswith(("/spec.json", "/stream"))
+        return event in ("os.rename", "subprocess.Popen") or (event == "os.mkdir" and "/nodes" not in args[0])
+    def interrupt(event, args):
+        nonlocal seen
+        if is_step(event, args):
+            seen += 1
+            if seen == int(moment):
+                open(f"reached {seen}", "w").close()
+                os.kill(os.getpid(), signal.SIGINT)
+    from launcher.cli import main
+    sys.addaudithook(interrupt)
+    code = main(args)
+    if moment == "0":
+        print(seen)
+    return code
+sys.exit(main(*sys.argv[1:]))
 """
-"""Says so with its first import in `main`: before that, nobody's handler can do anything."""
+"""The launcher, with a Ctrl-C at the MOMENT-th module that it imports, or step that it takes with files and processes."""
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 1.0])
-def test_ctrl_c_at_any_moment_leaves_no_traceback_and_nothing_running(distlaunch: Cli, delay_s: float) -> None:
-    distlaunch.write("sleep.py", SLEEP)
-    with distlaunch.start("local", "--grace", "1s", "sleep.py", python=("-c", UP)) as process:
-        until(process, b"up")
-        time.sleep(delay_s)
-        process.send_signal(signal.SIGINT)
+def test_ctrl_c_while_the_command_line_is_imported_is_quiet(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+    distlaunch.write("interrupted.py", INTERRUPTED)
+    steps = int(
+        distlaunch("imports", "0", "local", "--dry-run", "-q", "waits.py", python=("interrupted.py",), real=True).stdout.split()[
+            -1
+        ]
+    )
+    assert steps > 100
+
+    for moment in range(1, steps, steps // 12):
+        done = distlaunch("imports", str(moment), "local", "waits.py", python=("interrupted.py",), real=True)
+
+        assert (done.exit_code, done.stdout, done.stderr) == (130, "", ""), f"at import {moment} of {steps}"
+    assert not distlaunch.runs.exists()
+
+
+def interrupted_at(distlaunch: Cli, moment: int) -> bool:
+    """Check what becomes of a launch with a Ctrl-C at that step; whether there is one, else it comes at the first line."""
+    cli = Cli(distlaunch.folder / str(moment))
+    cli.write("waits.py", WAITS)
+    cli.write("interrupted.py", INTERRUPTED)
+    reached = cli.folder / f"reached {moment}"
+    with cli.start("steps", str(moment), "local", "--grace", "1s", "waits.py", python=("interrupted.py",)) as process:
+        assert process.stdout
+        process.stdout.readline()
+        if not reached.exists():
+            process.send_signal(signal.SIGINT)
         exit_code, stderr = end(process)
+    assert exit_code == 130, f"at step {moment}: {stderr}"
+    assert "Traceback" not in stderr, f"at step {moment}: {stderr}"
+    for run in cli.runs.glob("[!.]*"):
+        assert json.loads((run / "result.json").read_text())["state"] == "cancelled", f"at step {moment}"
+    return reached.exists()
 
-    assert exit_code == 130, stderr
-    assert "Traceback" not in stderr
+
+def test_ctrl_c_at_any_step_of_a_launch_leaves_no_traceback_and_nothing_running(distlaunch: Cli) -> None:
+    reached: list[bool] = []
+    with ThreadPoolExecutor(3) as pool:
+        while all(reached):
+            moments = range(len(reached) + 1, len(reached) + 4)
+            reached += pool.map(partial(interrupted_at, distlaunch), moments)
+
+    assert sum(reached) > 9, "steps of a launch"
 
 
 def test_a_run_goes_on_when_nobody_reads_its_output(distlaunch: Cli) -> None:
-    loop = "import time\nfor i in range(20):\n    print(i, flush=True)\n    time.sleep(0.1)\n"
-    distlaunch.write("out.py", loop + "open('done', 'w')\nraise SystemExit(7)\n")
+    os.mkfifo(distlaunch.folder / "go")
+    distlaunch.write(
+        "out.py", "print('first', flush=True)\nopen('go').read()\nprint('x' * 300_000)\nopen('done', 'w')\nraise SystemExit(7)\n"
+    )
     with distlaunch.start("local", "out.py") as process:
         assert process.stdout
-        process.stdout.readline()
+        until(process, b"first")
         process.stdout.close()
         process.stdout = None
+        (distlaunch.folder / "go").write_text("")
         code, stderr = end(process)
 
     assert code == 1
     assert "Traceback" not in stderr
     assert (distlaunch.folder / "done").exists()
+    assert recorded(distlaunch)["cause"]["exit_code"] == 7
 
 
 def test_usr1_reaches_the_workers(distlaunch: Cli) -> None:
     handler = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: (print('got it', flush=True), sys.exit(0)))\n"
-    distlaunch.write("usr.py", handler + SLEEP)
+    distlaunch.write("usr.py", handler + WAITS)
     with distlaunch.start("local", "usr.py") as process:
         until(process, b"ready")
         process.send_signal(signal.SIGUSR1)
@@ -239,8 +319,8 @@ def test_usr1_reaches_the_workers(distlaunch: Cli) -> None:
 
 
 def test_an_agent_that_is_killed_is_the_cause(distlaunch: Cli) -> None:
-    distlaunch.write("sleep.py", SLEEP)
-    with distlaunch.start("local", "sleep.py") as process:
+    distlaunch.write("waits.py", WAITS)
+    with distlaunch.start("local", "waits.py") as process:
         until(process, b"ready")
         agents(distlaunch)[0].send(signal.SIGKILL)
         code, stderr = end(process)
@@ -251,8 +331,8 @@ def test_an_agent_that_is_killed_is_the_cause(distlaunch: Cli) -> None:
 
 
 def test_a_detached_run_is_seen_followed_and_cancelled_from_elsewhere(distlaunch: Cli) -> None:
-    distlaunch.write("sleep.py", SLEEP)
-    run = distlaunch("local", "--detach", "--nodes", "2", "--grace", "2s", "sleep.py").stdout.strip()
+    distlaunch.write("waits.py", WAITS)
+    run = distlaunch("local", "--detach", "--nodes", "2", "--grace", "2s", "waits.py").stdout.strip()
     with distlaunch.start("logs", "-f", "last") as process:
         until(process, b"[0:0] ready")
         assert distlaunch("ls", "--output", "json").json["result"]["runs"][0]["state"] == "running"
@@ -272,7 +352,7 @@ def test_a_detached_run_is_seen_followed_and_cancelled_from_elsewhere(distlaunch
 
 
 def test_a_run_that_cannot_be_submitted_is_recorded_as_failed(distlaunch: Cli) -> None:
-    distlaunch.write("x.py", "")
+    distlaunch.write("x.py", "import torch\n")
     # It answers the question whether it has torch, and is gone when it is to be started.
     distlaunch.write("python", "#!/bin/sh\nrm ./python\n").chmod(0o755)
 
@@ -287,4 +367,5 @@ def test_a_bundled_script_is_said_to_be_used(distlaunch: Cli) -> None:
     done = distlaunch("local", "--dry-run", "train.py")
     assert "using the bundled train.py" in done.stderr
     planned = distlaunch("local", "--dry-run", "--output", "json", "train.py").json["result"]["plan"]
-    assert os.path.isabs(planned["spec"]["command"][0])
+    script = Path(planned["spec"]["command"][0])
+    assert (script.is_absolute(), script.name, script.is_file()) == (True, "train.py", True)

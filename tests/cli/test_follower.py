@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,10 +31,11 @@ class Scripted:
 
     def __init__(self, *chunks: Chunk, ends_after_cancels: int = 99) -> None:
         self.chunks, self.cancels, self.ends_after_cancels = list(chunks), list[bool](), ends_after_cancels
+        self.asked, self.over, self.answered = threading.Event(), threading.Event(), 0
 
     def read(self, timeout_s: float) -> list[Chunk]:
         if not self.chunks:
-            time.sleep(0.01)
+            self.over.wait(timeout_s)
         return [self.chunks.pop(0)] if self.chunks else []
 
     def close(self) -> None:
@@ -45,6 +45,8 @@ class Scripted:
         return self
 
     def liveness(self, handle: object) -> Liveness:
+        self.asked.set()
+        self.answered += 1
         if not self.cancels:
             raise BackendUnavailableError("the controller does not answer")
         over = len(self.cancels) >= self.ends_after_cancels
@@ -61,7 +63,7 @@ class Scripted:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds become hundredths."""
     monkeypatch.setattr(follow, "POLL_S", (0.01, 0.1))
-    for name, seconds in (("HANG_S", 0.1), ("FORCE_S", 1.0), ("SETTLE_S", 0.05)):
+    for name, seconds in (("READ_TIMEOUT_S", 0.01), ("HANG_S", 0.1), ("FORCE_S", 1.0), ("SETTLE_S", 0.05)):
         monkeypatch.setattr(follow, name, seconds)
 
 
@@ -88,7 +90,8 @@ def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(
     assert run.result == outcome.to_json()
 
 
-def test_a_run_that_cannot_be_ended_is_given_up_without_a_result(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_ended_is_given_up_without_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "FORCE_S", 0.1)
     backend = Scripted(started(0), started(1), Chunk(0, encode_event("failure", 0, cause=CAUSE)))
 
     run, outcome = followed(backend, tmp_path)
@@ -97,25 +100,31 @@ def test_a_run_that_cannot_be_ended_is_given_up_without_a_result(tmp_path: Path)
     assert run.result is None
 
 
-def test_a_backend_that_does_not_answer_does_not_end_the_following(tmp_path: Path) -> None:
-    done = [Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)]
+class Late(Scripted):
+    """Says nothing more before it was asked three times, each time in vain."""
 
-    assert followed(Scripted(started(0), *done), tmp_path)[1].state == "success"
+    def read(self, timeout_s: float) -> list[Chunk]:
+        return super().read(timeout_s) if self.answered >= 3 or len(self.chunks) > 2 else []
+
+
+def test_a_backend_that_does_not_answer_does_not_end_the_following(tmp_path: Path) -> None:
+    backend = Late(started(0), *(Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)))
+
+    assert followed(backend, tmp_path)[1].state == "success"
+
+    assert backend.answered >= 3
+    assert not backend.cancels
 
 
 class Stuck(Scripted):
     """Does not answer before the test is over, and says nothing before it was asked."""
-
-    def __init__(self, *chunks: Chunk) -> None:
-        super().__init__(*chunks)
-        self.asked, self.over, self.answered = threading.Event(), threading.Event(), False
 
     def read(self, timeout_s: float) -> list[Chunk]:
         return super().read(timeout_s) if self.asked.is_set() else []
 
     def liveness(self, handle: object) -> Liveness:
         self.asked.set()
-        self.answered = not self.over.wait(60)
+        self.over.wait(60)
         return super().liveness(handle)
 
 
@@ -180,19 +189,22 @@ def test_a_piece_of_the_only_rank_is_shown_at_once(shown: list[tuple[int, bytes]
 def test_a_slow_reader_of_a_non_blocking_pipe_gets_everything() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
+    full = b"x" * os.write(write, b"x" * 10_000_000)  # as much as there is room for
     data = os.urandom(300_000)
-    if os.fork() == 0:
-        time.sleep(0.2)
+
+    def tell() -> None:
         output.write(write, data)
-        os._exit(0)
-    os.close(write)
+        os.close(write)
+
+    writer = threading.Thread(target=tell)
+    writer.start()  # its first write finds no room
     got = b""
     while part := os.read(read, 10_000):
         got += part
-    os.wait()
+    writer.join()
     os.close(read)
 
-    assert got == data
+    assert got == full + data
 
 
 def test_a_million_lines_use_little_memory_in_the_follower(tmp_path: Path, shown: list[tuple[int, bytes]]) -> None:

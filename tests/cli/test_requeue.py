@@ -29,11 +29,12 @@ def test_a_run_that_failed_is_started_again_in_its_folder(distlaunch: Cli) -> No
 
 
 def test_a_run_that_goes_on_is_not(distlaunch: Cli) -> None:
-    distlaunch.write("script.py", "import time\ntime.sleep(600)\n")
+    distlaunch.write("script.py", "import signal\nsignal.pause()\n")
     run = distlaunch("local", "--detach", "script.py").stdout.strip()
 
     done = distlaunch("requeue", run)
 
     assert done.exit_code == 2
     assert "still run" in done.stderr
-    assert distlaunch("cancel", "--force", run).exit_code == 0
+    ended = distlaunch("cancel", "--force", run)
+    assert (ended.exit_code, ended.stdout) == (0, f"{run}: cancelled\n")
