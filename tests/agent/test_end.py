@@ -82,7 +82,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], subproces
     return run
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending", [pytest.param(name, marks=[pytest.mark.torch] * ("import torch" in code)) for name, code in ENDINGS.items()]
+)
 def test_a_worker_ends_like_an_interpreter(
     either: Runner, plain: Callable[[str], subprocess.CompletedProcess[bytes]], ending: str
 ) -> None:

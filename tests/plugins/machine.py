@@ -13,33 +13,27 @@ from tests.testbed import kube_given, kube_programs, packages, registry
 if TYPE_CHECKING:
     import pytest
 
-ENOUGH_BYTES = 8 << 30
+ENOUGH_GB = 8
 
 
 def complaints() -> list[str]:
     """What is missing here, a line each."""
     found = []
-    root = os.geteuid() == 0
-    if not root:
-        found.append("no root: no clusters here; tests marked slurm, ssh, k8s and testbed skip")
-    building = not os.environ.get(kube_given.VARIABLE) and any(map(kube_programs.missing, kube_programs.ALL))
-    if root and building and kube_programs._go() is None:
-        found.append("no Go toolchain, and Kubernetes' programs are not built yet: tests marked k8s skip")
+    if os.geteuid():
+        found.append("no root: no clusters here; tests that bring hosts up skip")
+    elif not os.environ.get(kube_given.VARIABLE):
+        reasons = {reason: None for build in kube_programs.ALL if (reason := kube_programs.why_not(build))}
+        found += [f"{reason}; tests that need it skip" for reason in reasons]
     if len(os.sched_getaffinity(0)) == 1:
         found.append("one core: one process runs all tests, and takes twice as long")
-    found += little_disk(tempfile.gettempdir(), "tests that write much may fail")
-    if root and building:
-        found += little_disk(str(kube_programs.cache()), "Kubernetes' programs are not built, tests marked k8s skip")
-    return found
+    return [*found, *little_disk(Path(tempfile.gettempdir()))]
 
 
-def little_disk(path: str, consequence: str) -> list[str]:
+def little_disk(path: Path) -> list[str]:
     """The complaint about a folder's file system, if there is one."""
-    where = Path(path)
-    while not where.exists():
-        where = where.parent
-    free = shutil.disk_usage(where).free
-    return [f"only {free / (1 << 30):.1f} GB are free in {path} (8 are enough): {consequence}"] if free < ENOUGH_BYTES else []
+    free_gb = shutil.disk_usage(path).free / 1e9
+    enough = free_gb >= ENOUGH_GB
+    return [] if enough else [f"only {free_gb:.1f} GB are free in {path}: tests that write much may fail below {ENOUGH_GB}"]
 
 
 def leftovers() -> list[str]:

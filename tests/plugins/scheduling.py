@@ -106,8 +106,9 @@ def shared_fixtures(item: pytest.Item) -> list[str]:
         if fixture.scope == "session":
             if getattr(fixture.func, "__module__", "") == TESTBED:
                 found.add(name)
-        elif fixture.scope != "function" and fixture.baseid:
-            found.add(f"{fixture.baseid}:{name}")
+        elif fixture.scope != "function":
+            place = fixture.baseid if fixture.scope == "package" else item.nodeid.partition("::")[0]
+            found.add(f"{place}:{name}")
         if name in BY_NAME:
             found.add(BY_NAME[name])
     return sorted(found)

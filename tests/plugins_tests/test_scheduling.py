@@ -1,0 +1,121 @@
+"""Which process runs which test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.plugins import scheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.plugins_tests.conftest import Inner
+
+
+def test_tests_that_share_something_are_together_also_through_others() -> None:
+    shared = {"a": ["slurm"], "b": ["slurm", "x.py:big"], "c": ["x.py:big"], "d": ["kube"], "e": [], "f": ["y.py:big"]}
+
+    found = scheduling.groups(shared)
+
+    assert found == {"a": "slurm", "b": "slurm", "c": "slurm", "d": "kube", "f": "y.py:big"}
+
+
+def test_clusters_are_one_processs_as_long_as_that_is_no_more_than_its_share() -> None:
+    weights = {"k8s": 300.0, "slurm": 200.0, "ssh": 150.0, "rest": 700.0}
+
+    assert scheduling.shares(weights, ["ssh", "k8s", "slurm"], 2) == [["k8s", "slurm", "ssh"], []]
+    assert scheduling.shares({**weights, "rest": 100.0}, ["ssh", "k8s", "slurm"], 2) == [["k8s"], ["slurm", "ssh"]]
+    assert scheduling.shares({"k8s": 9.0, "a": 1.0}, ["k8s"], 2) == [["k8s"], []]
+    assert scheduling.shares({"k8s": 1.0}, ["k8s"], 1) == [["k8s"]]
+
+
+CONFTEST = """
+import os, time
+import pytest
+
+def note(text):
+    with open("notes", "a") as file:
+        file.write(f"{os.getpid()} {text}\\n")
+
+
+def cluster(name):
+    def up():
+        note(f"{name} up")
+        yield name
+        note(f"{name} down")
+    up.__module__ = "tests.testbed.fixtures"
+    return pytest.fixture(scope="session", name=name)(up)
+
+
+slurm = cluster("slurm")
+kube = cluster("kube")
+
+
+@pytest.fixture(autouse=True)
+def noted(request):
+    note(request.node.name)
+
+
+@pytest.fixture(scope="module")
+def dear():
+    note("dear up")
+"""
+
+CLUSTERS = """
+import pytest
+
+@pytest.mark.parametrize("n", range(4))
+def test_with_slurm(slurm, n):
+    pass
+
+
+def test_with_kube(kube):
+    pass
+
+
+def test_after_all():
+    pass
+"""
+
+MODULE = """
+import pytest
+
+@pytest.mark.parametrize("n", range(3))
+def test_shares(dear, n):
+    pass
+
+@pytest.mark.parametrize("n", range(20))
+def test_alone(n):
+    pass
+"""
+
+
+def test_each_cluster_comes_up_once_and_goes_after_its_last_test(inner: Callable[..., Inner]) -> None:
+    done = inner({"conftest.py": CONFTEST, "test_clusters.py": CLUSTERS, "test_module.py": MODULE}, "-n2")
+
+    assert "29 passed" in done.lines[-1], done.text
+    notes = [line.split(" ", 1) for line in (done.results.parent / "inner/notes").read_text().splitlines()]
+    for name in ("slurm", "kube"):
+        (owner,) = (pid for pid, text in notes if text == f"{name} up")
+        mine = [text for pid, text in notes if pid == owner]
+        users = [index for index, text in enumerate(mine) if text.startswith(f"test_with_{name}")]
+        assert len(users) == (4 if name == "slurm" else 1)
+        assert mine[users[-1] + 1] == f"{name} down", mine
+    assert [text for _, text in notes].count("dear up") == 1
+    both = {pid for pid, text in notes if text.startswith("test_alone")}
+    assert len({pid for pid, _ in notes}) == 2, both
+
+
+def test_the_longest_tests_of_the_last_run_come_first(inner: Callable[..., Inner]) -> None:
+    tests = "import time\n" + "".join(f"def test_{n}():\n    time.sleep({n} / 20)\n\n" for n in range(8))
+    note = "def pytest_runtest_setup(item):\n    open('notes', 'a').write(item.name + '\\n')\n"
+    first = inner({"test_some.py": tests, "conftest.py": note}, "-n2")
+    notes = first.results.parent / "inner/notes"
+    notes.unlink()
+
+    again = inner({}, "-n2")
+
+    assert "8 passed" in again.lines[-1]
+    order = [int(name.removeprefix("test_")) for name in notes.read_text().split()]
+    assert set(order[:2]) <= {7, 6, 5}
+    assert set(order[-2:]) <= {0, 1, 2}
