@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command import ROOT
-
 if TYPE_CHECKING:
     from tests.command import Cli
 
@@ -81,24 +79,28 @@ def test_a_bad_request_is_json_when_json_was_asked_for(distlaunch: Cli, args: li
 def test_the_scripts_own_output_option_is_not_ours(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
 
-    assert distlaunch("local", "--nodes", "x", "x.py", "--output", "json").stdout == ""
+    done = distlaunch("local", "--nodes", "x", "x.py", "--output", "json")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "nodes 'x' is not a number" in done.stderr
 
 
 def test_an_unknown_cluster_backend_or_command_lists_the_known(distlaunch: Cli) -> None:
     done = distlaunch("zzz")
 
+    assert done.exit_code == 2
     assert "local" in done.stderr
     assert "logs, ls" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", 'say "x"', "new\nline", "$HOME", "ünï", "-dash"])
-def test_any_working_folder_will_do(distlaunch: Cli, name: str) -> None:
-    distlaunch.write(f"{name}/x.py", "")
+def test_any_working_folder_will_do(distlaunch: Cli) -> None:
+    folder = 'a b/it\'s/say "x"/new\nline/$HOME/ünï/-dash/%s{}'
+    distlaunch.write(f"{folder}/x.py", "import os, sys\nprint(ascii([os.getcwd(), sys.path[0], __file__]))\n")
+    here = str(distlaunch.folder / folder)
 
-    done = distlaunch("local", "--dry-run", "--output", "json", "x.py", cwd=distlaunch.folder / name)
+    done = distlaunch("local", "x.py", cwd=here)
 
-    assert done.exit_code == 0, done.stderr
-    assert done.json["result"]["plan"]["spec"]["cwd"] == str(distlaunch.folder / name)
+    assert (done.exit_code, done.stdout) == (0, ascii([here, here, f"{here}/x.py"]) + "\n"), done.stderr
 
 
 def test_a_working_folder_that_is_gone_is_an_error_for_a_launch_only(distlaunch: Cli) -> None:
@@ -127,37 +129,25 @@ def test_a_dry_run_writes_nothing_and_shows_the_plan(distlaunch: Cli) -> None:
     assert sorted(path.name for path in distlaunch.folder.iterdir()) == ["x.py"]
 
 
-def test_rendered_files_are_written_where_it_was_asked(distlaunch: Cli) -> None:
+LOOKING = ("ls", "--help", "status x", "local --dry-run x.py", "config", "local --help")
+
+
+def test_commands_that_only_look_import_nothing_heavy_and_ls_no_backend(distlaunch: Cli) -> None:
+    """One process for all: what none has imported at the end, each has not."""
     distlaunch.write("x.py", "")
+    code = f"""
+import sys
+from launcher.cli import main
+for args in {LOOKING!r}:
+    main(args.split())
+    found = [name for name in {HEAVY!r} if name in sys.modules]
+    found += [name for name in sys.modules if args == "ls" and name.startswith("launcher.backends.")]
+    print("::", args, *found)
+"""
 
-    done = distlaunch("local", "--render-to", "by hand", "x.py")
+    done = distlaunch(python=("-c", code))
 
-    assert done.stdout.splitlines() == ["by hand/spec.json", "by hand/start.sh"]
-    assert (distlaunch.folder / "by hand" / "spec.json").exists()
-
-
-@pytest.mark.parametrize(
-    "args", [["ls"], ["--help"], ["status", "x"], ["local", "--dry-run", "x.py"], ["config"], ["local", "--help"]]
-)
-def test_a_command_that_only_looks_imports_nothing_heavy(distlaunch: Cli, args: list[str]) -> None:
-    distlaunch.write("x.py", "")
-    code = f"import sys; from launcher.cli import main; main({args!r}); print([m for m in {HEAVY!r} if m in sys.modules])"
-
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, check=True
-    )
-
-    assert done.stdout.splitlines()[-1] == b"[]"
-
-
-def test_ls_imports_no_backend(distlaunch: Cli) -> None:
-    code = "import sys; from launcher.cli import main; main(['ls']); print('launcher.backends.local' in sys.modules)"
-
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, check=True
-    )
-
-    assert done.stdout == b"False\n"
+    assert [line for line in done.stdout.splitlines() if line.startswith("::")] == [f":: {args}" for args in LOOKING], done.stderr
 
 
 @pytest.mark.parametrize("args", [["--help"], ["local", "--help"], ["ls"], ["config"], ["--version"]])
@@ -182,9 +172,12 @@ def test_a_result_that_cannot_be_written_is_an_error(distlaunch: Cli) -> None:
 def test_closed_standard_streams_are_no_error(distlaunch: Cli) -> None:
     script = 'exec "$0" -m launcher config <&- >&- 2>&-'
 
-    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env=distlaunch.env(), cwd=ROOT, check=False, timeout=60)
+    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env=distlaunch.env(), cwd=distlaunch.folder, timeout=60)
 
     assert done.returncode == 0
+    assert (
+        subprocess.run(["/bin/sh", "-c", script.replace("config", "none"), sys.executable], env=distlaunch.env()).returncode == 2
+    )
 
 
 def test_colour_is_for_terminals_only(distlaunch: Cli) -> None:
