@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from typing import TYPE_CHECKING
+import shutil
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from launcher.agent.protocol import Decoder, Event, Output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,33 +45,155 @@ def test_reduce_gives_ten_on_each_of_four_ranks(distlaunch: Cli) -> None:
     ]  # fmt: skip
 
 
-def test_a_secret_reaches_the_workers_and_no_file(distlaunch: Cli, tmp_path: Path) -> None:
-    distlaunch.write("show.py", "import os\nprint(len(os.environ['TOKEN']), os.environ['PLAIN'])\n")
+SHOWS_SECRET = """
+import glob, os
+value = os.environ["TOKEN"].encode()
+def read(path):
+    try:
+        return open(path, "rb").read()
+    except OSError:
+        return b""
+lines = [path for path in glob.glob("/proc/[0-9]*/cmdline") if value in read(path)]
+print(len(value), os.environ["PLAIN"], lines)
+"""
+
+
+def test_a_secret_reaches_the_workers_and_no_file_and_no_command_line(distlaunch: Cli, tmp_path: Path) -> None:
+    distlaunch.write("show.py", SHOWS_SECRET)
     value = "hunter2-" + "x" * 20
+    env: dict[str, str | None] = {"TOKEN": value}
 
-    done = distlaunch("local", "--secret", "TOKEN", "--env", "PLAIN=seen", "show.py", env={"TOKEN": value})
-    dry = distlaunch("local", "--dry-run", "--secret", "TOKEN", "show.py", env={"TOKEN": value})
+    done = distlaunch("local", "--secret", "TOKEN", "--env", "PLAIN=seen", "show.py", env=env)
+    dry = distlaunch("local", "--dry-run", "--secret", "TOKEN", "show.py", env=env)
+    rendered = distlaunch("local", "--render-to", "rendered", "--secret", "TOKEN", "show.py", env=env)
 
-    assert done.stdout == "28 seen\n"
+    assert done.stdout == "28 seen []\n"
+    assert (dry.exit_code, rendered.exit_code) == (0, 0)
     files = [path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
     assert files == []
-    assert value not in dry.stdout + dry.stderr
+    assert value not in dry.stdout + dry.stderr + rendered.stdout + rendered.stderr
+
+
+TELLS = """
+import json, os, sys
+parents = [os.getppid()]
+while b"--node-rank" not in (line := open(f"/proc/{parents[-1]}/cmdline", "rb").read()):
+    parents.append(int(open(f"/proc/{parents[-1]}/stat").read().rpartition(")")[2].split()[1]))
+agent = [part.decode() for part in line.rstrip(b"\\0").split(b"\\0")]
+print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "path": sys.path[0], "agent": agent, "env": dict(os.environ)}))
+if sys.argv[1:] == ["fails"] and os.environ["RANK"] == "3":
+    sys.exit(7)
+if sys.argv[1:] == ["waits"]:
+    import signal
+    signal.pause()
+"""
+"""What a worker can see of how it was started."""
+
+OWN = re.compile(
+    "MASTER_PORT|TORCHELASTIC_ERROR_FILE|DISTLAUNCH_DEADLINE_FILE|TORCHELASTIC_RUN_ID|PYTHONPATH|DISTLAUNCH_(RUNS_DIR|SYSTEM_CONFIG)|OLDPWD|_|SHLVL|PWD"
+)
+"""Variables that are another start's by their nature, or the shell's."""
+
+
+def told(lines: dict[int, bytes], names: dict[str, str]) -> dict[int, Any]:
+    """What each rank has said of itself, with its folder's and its run's names replaced by the same ones everywhere."""
+    found = {}
+    for rank, line in lines.items():
+        text = line.decode()
+        for name, instead in names.items():
+            text = text.replace(name, instead)
+        about = json.loads(text)
+        about["env"] = {name: value for name, value in about["env"].items() if not OWN.fullmatch(name)}
+        about["agent"] = [part.rpartition("/")[2] if "FOLDER" in part else part for part in about["agent"]]
+        found[rank] = about
+    return found
+
+
+def by_hand(folder: Path, cwd: Path) -> tuple[int, list[Any]]:
+    """`sh start.sh` in a shell that knows nothing of the launcher: how it ends, and what its stream says."""
+    gone = cwd / "gone/launcher/__init__.py"
+    gone.parent.mkdir(parents=True, exist_ok=True)
+    gone.write_text("raise ImportError('the launcher is gone')\n")
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "TOKEN": "secret", "PYTHONPATH": str(cwd / "gone")}
+    done = subprocess.run(["sh", f"{folder}/start.sh"], cwd="/", env=env, stdout=subprocess.PIPE, timeout=60)
+    decoder = Decoder()
+    return done.returncode, [*decoder.feed(done.stdout), *decoder.close()]
 
 
 def test_the_rendered_plan_runs_by_hand_and_is_what_a_submission_sends(distlaunch: Cli, tmp_path: Path) -> None:
-    rendered = distlaunch("local", "--nodes", "2", "--render-to", "by hand", "reduce.py")
-    assert rendered.exit_code == 0, rendered.stderr
-    script = (tmp_path / "by hand/start.sh").read_text()
+    distlaunch.write("work/tells.py", TELLS)
+    argv = ["local", "--nodes", "2", "--nproc-per-node", "2", "--env", "PLAIN=seen", "--secret", "TOKEN", "--log-ranks", "all"]
+    env: dict[str, str | None] = dict.fromkeys(os.environ) | {"PATH": "/usr/bin:/bin", "TOKEN": "secret", "HOME": str(tmp_path)}
+    work = tmp_path / "work"
 
-    assert script.startswith("#!/bin/sh\n")
-    assert script.count("--node-rank") == 2
-    spec = json.loads((tmp_path / "by hand/spec.json").read_text())
-    assert spec["max_nodes"] == 2
-    assert not distlaunch.runs.exists()
+    rendered = distlaunch(*argv, "--render-to", "by hand", "tells.py", cwd=work, env=env)
+    sent = distlaunch(*argv, "tells.py", cwd=work, env=env)
+
+    assert (rendered.exit_code, sent.exit_code) == (0, 0), rendered.stderr + sent.stderr
+    (run,) = distlaunch.runs.iterdir()  # the submission's: rendering makes none
+    shutil.move(work / "by hand", tmp_path / "moved, it's here")
+    folder = tmp_path / "moved, it's here"
+    # The same files, but for the names of the run and that they may be moved.
+    assert (folder / "agent.pyz").read_bytes() == (run / "agent.pyz").read_bytes()
+    spec = (folder / "spec.json").read_text()
+    name = json.loads(spec)["run"]
+    assert spec.replace(name, run.name).replace(',\n  "may_move": true', "") == (run / "spec.json").read_text()
+    # The same processes.
+    code, records = by_hand(folder, tmp_path)
+    assert code == 0
+    lines = {record.rank: record.data for record in records if isinstance(record, Output)}
+    theirs = {int(line[3]): line[6:].encode() for line in sent.stdout.splitlines()}
+    assert sorted(lines) == sorted(theirs) == [0, 1, 2, 3]
+    assert told(lines, {str(folder): "FOLDER", name: "RUN"}) == told(theirs, {str(run): "FOLDER", run.name: "RUN"})
+    # Once more in the same folder.
+    assert by_hand(folder, tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize(("options", "code", "result"), [(["fails"], 1, "failed"), (["waits"], 124, "timeout")])
+def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
+    distlaunch: Cli, options: list[str], code: int, result: str
+) -> None:
+    distlaunch.write("tells.py", TELLS)
+    how = ["--nodes", "2", "--nproc-per-node", "2", "--time", "3s", "--render-to", "by hand"]
+    assert distlaunch("local", *how, "tells.py", *options).exit_code == 0
+
+    ended, records = by_hand(distlaunch.folder / "by hand", distlaunch.folder)
+
+    assert ended == code
+    done = {record.fields["node"]: record.fields for record in records if isinstance(record, Event) and record.name == "done"}
+    assert [done[node]["result"] for node in (0, 1)] == [result] * 2
+    assert result == "timeout" or done[1]["cause"]["exit_code"] == 7
+
+
+def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli) -> None:
+    distlaunch.write("tells.py", TELLS)
+    assert distlaunch("local", "--nodes", "2", "--render-to", "by hand", "tells.py", "waits").exit_code == 0
+    with subprocess.Popen(["sh", "by hand/start.sh"], cwd=distlaunch.folder, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout
+        said = [next(line for line in shell.stdout if b'"argv"' in line) for _ in range(2)]
+        shell.send_signal(signal.SIGINT)
+        rest = shell.stdout.read()
+
+    assert len(said) == 2
+    assert shell.returncode == 130
+    assert rest.count(b'"result":"cancelled"') == 2
+
+
+@pytest.mark.torch
+def test_a_bundled_script_is_in_the_folder_that_is_run_by_hand(distlaunch: Cli, tmp_path: Path) -> None:
+    rendered = distlaunch("local", "--nproc-per-node", "2", "--render-to", "by hand", "reduce.py")
+    assert rendered.exit_code == 0, rendered.stderr
+
+    code, records = by_hand(distlaunch.folder / "by hand", tmp_path)
+
+    said = [record.data.decode() for record in records if isinstance(record, Output) and b"after" in record.data]
+    assert (code, len(said)) == (0, 2)
+    assert all(line.endswith("after 3") for line in said), said
+    assert json.loads((tmp_path / "by hand/spec.json").read_text())["command"][0].endswith("/payload/reduce.py")
 
 
 def test_a_full_disk_is_one_clear_error_during_a_run_and_before_one(small_disk: Path, distlaunch: Cli) -> None:
-    distlaunch.write("flood.py", "import time\nfor _ in range(100):\n    print('x' * 100_000)\ntime.sleep(600)\n")
+    distlaunch.write("flood.py", "import signal\nfor _ in range(100):\n    print('x' * 100_000)\nsignal.pause()\n")
     env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
 
     during = distlaunch("local", "flood.py", env=env)

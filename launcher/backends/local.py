@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle, proc, storage
 from launcher.agent import cgroup, facts
 from launcher.agent.program import Program
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, write_files
 from launcher.backends._files import FileStream
 from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
 from launcher.options import option
@@ -26,6 +26,26 @@ if TYPE_CHECKING:
     from launcher.spec import JobSpec
 
 _ADDR = "127.0.0.1"
+_AGENT = ("agent.pyz", "--spec", "spec.json", "--node-rank")
+_START = """\
+#!/bin/sh
+# Runs this folder's agents, wherever it lies, to the end of the run. Their streams come on stdout; Ctrl-C ends the run.
+cd "$(dirname "$0")" || exit
+rm -f rendezvous.json
+trap 'kill $agents 2>/dev/null' INT TERM HUP
+{agents}
+fine=0 code=0
+for agent in $agents; do
+    wait "$agent"; ended=$?
+    while kill -0 "$agent" 2>/dev/null; do wait "$agent"; ended=$?; done  # a signal ends the waiting
+    case $ended in
+        0) fine=$((fine + 1)) ;;
+        124 | 130) [ $code = 0 ] && code=$ended; [ $code = $ended ] || code=1 ;;  # the time limit; cancelled
+        *) code=1 ;;
+    esac
+done
+[ $fine -ge {needed} ] || exit $code
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +113,26 @@ class LocalBackend(Backend[LocalPlan]):
         return LocalPlan(run_dir=run_dir, python=python, job=job, nodes=rows)
 
     def render(self, plan: LocalPlan) -> Mapping[str, str]:
-        """`spec.json` and a shell script that starts the same agents by hand."""
-        lines = [
-            "#!/bin/sh",
-            "# Starts the agents of this run; agent.pyz and spec.json are beside this file.",
-            "set -e",
-        ]
-        lines += [f"cd {shlex.quote(plan.job['cwd'])}"]
-        lines += [f"{shlex.join(plan.argv(node.node_rank))} &" for node in plan.nodes]
-        return {"spec.json": _spec_text(plan), "start.sh": "\n".join([*lines, "wait", ""])}
+        """`spec.json`, and a shell script that runs the same agents by hand."""
+        return {"spec.json": _spec_text(plan.job), "start.sh": _by_hand(plan)}
+
+    def write(self, plan: LocalPlan, folder: Path) -> Mapping[str, str]:
+        """What a submission sends, and a bundled script as well, in a folder that may be moved; `sh start.sh` does the rest."""
+        job = {**plan.job, "may_move": True}
+        script, bundled = Path(job["command"][0]), bundle.data("train")
+        if script.parent == bundled:
+            job["command"] = [str(plan.run_dir / "payload" / script.name), *job["command"][1:]]
+            files = (path for path in bundled.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+            write_files(folder / "payload", {str(path.relative_to(bundled)): path.read_bytes() for path in files})
+        texts = {**self.render(plan), "spec.json": _spec_text(job)}
+        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
+        write_files(folder, {"agent.pyz": bundle.agent_archive()})
+        return texts
 
     def submit(self, plan: LocalPlan) -> Handle:
         """Write the spec and the agent, start one detached agent per node."""
         with storage.storage_errors(plan.run_dir):
-            (plan.run_dir / "spec.json").write_text(_spec_text(plan), encoding="utf-8")
+            (plan.run_dir / "spec.json").write_text(_spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
         return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes))
 
@@ -180,11 +206,18 @@ def _remove_cgroup(agent_json: Path) -> None:
 
 
 def _argv(run_dir: Path, python: str, node_rank: int) -> tuple[str, ...]:
-    return (python, str(run_dir / "agent.pyz"), "--spec", str(run_dir / "spec.json"), "--node-rank", str(node_rank))
+    archive, option_, spec, rank = _AGENT
+    return (python, str(run_dir / archive), option_, str(run_dir / spec), rank, str(node_rank))
 
 
-def _spec_text(plan: LocalPlan) -> str:
-    return json.dumps(plan.job, indent=2) + "\n"
+def _spec_text(job: Mapping[str, Any]) -> str:
+    return json.dumps(job, indent=2) + "\n"
+
+
+def _by_hand(plan: LocalPlan) -> str:
+    """A script that starts the agents of the folder it is in, and ends with the run's exit code."""
+    agents = [f'setsid {shlex.join((plan.python, *_AGENT, str(node.node_rank)))} & agents="$agents $!"' for node in plan.nodes]
+    return _START.format(agents="\n".join(agents), needed=plan.job["min_nodes"])
 
 
 def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
