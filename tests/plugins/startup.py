@@ -28,7 +28,7 @@ WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"
 MARK = ".measured"
 """The file in the environment that names the folder for coverage, and the process that it is for."""
 
-_FOREIGN, _THREADING = -1, -2
+_THREADING = -1
 _PARENT = "torch.distributed.run", "torchrun"
 
 
@@ -71,7 +71,7 @@ class Lines:
         self.offsets: dict[str, int] = index["offsets"]
         self.size: int = index["size"]
         self.by_test: bool = index["by_test"]
-        self.places: dict[str, int] = {}
+        self.places: dict[str, int | None] = {}
         self.left: dict[tuple[str, int, str], list[int]] = {}
         self.path = ""
         self.seen = bytearray()
@@ -102,32 +102,38 @@ class Lines:
         except OSError:
             return "none"
 
-    def place(self, name: str) -> int:
-        """Where a file's lines begin."""
+    def place(self, name: str) -> int | None:
+        """Where a file's lines begin; None: it is not the project's."""
         path = name
         if "distlaunch_agent/" in name:
             path = self.root + "launcher/agent/" + name.rpartition("distlaunch_agent/")[2]
         elif not name.startswith(("/", "<")):
             path = os.path.abspath(name)
-        found = self.offsets.get(path[len(self.root) :], _FOREIGN) if path.startswith(self.root) else _FOREIGN
+        found = self.offsets.get(path[len(self.root) :]) if path.startswith(self.root) else None
         if name.endswith("/threading.py"):
             found = _THREADING
         self.places[name] = found
         return found
 
-    def call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
-        """A function begins."""
-        code = frame.f_code
-        name = code.co_filename
-        try:
-            start = self.places[name]
-        except KeyError:
-            start = self.place(name)
-        if start < 0:
-            if start == _THREADING and "_trace_hook" in frame.f_globals:
-                frame.f_globals["_trace_hook"] = self.call  # as threading.settrace() does, where nothing need be imported
-            return None
-        return self.line if self.unseen(code, start) else None
+    def caller(self) -> Callable[..., Any]:
+        """The function that is called when any other begins: nearly always one that is not the project's, so it costs little."""
+        places, unseen, line = self.places, self.unseen, self.line
+
+        def call(frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
+            code = frame.f_code
+            try:
+                start = places[code.co_filename]
+            except KeyError:
+                start = self.place(code.co_filename)
+            if start is None:
+                return None
+            if start == _THREADING:
+                if "_trace_hook" in frame.f_globals:
+                    frame.f_globals["_trace_hook"] = call  # as threading.settrace() does, where nothing need be imported
+                return None
+            return line if unseen(code, start) else None
+
+        return call
 
     def unseen(self, code: CodeType, start: int) -> list[int]:
         """Lines of a function that nobody has noted yet, and perhaps some more."""
@@ -143,8 +149,8 @@ class Lines:
     def line(self, frame: FrameType, event: str, _arg: object) -> Callable[..., Any]:
         """A line is about to run."""
         if event == "line":
-            place = self.places.get(frame.f_code.co_filename, _FOREIGN) + frame.f_lineno
-            if 0 <= place < self.size and not self.seen[place]:
+            place = (self.places.get(frame.f_code.co_filename) or 0) + frame.f_lineno
+            if place < self.size and not self.seen[place]:
                 self.seen[place] = 1
                 self.note(place)
         return self.line
@@ -162,16 +168,17 @@ class Lines:
 
     def start(self) -> None:
         """Look at all functions from now on, and hide it."""
-        settrace, gettrace = sys.settrace, sys.gettrace
+        gettrace = sys.gettrace
+        call = self.caller()
 
         def hidden() -> Any:
             found = gettrace()
-            return None if getattr(found, "__self__", None) is self else found
+            return None if found is call else found
 
         sys.gettrace = hidden
         if self.by_test:
             os.register_at_fork(after_in_child=self.load)
-        settrace(self.call)
+        sys.settrace(call)
 
 
 def measure() -> Lines | None:
