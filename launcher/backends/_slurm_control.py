@@ -35,6 +35,16 @@ def control(*argv: str, check: bool = True) -> None:
         raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
 
 
+def cancel(*argv: str) -> None:
+    """scancel. That the job has ended meanwhile, or does not wait any more, is no error: with `--quiet` it is not said, but 1."""
+    argv = ("scancel", "--quiet", *argv)
+    done = proc.run(argv, timeout_s=_CONTROL_S)
+    said = done.stderr.strip()
+    if done.returncode and said:
+        error = BackendUnavailableError if out_of_reach(said) else CommandError
+        raise error(f"scancel: {said}", hint=_PING if out_of_reach(said) else None)
+
+
 def check_size(partition: str, nodes: int) -> None:
     """More nodes than there are: Slurm lets such a job wait for ever."""
     done = proc.run(("sinfo", "--noheader", "--format=%R|%D"), timeout_s=_CONTROL_S)

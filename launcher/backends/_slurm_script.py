@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import bundle
@@ -13,7 +15,8 @@ from launcher.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+    import jinja2
 
     from launcher.backends._slurm_step import Allocation
     from launcher.spec import JobSpec
@@ -35,6 +38,14 @@ _OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_us
 _RESERVED = ("job-name", "comment", "nodes", "ntasks-per-node", "output", "open-mode", "chdir", "time", "signal", "array")
 
 Directive = tuple[str, "str | None"]
+
+MOVED = Path("$DISTLAUNCH_RUN_DIR")
+"""The run's folder in a job file that is to be run by hand: the shell finds out where it is."""
+
+
+def quote(word: str) -> str:
+    """A word for the shell, which puts the run's folder in where that is only known by then."""
+    return f'"{MOVED}"'.join(shlex.quote(part) if part else "" for part in word.split(str(MOVED))) or "''"
 
 
 def quote_value(value: str) -> str:
@@ -60,32 +71,57 @@ def indices(array: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def render(
-    spec: JobSpec, opts: Any, run_dir: Path, agent: Sequence[str], *, cwd: str, within: Allocation | None, lead_s: float
-) -> str:
-    """The whole job file, or the script of a step. Raises `SpecError` naming file and line where a template is wrong."""
+@cache
+def _environment() -> jinja2.Environment:
     try:
         import jinja2
     except ImportError as error:
         raise BackendUnavailableError("jinja2 is not installed", hint="pip install 'distlaunch[slurm]'") from error
 
-    folder = bundle.data("slurm_templates")
-    loader = jinja2.FileSystemLoader([folder, "/"])
+    loader = jinja2.FileSystemLoader([bundle.data("slurm_templates"), "/"])
     environment = jinja2.Environment(  # noqa: S701 - the text is a shell script, and its filters quote for that
         loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters.update(sbatch=quote_value, quote=shlex.quote)
+    environment.filters.update(sbatch=quote_value, quote=quote)
+    return environment
+
+
+def render(
+    spec: JobSpec,
+    opts: Any,
+    run: str,
+    run_dir: Path,
+    agent: Sequence[str],
+    *,
+    cwd: str,
+    within: Allocation | None,
+    lead_s: float,
+) -> str:
+    """The whole job file, or the script of a step; with `MOVED` for the run's folder one that may be anywhere.
+
+    Raises `SpecError` naming file and line where a template is wrong.
+    """
+    environment = _environment()
+    import jinja2
+
     name = opts.template or "job.sbatch.j2"
     if within:
-        names: dict[str, Any] = {"directives": [], "step": _slurm_step.options(within, opts, run_dir.name), "max_requeues": 0}
+        names: dict[str, Any] = {"directives": [], "step": _slurm_step.options(within, opts, run), "max_requeues": 0}
         names["nodes"] = str(_slurm_step.nodes_of(spec.nodes, within))
     else:
         step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
-        names = {"directives": directives(spec, opts, run_dir, cwd, lead_s), "step": step, "max_requeues": opts.max_requeues}
+        names = {
+            "directives": directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s),
+            "step": step,
+            "max_requeues": opts.max_requeues,
+        }
         names["nodes"] = '"$SLURM_JOB_NUM_NODES"'
     more, around = container(opts, run_dir, cwd)
     names["step"] += more
-    names.update(run=run_dir.name, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup_lines(opts.setup))
+    setup = setup_lines(opts.setup)
+    if run_dir == MOVED:
+        setup = [*_find_itself(cwd, submitted=within is None), *setup]
+    names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
     try:
         return environment.get_template(name.lstrip("/")).render(names)
     except jinja2.TemplateNotFound as error:
@@ -110,6 +146,20 @@ def setup_lines(setup: Sequence[str]) -> list[str]:
         else:
             lines.append(line)
     return lines
+
+
+def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
+    """How a job file that may have been moved finds its folder; Slurm runs a copy of it from elsewhere."""
+    where = "$SLURM_SUBMIT_DIR" if submitted else '$(cd "$(dirname "$0")" && pwd)'
+    return [
+        "# This folder may be anywhere that all nodes see.",
+        f"DISTLAUNCH_RUN_DIR={where}",
+        f'if [ ! -e "{MOVED}/spec.json" ]; then',
+        '    echo "this is to be submitted in its folder: cd FOLDER && sbatch job.sbatch" >&2',
+        "    exit 2",
+        "fi",
+        f"cd {quote(cwd)} || exit",
+    ]
 
 
 def container(opts: Any, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
@@ -142,15 +192,15 @@ def _line_of(error: Exception) -> str:
     return line
 
 
-def directives(spec: JobSpec, opts: Any, run_dir: Path, cwd: str, lead_s: float) -> list[Directive]:
+def directives(spec: JobSpec, opts: Any, run: str, run_dir: Path, *, cwd: str, lead_s: float) -> list[Directive]:
     """The `#SBATCH` lines: ours, then the user's own, which win."""
-    folder = str(run_dir).replace("%", "%%")
+    folder = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
     nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
-    found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run_dir.name}", "nodes": nodes}
-    out = f"{folder}/tasks/%a/job.out" if opts.array else f"{folder}/job.out"
+    found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run}", "nodes": nodes}
+    out = f"{folder}tasks/%a/job.out" if opts.array else f"{folder}job.out"
     if not spec.nodes.elastic:  # with it, Slurm gives no more than the least number of nodes
         found["ntasks-per-node"] = "1"
-    found.update({"output": out, "open-mode": "append", "chdir": cwd})
+    found.update({"output": out, "open-mode": "append", **({"chdir": cwd} if folder else {})})
     if opts.array:
         found["array"] = opts.array
     if spec.time_limit_s is not None:

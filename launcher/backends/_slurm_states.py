@@ -82,7 +82,8 @@ _REASONS = {
 
 def out_of_reach(said: str) -> bool:
     """Whether a command of Slurm's failed because no controller has answered."""
-    words = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "Connection refused")
+    words = ["Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "Connection refused"]
+    words += ("establish a configuration source", "Unable to process configuration file")  # there is no cluster here
     return any(word.lower() in said.lower() for word in words)
 
 

@@ -114,23 +114,38 @@ def send(handle: Handle, *numbers: int) -> None:
     """Signal the step's processes; srun itself, where there is no step yet."""
     step = _step(handle)
     for number in numbers if step else ():
-        name = signal.Signals(number).name.removeprefix("SIG")
-        done = proc.run(("scancel", f"--signal={name}", str(step)), timeout_s=_CONTROL_S)
-        # Slurm 22.05 signals the step and then complains about the job's id.
-        if done.returncode and not re.search("already completing|Invalid job id", done.stderr):
-            raise CommandError(f"scancel: {done.stderr.strip()}")
+        _signal(str(step), number)
     if not step and handle["host"] == _host():
         proc.Identity(handle["pid"], handle["ticks"]).send(signal.SIGTERM)
 
 
+def kill_all(job_id: str) -> None:
+    """SIGKILL to all steps of a job at once: sent to the job, even that would be SIGTERM first, and the cluster's KillWait."""
+    for step in _steps(job_id):
+        if step.rpartition(".")[2].isdigit():  # not the job file itself, which is `batch`
+            _signal(step, signal.SIGKILL)
+
+
+def _signal(step: str, number: int) -> None:
+    name = signal.Signals(number).name.removeprefix("SIG")
+    done = proc.run(("scancel", f"--signal={name}", step), timeout_s=_CONTROL_S)
+    # Slurm 22.05 signals the step and then complains about the job's id.
+    if done.returncode and not re.search("already completing|Invalid job id", done.stderr):
+        raise CommandError(f"scancel: {done.stderr.strip()}")
+
+
 def _step(handle: Handle) -> str | None:
     """`JOB.STEP`, by the step's name."""
-    argv = ("squeue", "--steps", "--noheader", f"--jobs={handle['job_id']}", "--format=%i|%j")
-    done = proc.run(argv, timeout_s=_CONTROL_S)
+    return next((step for step, name in _steps(handle["job_id"]).items() if name == handle["step"]), None)
+
+
+def _steps(job_id: str) -> dict[str, str]:
+    """The steps of a job that run, with their names."""
+    done = proc.run(("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j"), timeout_s=_CONTROL_S)
     if done.returncode and "Invalid job id" not in done.stderr:
         raise CommandError(f"squeue: {done.stderr.strip()}")
     rows = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
-    return next((step for step, name in rows if name == handle["step"]), None)
+    return {step.strip(): name for step, name in rows}
 
 
 def _srun_lives(handle: Handle) -> bool:

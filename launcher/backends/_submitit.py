@@ -84,6 +84,10 @@ class Queue(SlurmInfoWatcher):
                 self._info_dict = self.read_info(done.stdout)
         self._last_status_check = time.time()
 
+    def hurry(self) -> None:
+        """A run is to end, and somebody waits for that: the next question is asked at once, and then every two seconds."""
+        self._delay_s, self._last_status_check = 2, float("-inf")
+
     def of(self, handle: Mapping[str, Any], *, now: bool = False) -> dict[str, str] | None:
         """The row of a run's job; None when it has left the queue, or nobody knows. Another's job of the same id is not ours."""
         info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, output, storage
-from launcher.backends import _slurm_control, _slurm_step
+from launcher.backends import _slurm_control, _slurm_files, _slurm_step
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
 from launcher.backends._files import FileStream
 from launcher.backends._slurm_options import SlurmOptions
@@ -29,14 +28,12 @@ from launcher.errors import BackendUnavailableError, RequestError, SpecError, St
 from launcher.spec import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from launcher.backends._base import NodeState
     from launcher.backends._slurm_step import Allocation
     from launcher.backends._submitit import Queue
     from launcher.spec import JobSpec
-
-_SNAPSHOT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +42,9 @@ class SlurmPlan:
 
     run_dir: Path
     text: str
+    by_hand: str
+    """The same for a folder that may be moved."""
+
     job: dict[str, Any]
     nodes: tuple[PlannedNode, ...]
     bundled: bool
@@ -99,13 +99,17 @@ class SlurmBackend(Backend[SlurmPlan]):
                 f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
             )
         nodes = _slurm_step.nodes_of(spec.nodes, within) if within else spec.nodes.max
-        copied, moved = self._copied(spec, run_dir)
+        copied = self._copied(spec)
+
+        def in_run(path: str, folder: Path = run_dir) -> str:
+            return _slurm_files.in_run(path, folder, copied)
+
         lead_s = parse_duration(self.opts.lead, "lead")
         job: dict[str, Any] = {
             **spec.for_agents(),
             "run": run_dir.name,
-            "command": [moved(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
-            "cwd": moved(spec.cwd),
+            "command": [in_run(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
+            "cwd": in_run(spec.cwd),
             "folder": str(run_dir),
             "rendezvous": {"file": str(run_dir / "rendezvous.json")},
             "max_nodes": nodes,
@@ -116,37 +120,37 @@ class SlurmBackend(Backend[SlurmPlan]):
             **({"array": True} if tasks else {}),
         }
         python = spec.python or ("python3" if self.opts.container_image else _default_python())
-        agent = (python, str(run_dir / "agent.pyz"), "--spec", str(run_dir / "spec.json"), "--slurm")
-        text = _slurm_script.render(spec, self.opts, run_dir, agent, cwd=job["cwd"], within=within, lead_s=lead_s)
+
+        def text(folder: Path) -> str:
+            agent = (python, str(folder / "agent.pyz"), "--spec", str(folder / "spec.json"), "--slurm")
+            how: dict[str, Any] = {"cwd": in_run(spec.cwd, folder), "within": within, "lead_s": lead_s}
+            return _slurm_script.render(spec, self.opts, run_dir.name, folder, agent, **how)
+
         workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
         rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
         bundled = spec.kind == "script" and Path(spec.command[0]).parent == bundle.data("train")
         return SlurmPlan(
-            run_dir=run_dir, text=text, job=job, nodes=tuple(rows), bundled=bundled,
+            run_dir=run_dir, text=text(run_dir), by_hand=text(_slurm_script.MOVED), job=job, nodes=tuple(rows), bundled=bundled,
             name=spec.name, within=within, copied=copied, tasks=tasks,
         )  # fmt: skip
 
-    def _copied(self, spec: JobSpec, run_dir: Path) -> tuple[Path | None, Callable[[str], str]]:
-        """The folder that a snapshot is made of, and where a path in it, or of a bundled script, is found in the run's folder."""
+    def _copied(self, spec: JobSpec) -> Path | None:
+        """The folder that a snapshot is made of."""
+        if not self.opts.snapshot:
+            return None
         from launcher import snapshot
 
-        places = {str(bundle.data("train")): run_dir / "payload"}
-        root = snapshot.root(Path(spec.cwd)) if self.opts.snapshot else None
-        if root is not None:
-            places[str(root)] = run_dir / "snapshot"
-
-        def moved(path: str) -> str:
-            for old, new in places.items():
-                if os.path.isabs(path) and Path(path).is_relative_to(old):
-                    return str(new / os.path.relpath(path, old))
-            return path
-
-        return root, moved
+        return snapshot.root(Path(spec.cwd))
 
     def render(self, plan: SlurmPlan) -> Mapping[str, str]:
         """What `submit` writes and sends."""
-        name = "step.sh" if plan.within else "job.sbatch"
-        return {name: plan.text, "spec.json": json.dumps(plan.job, indent=2) + "\n"}
+        return _slurm_files.texts(plan, plan.text, plan.job)
+
+    def write(self, plan: SlurmPlan, folder: Path) -> Mapping[str, str]:
+        """What a submission sends, but that its folder may be moved; `sbatch job.sbatch` in it does the rest."""
+        texts = _slurm_files.texts(plan, plan.by_hand, {**plan.job, "may_move": True})
+        _slurm_files.fill(plan, folder, texts)
+        return texts
 
     def submit(self, plan: SlurmPlan) -> Handle:
         """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""
@@ -154,18 +158,7 @@ class SlurmBackend(Backend[SlurmPlan]):
             if shutil.which("sbatch") is None:
                 raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
             _slurm_control.check_size(self.opts.partition, plan.job["min_nodes"])
-        try:
-            for name, text in self.render(plan).items():
-                (plan.run_dir / name).write_text(text, encoding="utf-8")
-            (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
-            if plan.bundled:
-                shutil.copytree(bundle.data("train"), plan.run_dir / "payload", ignore=shutil.ignore_patterns("__pycache__"))
-            for task in plan.tasks:
-                (plan.run_dir / "tasks" / str(task)).mkdir(parents=True)
-        except OSError as error:
-            raise StorageError(f"{plan.run_dir}: {error.strerror}") from error
-        if plan.copied:
-            self._copy(plan)
+        _slurm_files.fill(plan, plan.run_dir, self.render(plan))
         handle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
         if plan.within:
             if useless := _slurm_step.useless(self.opts):
@@ -173,20 +166,6 @@ class SlurmBackend(Backend[SlurmPlan]):
             return {**handle, **_slurm_step.start(plan.run_dir, plan.job["cwd"], plan.within)}
         job_id = _slurm_control.send(self._jobs(), plan.run_dir, plan.text)
         return {**handle, "job_id": job_id, "comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name}
-
-    def _copy(self, plan: SlurmPlan) -> None:
-        from launcher import snapshot
-
-        assert plan.copied is not None
-        copy = plan.run_dir / "snapshot"
-        script = os.path.relpath(os.path.join(plan.job["cwd"], plan.job["command"][0]), copy)
-        found = snapshot.collect(
-            plan.copied, limit_bytes=_SNAPSHOT_BYTES, also=[script], leave_out=[plan.run_dir.parent], keep_outside_links=True
-        )
-        for warning in found.warnings:
-            output.warn(warning)
-        found.copy_to(copy)
-        Path(plan.job["cwd"]).mkdir(parents=True, exist_ok=True)  # a folder without files of its own
 
     def requeue(self, handle: Handle, attempt: int) -> Handle:
         """Slurm starts a job again that runs; when it has ended, the same file is submitted once more."""
@@ -249,15 +228,15 @@ class SlurmBackend(Backend[SlurmPlan]):
             _slurm_step.send(handle, *([signal.SIGKILL] if force else [signal.SIGURG]))
             return
         job_id = job_of(handle)
+        self._jobs().hurry()
+        _slurm_control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # a preemption meanwhile
         if force:
-            _slurm_control.control("scancel", "--signal=KILL", job_id)
-            _slurm_control.control("scancel", job_id)
+            _slurm_step.kill_all(job_id)
+            _slurm_control.cancel(job_id)
         else:
-            if self.may_start_again:  # else a preemption meanwhile would start it again
-                _slurm_control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)
-            _slurm_control.control("scancel", "--state=PENDING", job_id)
             asked = (_folder(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
-            _slurm_control.control("scancel", f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
+            _slurm_control.cancel("--state=PENDING", job_id)
+            _slurm_control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
 
     def signal(self, handle: Handle, signum: int) -> None:
         """Slurm signals every process of the step."""
