@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -19,13 +20,14 @@ from .joining import LOOK_S, NOT_NEEDED, Joining
 from .output import PART_AFTER_S, Pipe, StreamLostError, Writer, pipes
 from .protocol import VERSION
 from .server import ServerProcess
-from .stops import Stops
+from .stops import STOPS, Stops
 from .verdict import EXIT_CODES, Blame, Worker
 
 if TYPE_CHECKING:
     from .prefork import Forked
 
 _FAREWELL_S = 6.0
+_SAME_SIGNAL_S = 1.0
 
 
 class Node:
@@ -46,6 +48,7 @@ class Node:
         self.server = ServerProcess(job, node_rank, forked)
         self.joining = Joining(job, node_rank, self.host, self.folder, self.out)
         self.workers: Dict[int, Worker] = {}
+        self.round = -1
         self.pipes: Dict[int, Pipe] = {}
         self.restarts = 0
         self.result: Optional[Message] = None
@@ -231,6 +234,8 @@ class Node:
             self._gang_exited(message["gang_exited"])
 
     def _worker_started(self, about: Message, fds: List[int]) -> None:
+        while self.gang_open and self.round != about["round"] and self.server.gang.ready():  # it has told of its round before
+            self._from_gang()
         worker = Worker(about, pipes(fds, self.node_rank, about["rank"]))
         self.workers[about["pid"]] = worker
         for pipe in worker.output.values():
@@ -266,10 +271,14 @@ class Node:
         elif "event" in message:
             if message["event"] == "rendezvous":  # a new round begins
                 self.joining.met = True
-                self.workers, self.first_cause = {}, None
+                self.round, self.first_cause = message["fields"]["round"], None
+                # Word of the last ends in the round before may still be on its way.
+                left = {pid: worker for pid, worker in self.workers.items() if worker.exited is None}
+                self.workers = {**left, **self._of_this_round()}
                 self.restarts = message["fields"]["restarts"]
             self.out.event(message["event"], **message["fields"])
         elif "cause?" in message:
+            self._look_for_own_signal()
             self.first_cause = self._cause() or self.blame.of_node("a worker ended, and left no trace of why")
             self.server.gang.send({"cause": self.first_cause})
         elif "result" in message:
@@ -282,9 +291,13 @@ class Node:
         """The first failure among this node's workers of the present round."""
         while self.server_open and self.server.channel.ready():
             self._from_server()
-        for worker in self.workers.values():
+        workers = self._of_this_round()
+        for worker in workers.values():
             self._drain(worker)
-        return self.blame.of_workers(self.workers.values())
+        return self.blame.of_workers(workers.values())
+
+    def _of_this_round(self) -> Dict[int, Worker]:
+        return {pid: worker for pid, worker in self.workers.items() if worker.about["round"] == self.round}
 
     def _fail(self, message: str, kind: str = "node", trace: Optional[str] = None) -> None:
         """The node itself fails; what comes after a stop, or after a first failure, is not the cause."""
@@ -338,6 +351,15 @@ class Node:
                     self._stop(ask.reason, ask.signal, deadline=ask.deadline, forward=ask.forward)
                 elif number in processes.PASSED_ON and not self.job.signals_reach_workers:
                     self.server.signal(number, mark=False)
+
+    def _look_for_own_signal(self) -> None:
+        """Whoever signals the workers, too, signals us a moment sooner or later: what that ended has not failed."""
+        if not self.job.signals_reach_workers or self.stops.reason is not None:
+            return
+        ended = [worker.exited for worker in self._of_this_round().values() if worker.exited is not None]
+        if any(-about["code"] in STOPS and not about["stopped"] for about in ended):
+            select.select([self._wakeup], [], [], _SAME_SIGNAL_S)
+            self._from_signals()
 
     def _stop(
         self, reason: str, number: int, *, deadline: Optional[float] = None, tell_peers: bool = True, forward: bool = True
