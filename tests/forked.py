@@ -34,7 +34,8 @@ _READ_AT_START = re.compile(
 """Variables that the interpreter or a library reads before any script runs."""
 
 _MAY_DIFFER = re.compile(
-    r"(PYTHONPATH|PYTHONUNBUFFERED|(OMP|OPENBLAS|GOTO)_NUM_THREADS|TORCH_NCCL_\w+|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|HOME|KUBECONFIG)$"
+    r"(PYTHONPATH|PYTHONUNBUFFERED|(OMP|OPENBLAS|GOTO)_NUM_THREADS|TORCH_NCCL_\w+|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|HOME|KUBECONFIG"
+    r"|CUDA_VISIBLE_DEVICES)$"
 )
 """Those that a child can still be given, or reads again; HOME and KUBECONFIG only make defaults that nobody here uses."""
 
@@ -195,7 +196,11 @@ class Server:
         """End the server, and what it has started."""
         atexit.unregister(self.close)
         self._control.close()
-        self._process.wait()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
 
 
 def _unlike_python(words: Sequence[str], cwd: str) -> str | None:
@@ -233,7 +238,10 @@ _COMMANDS = (
 )  # fmt: skip
 """The command line, and what its backends import when they need it."""
 
-_TORCH = ("torch", "torch.distributed", "torch.distributed.nn", "torchvision", "numpy", "sklearn.datasets", "webdataset", "yaml")
+_TORCH = (
+    "torch.distributed.nn", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict_saver", "torch._dynamo",
+    "torchvision.models", "torchvision.io", "matplotlib.figure", "yaml",
+)  # fmt: skip
 _lock = threading.Lock()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,8 +130,11 @@ def test_an_unknown_backend_of_a_cluster_lists_the_known_ones(distlaunch: Cli) -
 def test_a_cluster_takes_the_options_of_its_backend_and_no_others(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
     distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\nshare_gpus = true\nnodes = 3\n')
-    assert distlaunch("run", "--on", "lab", "--dry-run", "x.py").exit_code == 0
-    assert distlaunch("local", "--cluster", "lab", "--dry-run", "--output", "json", "x.py").json["result"]["nodes"][2]
+    assert len(distlaunch("local", "--cluster", "lab", "--dry-run", "--output", "json", "x.py").json["result"]["nodes"]) == 3
+    assert distlaunch("run", "--on", "lab", "x.py").exit_code == 0
+    (recorded,) = distlaunch.runs.glob("*/run.json")
+    run = json.loads(recorded.read_text())
+    assert (run["options"], run["cluster"], run["nodes"]) == ({"share_gpus": True}, "lab", "3")
 
     distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\npartition = "a"\n')
     done = distlaunch("run", "--on", "lab", "x.py")

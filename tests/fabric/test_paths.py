@@ -83,7 +83,7 @@ def test_a_firewall_that_rejects_is_named(nodes: Nodes, rejecting: Callable[[int
 
 def test_workers_that_cannot_reach_the_master_port_say_so(nodes: Nodes, rejecting: Callable[[int, str], None]) -> None:
     rejecting(0, "12345")
-    quick = "import datetime\ndoctor._MEET = datetime.timedelta(seconds=8)\nsys.argv"
+    quick = "import datetime\ndoctor._MEET = datetime.timedelta(seconds=4)\nsys.argv"
 
     with pytest.raises(AssertionError):  # the run fails; what its ranks said is there
         nodes.run(DOCTOR.replace("sys.argv", quick), master_port=12345, env={"PYTHONDONTWRITEBYTECODE": "1"})

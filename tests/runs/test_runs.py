@@ -131,7 +131,9 @@ def test_a_file_is_never_seen_half_written(tmp_path: Path) -> None:
     storage.write_whole(path, b"old")
     with pytest.raises(StorageError, match="cannot write"):
         storage.write_whole(tmp_path / "none" / "x.json", b"new")
-    storage.write_whole(path, b"new")
+    with path.open("rb") as reader:
+        storage.write_whole(path, b"new")
+        assert reader.read() == b"old", "who has opened it before reads all that was there"
 
     assert path.read_bytes() == b"new"
     assert [item.name for item in tmp_path.iterdir()] == ["x.json"]
