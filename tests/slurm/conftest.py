@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from tests.testbed import SlurmOptions, fixtures
+from tests.command import Result
+from tests.testbed import SlurmOptions, WaitError, fixtures, wait_until
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
-    from tests.command import Cli, Result
+    from tests.command import Cli
     from tests.testbed.slurm import Slurm
+
+T = TypeVar("T")
+
+LIMIT_S = 120
+"""So long nothing may change in a run that is waited for, and half as long as the wait may take in all."""
+
+_LOOK_S = 5.0
+
+_AT_ONCE = 6
+_SHOWN_BYTES = 3000
+_TOLD = ("stream", "stderr", "job.out", "result.json", "run.json")
+
+WAITS = """
+import os, signal, sys, time
+def end(*_):
+    left = float(open(os.environ["DISTLAUNCH_DEADLINE_FILE"]).read()) - time.time()
+    print(f"told, {left:.1f} s left", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Waits for SIGTERM, and tells how long it then has."""
+
+AGAIN = """
+import os, signal, sys
+attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
+print(f"ready {attempt} after {os.environ.get('DISTLAUNCH_ATTEMPT_REASON', 'nothing')}", flush=True)
+while attempt < sys.argv[1]:
+    signal.pause()
+"""
+"""Ends in the attempt of that number."""
+
+HOLDS = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+print("ready", flush=True)
+signal.sigwait({signal.SIGUSR1})
+"""
+"""Ends well when it gets SIGUSR1."""
+
+SHOW = """
+import os, sys
+names = "RANK LOCAL_RANK WORLD_SIZE SLURMD_NODENAME CUDA_VISIBLE_DEVICES SLURM_CPUS_PER_TASK OMP_NUM_THREADS"
+print("found", *(os.environ.get(name, "-") for name in names.split()), *sys.argv[1:], flush=True)
+"""
+"""Tells what a worker finds."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +81,36 @@ class Login:
     slurm: Slurm
 
     def __call__(self, *args: str, env: dict[str, str | None] | None = None, **more: Any) -> Result:
-        """Run distlaunch with the cluster's Slurm."""
-        return self.cli(*args, env=self.env(env), timeout_s=120, **more)
+        """Run distlaunch with the cluster's Slurm, to its end."""
+        return self.cli(*args, env=self.env(env), timeout_s=2 * LIMIT_S, **more)
 
-    def start(self, *args: str, env: dict[str, str | None] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *args: str, env: dict[str, str | None] | None = None, **more: Any) -> subprocess.Popen[bytes]:
         """Start distlaunch and leave it running."""
-        return self.cli.start(*args, env=self.env(env))
+        return self.cli.start(*args, env=self.env(env), **more)
+
+    def each(self, commands: Mapping[str, Sequence[str]], **more: Any) -> dict[str, Result]:
+        """Run several commands, a few at a time."""
+        found: dict[str, Result] = {}
+        names = list(commands)
+        for first in range(0, len(names), _AT_ONCE):
+            started = {name: self.start(*commands[name], **more) for name in names[first : first + _AT_ONCE]}
+            found.update({name: end(process) for name, process in started.items()})
+        return found
+
+    def follow(self, name: str, *args: str, **more: Any) -> Run:
+        """`distlaunch slurm` in a terminal of its own, which shows the run to its end."""
+        with open(self.screen(name, "stdout"), "wb") as stdout, open(self.screen(name, "stderr"), "wb") as stderr:
+            return Run(self, name, self.start("slurm", "--name", name, *args, stdout=stdout, stderr=stderr, **more))
+
+    def screen(self, name: str, stream: str) -> Path:
+        """The file that a run's terminal shows."""
+        return self.cli.folder / f"{stream}-{name}"
+
+    def detach(self, name: str, *args: str, **more: Any) -> Run:
+        """A run that nobody follows."""
+        done = self("slurm", "--detach", "--name", name, *args, **more)
+        assert done.exit_code == 0, done.stderr
+        return Run(self, name)
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str | None]:
         """Slurm's variables, and some of the test's."""
@@ -42,13 +120,187 @@ class Login:
         """A file on the shared file system."""
         return self.cli.write(name, text)
 
+    def queue(self, fields: str, *more: str) -> list[str]:
+        """What squeue says of all jobs, those that have ended included, line by line."""
+        return self.slurm.run(("squeue", "--states=all", "--noheader", f"--format={fields}", *more)).stdout.splitlines()
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of this user's, and the terminal that follows it, where there is one."""
+
+    login: Login
+    name: str
+    terminal: subprocess.Popen[bytes] | None = None
+    _ended: Result | None = None
+    _seen: tuple[float, object] = (0.0, None)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The run's."""
+        found = self._until("a folder of the run", lambda: list(self.login.cli.runs.glob(f"{self.name}-*")))
+        return found[0]
+
+    @property
+    def id(self) -> str:
+        """What distlaunch calls it."""
+        return self.folder.name
+
+    @property
+    def job(self) -> str:
+        """Slurm's id of its job."""
+        row = self._until("a job", lambda: [line for line in self.login.queue("%A|%k") if line.endswith(f":{self.id}")])
+        return row[-1].partition("|")[0]
+
+    def text(self) -> str:
+        """All agents' streams."""
+        paths = sorted(self.folder.rglob("nodes/*/stream"))
+        return "\n".join(path.read_text(errors="replace") for path in paths)
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until its workers have written that so often."""
+        self._until(f"{text!r} from its workers, {times} times", lambda: self.text().count(f" {text}") >= times)
+
+    def wait_for_event(self, name: str, times: int = 1) -> None:
+        """Until its agents have told of that so often."""
+        self._until(f"the event {name!r}, {times} times", lambda: self.text().count(f'{{"event":"{name}"') >= times)
+
+    def wait_shown(self, stream: str, text: str) -> None:
+        """Until its terminal shows that."""
+        self._until(f"{text!r} on {stream}", lambda: text in self.shown(stream))
+
+    def wait_state(self, *states: str) -> None:
+        """Until Slurm says so of its job."""
+        self.login.slurm.wait_job(self.job, *states)
+
+    def wait_reason(self, *reasons: str) -> None:
+        """Until Slurm gives one of these reasons for which its job waits."""
+        argv = ("--states=PD", f"--jobs={self.job}")
+        self._until(f"to wait because of {reasons}", lambda: set(self.login.queue("%r", *argv)) & set(reasons))
+
+    def wait_file(self, pattern: str) -> None:
+        """Until there is such a file in the working folder."""
+        self._until(f"a file {pattern}", lambda: list(self.login.cli.folder.glob(pattern)))
+
+    def interrupt(self) -> None:
+        """Ctrl-C in its terminal."""
+        assert self.terminal is not None
+        self.terminal.send_signal(signal.SIGINT)
+
+    def end(self) -> Result:
+        """What its terminal has shown once it has ended."""
+        assert self.terminal is not None
+        if self._ended is None:
+            process = self.terminal
+            self._until("the end", lambda: _exited(process), alive=False)
+            self._ended = Result(process.returncode, self.shown("stdout"), self.shown("stderr"))
+        return self._ended
+
+    def kill(self) -> None:
+        """Close its terminal, where it still follows."""
+        if self.terminal is not None:
+            self.terminal.kill()
+            self.terminal.wait()
+
+    def shown(self, stream: str) -> str:
+        """What its terminal has shown so far."""
+        return self.login.screen(self.name, stream).read_text(errors="replace")
+
+    def wait_end(self) -> dict[str, Any]:
+        """Its final state, of a run that nobody follows."""
+        self._until("its final state", lambda: self.status()["exit_code"] is not None, every_s=0.5)
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """As `distlaunch status` has it."""
+        found: dict[str, Any] = self.login("status", self.id, "--output", "json").json["result"]
+        return found
+
+    def _until(self, what: str, condition: Callable[[], T], *, alive: bool = True, every_s: float = 0.1) -> T:
+        """Wait for something of it, as long as anything of it changes; the error tells its story."""
+        end_at = time.monotonic() + 2 * LIMIT_S
+
+        def reached() -> T:
+            answer = condition()
+            if not answer and alive and self.terminal is not None and self.terminal.poll() is not None and not condition():
+                raise WaitError("its terminal has ended")
+            if not answer and time.monotonic() > end_at:
+                raise WaitError(f"much has happened in {2 * LIMIT_S} s, but not that")
+            return answer
+
+        try:
+            return wait_until(what, reached, limit_s=LIMIT_S, every_s=every_s, progress=self._progress)
+        except WaitError as error:
+            raise WaitError(f"waited for {what} of run {self.name}: {error}\n{self._story()}") from None
+
+    def _progress(self) -> object:
+        """What its processes have said but for signs of life, and what Slurm says; looked at now and then."""
+        if time.monotonic() - self._seen[0] > _LOOK_S:
+            paths = [path for path in self.login.cli.runs.glob(f"{self.name}-*/**/*") if path.name in _TOLD]
+            lines = sum(b'{"event":"heartbeat"' not in line for path in paths for line in path.read_bytes().splitlines())
+            self._seen = time.monotonic(), (lines, self.login.queue("%i %T %r", f"--name={self.name}"))
+        return self._seen[1]
+
+    def _story(self) -> str:
+        """What there is of it instead of what was waited for."""
+        paths = sorted(self.login.cli.runs.glob(f"{self.name}-*/**/*"))
+        paths = [path for path in paths if path.name in _TOLD]
+        paths += [path for stream in ("stdout", "stderr") if (path := self.login.screen(self.name, stream)).exists()]
+        told = [f"{path}:\n{path.read_bytes()[-_SHOWN_BYTES:].decode(errors='replace')}" for path in paths]
+        code = self.terminal and self.terminal.poll()
+        return "\n".join((*told, f"exit code of its terminal: {code}", self.login.slurm.story()))
+
+
+def end(process: subprocess.Popen[bytes]) -> Result:
+    """What a command has done once it has ended."""
+    late = False
+    try:
+        stdout, stderr = process.communicate(timeout=2 * LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        stdout, stderr = process.communicate()
+        late = True
+    done = Result(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+    if late:
+        raise WaitError(f"waited for the end of {process.args!r}, which has said:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def _exited(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(timeout=0.1)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def seconds_left(text: str) -> list[float]:
+    """What the workers of `WAITS` have told."""
+    return [float(number) for number in re.findall(r"told, (-?[\d.]+) s left", text)]
+
+
+def found(done: Result) -> list[list[str]]:
+    """What each worker of `SHOW` has printed, in rank order."""
+    assert done.exit_code == 0, done.stderr
+    rows = (line.partition("found ")[2].split() for line in done.stdout.splitlines() if "found " in line)
+    return sorted(rows, key=lambda words: int(words[0]))
+
+
+@contextmanager
+def idle_afterwards(login: Login) -> Iterator[Login]:
+    """Lend it, then cancel what is left."""
+    try:
+        yield login
+    finally:
+        login.slurm.cancel_all()
+        login.slurm.wait_idle()
+
 
 @pytest.fixture
 def login(slurm: Slurm, distlaunch: Cli) -> Iterator[Login]:
     """Leaves the cluster idle."""
-    yield Login(distlaunch, slurm)
-    slurm.cancel_all()
-    slurm.wait_idle()
+    with idle_afterwards(Login(distlaunch, slurm)) as login:
+        yield login
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +313,5 @@ def fragile() -> Iterator[Slurm]:
 @pytest.fixture
 def mishaps(fragile: Slurm, distlaunch: Cli) -> Iterator[Login]:
     """A login node of the cluster that may be broken; afterwards it is whole and idle again."""
-    yield Login(distlaunch, fragile)
-    fragile.cancel_all()
-    fragile.wait_idle()
+    with idle_afterwards(Login(distlaunch, fragile)) as login:
+        yield login

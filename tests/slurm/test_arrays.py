@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.backends._slurm_script import indices
-from launcher.errors import SpecError
-from tests.testbed import wait_until
+from tests.slurm.conftest import SHOW, WAITS, seconds_left
 
 if TYPE_CHECKING:
     from tests.slurm.conftest import Login
@@ -42,53 +40,39 @@ def test_each_index_is_a_run_of_its_own_and_ls_shows_one_that_opens(login: Login
     assert sorted(login("logs", f"{run}/2").stdout.splitlines()) == ["[0:0] index 2 rank 0", "[1:1] index 2 rank 1"]
     state = login("status", f"{run}/4", "--output", "json").json["result"]
     assert state["cause"]["message"] == "ValueError: four is bad"
-    assert "1 failed" in login("status", run).stdout
+    assert "2 success, 1 failed" in login("status", run).stdout
 
 
 def test_ctrl_c_cancels_the_tasks_that_run_and_those_that_wait(login: Login) -> None:
-    login.write("rests.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
-    follower = login.start("slurm", "--array", "0-7%2", "--nodes", "2", "--grace", "2s", "rests.py")
-    wait_until(
-        "two tasks to run", lambda: login.slurm.run(("squeue", "-h", "-o", "%t")).stdout.split().count("R") == 2, limit_s=60
-    )
-    wait_until(
-        "a worker",
-        lambda: any(b"ready" in path.read_bytes() for path in login.cli.runs.glob("*/tasks/*/nodes/0/stream")),
-        limit_s=60,
-    )
+    login.write("waits.py", WAITS)
+    run = login.follow("array", "--array", "0-7%2", "--nodes", "2", "--grace", "300s", "waits.py")
+    run.wait_for("ready", times=4)
 
-    follower.send_signal(signal.SIGINT)
+    run.interrupt()
 
-    _, stderr = follower.communicate(timeout=90)
-    assert follower.returncode == 130, stderr
-    assert stderr.count(b": cancelled") == 8
-    assert b"Traceback" not in stderr
+    ended = run.end()
+    assert ended.exit_code == 130, ended.stderr
+    assert sorted(re.findall(rf"(?m)^{run.id}/(\d): cancelled", ended.stderr)) == [str(index) for index in range(8)]
+    assert "warning" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(seconds_left(run.text())) == 4, "those that ran had their time, and no other one has begun"
 
 
 def test_what_does_not_fit_an_array_is_told(login: Login) -> None:
-    run = login("slurm", "--array", "1", "--detach", "reduce.py").stdout.strip()
+    login.write("show.py", SHOW)
+    run = login.detach("one", "--array", "1", "--sbatch", "hold", "show.py").id
+    refused = {
+        ("logs", run): f"distlaunch logs {run}/1",
+        ("requeue", run): "is a job array",
+        ("logs", f"{run}/7"): "tasks: 1",
+        ("ls", f"{run}/1"): "is no job array",
+    }
 
-    for argv, words in [
-        (("logs", run), f"distlaunch logs {run}/1"),
-        (("requeue", run), "is a job array"),
-        (("logs", f"{run}/7"), "tasks: 1"),
-        (("ls", f"{run}/1"), "is no job array"),
-    ]:
-        done = login(*argv)
-        assert done.exit_code == 2
-        assert words in done.stderr
-    assert login("cancel", run).exit_code == 0
+    done = login.each({" ".join(argv): argv for argv in refused})
 
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("0-3", (0, 1, 2, 3)), ("5", (5,)), ("1,3,7-8", (1, 3, 7, 8)), ("0-9:4", (0, 4, 8)), ("0-1%1", (0, 1)), ("2,1,2", (1, 2))],
-)
-def test_indices_are_read_as_sbatch_reads_them(text: str, found: tuple[int, ...]) -> None:
-    assert indices(text) == found
-
-
-@pytest.mark.parametrize("text", ["3-1", "x", "0-9:0", "0-9%", "0-9%0", "-1", "1,,2", "0-9%2%3", ""])
-def test_other_arrays_are_refused(text: str) -> None:
-    with pytest.raises(SpecError):
-        indices(text)
+    for argv, words in refused.items():
+        said = done[" ".join(argv)]
+        assert said.exit_code == 2, f"{argv}: {said}"
+        assert words in said.stderr, f"{argv}: {said}"
+    cancelled = login("cancel", run)
+    assert (cancelled.exit_code, cancelled.stdout, cancelled.stderr) == (0, f"{run}: cancelled\n", "")

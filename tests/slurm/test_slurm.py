@@ -1,214 +1,197 @@
-"""`distlaunch slurm` on a real slurmctld with four real slurmds."""
+"""`distlaunch slurm` on a real slurmctld with four real slurmds: runs, what is sent for them, and what is refused."""
 
 from __future__ import annotations
 
 import os
+import random
 import re
-import signal
-import time
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import wait_until
+from launcher.agent.slurm import expand
+from tests.slurm.conftest import SHOW, found
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.slurm.conftest import Login
+    from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 
-WAITS = """
-import os, signal, sys, time
-def save(*_):
-    left = float(open(os.environ["DISTLAUNCH_DEADLINE_FILE"]).read()) - time.time()
-    print("saving with", "time" if left > 1 else "no time", "left", flush=True)
-    time.sleep(0.5)
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
-while True:
-    time.sleep(0.2)
-"""
+RUN = re.compile(r"x-\d{8}-\d{6}-\w{4}")
 
 
-def wait_running(login: Login, run: str) -> None:
-    wait_until(f"{run} to run", lambda: login("logs", run).stdout.count("ready") >= 1, limit_s=60)
+def test_reduce_gives_36_on_four_hosts_while_the_trainer_learns_on_two_and_they_do_not_meet(login: Login) -> None:
+    reduce = login.follow("reduce", "--nodes", "4", "--nproc-per-node", "2", "--log-ranks", "all", "reduce.py")
+    train = login.follow("train", "--nodes", "2", "train.py", "--epochs", "6")
 
-
-def test_reduce_gives_36_on_four_hosts_with_two_workers_each(login: Login) -> None:
-    done = login("slurm", "--nodes", "4", "--nproc-per-node", "2", "--log-ranks", "all", "reduce.py")
+    done, learnt = reduce.end(), train.end()
 
     assert done.exit_code == 0, done.stderr
-    found = re.findall(r"\[(\d):(\d)\] rank (\d)/8 on (\S+): before (\d), after 36", done.stdout)
-    assert sorted(found) == [(str(r // 2), str(r), str(r), f"n{r // 2 + 1}", str(r + 1)) for r in range(8)]
-
-
-def test_the_trainer_learns_and_two_runs_at_once_do_not_meet(login: Login) -> None:
-    other = login.start("slurm", "--nodes", "4", "--log-ranks", "all", "reduce.py")
-    done = login("slurm", "--nodes", "4", "train.py", "--epochs", "6")
-
-    assert done.exit_code == 0, done.stderr
-    accuracy = re.search(r"test accuracy ([\d.]+)%", done.stdout)
-    assert accuracy is not None
+    rows = re.findall(r"\[(\d):(\d)\] rank (\d)/8 on (\S+): before (\d), after 36", done.stdout)
+    assert sorted(rows) == [(str(r // 2), str(r), str(r), f"n{r // 2 + 1}", str(r + 1)) for r in range(8)]
+    assert learnt.exit_code == 0, learnt.stderr
+    accuracy = re.search(r"test accuracy ([\d.]+)%", learnt.stdout)
+    assert accuracy is not None, learnt.stdout
     assert float(accuracy[1]) > 95
-    stdout, stderr = other.communicate(timeout=60)
-    assert other.returncode == 0, stderr
-    assert stdout.count(b"after 10") == 4
-
-
-def test_what_dry_run_prints_is_what_slurm_gets_and_an_admin_can_submit_it_by_hand(login: Login) -> None:
-    shown = login("slurm", "--dry-run", "--nodes", "2", "--time", "5m", "reduce.py").stdout
-    run = login("slurm", "--detach", "--nodes", "2", "--time", "5m", "reduce.py").stdout.strip()
-    folder = login.cli.runs / run
-    sent = (folder / "job.sbatch").read_text()
-    wait_until("the run's end", lambda: login("status", run, "--output", "json").json["result"]["exit_code"] == 0, limit_s=60)
-
-    name = re.compile(r"reduce-\d{8}-\d{6}-\w{4}")
-    assert name.sub("RUN", sent) in name.sub("RUN", shown)
-    (folder / "nodes/0/stream").rename(folder / "nodes/0/first")
-    (folder / "nodes/1/stream").unlink()
-    next(folder.glob("rendezvous.json.*")).unlink()
-    job = login.slurm.run(("sbatch", "--parsable", str(folder / "job.sbatch"))).stdout.strip()
-    login.slurm.wait_job(job, "COMPLETED")
-    assert b"after 3" in (folder / "nodes/0/stream").read_bytes()
 
 
 def test_a_failure_on_rank_5_is_told_once_with_host_and_traceback_and_all_nodes_are_free(login: Login) -> None:
     login.write(
         "fail.py",
-        "import torch, torch.distributed as dist, time\ndist.init_process_group('gloo')\n"
+        "import signal, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "if dist.get_rank() == 5: raise ValueError('only on five')\n"
-        "dist.all_reduce(torch.ones(1)); time.sleep(600)\n",
+        "dist.all_reduce(torch.ones(1)); signal.pause()\n",
     )
+
     done = login("slurm", "--nodes", "4", "--nproc-per-node", "2", "fail.py")
 
-    assert done.exit_code == 1
-    assert "rank 5, host n3, node 2" in done.stderr
-    assert done.stderr.count("ValueError: only on five") <= 2  # the summary line and the traceback's
-    login.slurm.wait_idle(limit_s=30)
-
-
-def test_cancel_gives_the_workers_their_grace_time(login: Login) -> None:
-    login.write("waits.py", WAITS)
-    run = login("slurm", "--detach", "--nodes", "2", "--log-ranks", "all", "waits.py").stdout.strip()
-    wait_running(login, run)
-
-    cancelled = login("cancel", run)
-
-    assert cancelled.exit_code == 0, cancelled.stderr
-    assert login("status", run, "--output", "json").json["result"]["state"] == "cancelled"
-    assert "saving with time left" in login("logs", run).stdout
+    assert done.exit_code == 1, done.stderr
+    assert "first failure: rank 5, host n3, node 2, exit code 1\n" in done.stderr
+    assert done.stderr.count("the script failed: ValueError: only on five\n") == 1
+    assert len(re.findall(r"(?m)^ *Traceback \(most recent call last\):$", done.stderr)) == 1
+    assert len(re.findall(r"(?m)^ *ValueError: only on five$", done.stderr)) == 1
     login.slurm.wait_idle()
 
 
-def test_scancel_from_outside_is_a_cancelled_run(login: Login) -> None:
-    login.write("waits.py", WAITS)
-    follower = login.start("slurm", "--nodes", "2", "waits.py")
-    wait_until("the job", lambda: "R" in login.slurm.run(("squeue", "-h", "-o", "%t")).stdout.split(), limit_s=60)
-    time.sleep(4)  # until the workers exist; a job cancelled before is cancelled as well
-
-    login.slurm.run(("scancel", "--me"))
-
-    _, stderr = follower.communicate(timeout=60)
-    assert follower.returncode == 130, stderr
+PROJECT = """
+import os, sys
+import lib
+print("ran", lib.VALUE, os.environ["RANK"], os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
+sys.exit(int(sys.argv[1]))
+"""
 
 
-def test_the_end_of_the_time_limit_is_told_to_the_workers_ahead(login: Login) -> None:
-    login.write("waits.py", WAITS)
-    # Slurm sends its signal up to half a minute early, and the workers must have begun by then.
-    done = login("slurm", "--nodes", "2", "--time", "120s", "--lead", "50s", "waits.py")
+def comparable(text: str, folder: Path | None = None) -> list[str]:
+    """The lines of a job file, but for where its folder is, which one to be run by hand finds out."""
+    text = re.sub(r"# This folder may be.*?\|\| exit\n", "", text, flags=re.DOTALL)
+    for said in ('"$DISTLAUNCH_RUN_DIR"', "$DISTLAUNCH_RUN_DIR", *([str(folder)] if folder else [])):
+        text = text.replace(said, "FOLDER")
+    lines = (line for line in text.splitlines() if not line.startswith(("#SBATCH --output=", "#SBATCH --chdir=")))
+    return [RUN.sub("RUN", line) for line in lines]
 
-    assert done.exit_code == 124, done.stderr
-    assert "saving with time left" in done.stdout
-    assert "time limit" in done.stderr
+
+def printed(folder: Path) -> list[str]:
+    """What the workers of a run's nodes have written, in node order."""
+    paths = sorted(folder.glob("nodes/*/stream"))
+    return [line for path in paths for line in path.read_text().splitlines() if "| " in line]
 
 
-def test_ctrl_c_ends_a_job_that_still_waits(login: Login) -> None:
-    blocker = login.slurm.sbatch("#!/bin/sh\nsleep 600\n", "--nodes=4", "--exclusive")
-    login.slurm.wait_job(blocker, "RUNNING")
-    follower = login.start("slurm", "--nodes", "4", "--exclusive", "reduce.py")
-    wait_until("the job", lambda: "PD" in login.slurm.run(("squeue", "-h", "-o", "%t")).stdout.split(), limit_s=60)
+def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_folder_does_the_same_by_hand_wherever_it_is(login: Login) -> None:
+    """By hand: with plain sbatch, the folder moved, and the launcher's run folders and the user's files gone."""
+    base = login.cli.folder
+    project = login.write("project/main.py", PROJECT).parent
+    login.write("project/lib.py", "VALUE = 'with lib'\n")
+    options = ("slurm", "--nodes", "2", "--time", "5m", "--name", "x", "--setup", "export BY=hand; echo $BY", "--snapshot")
 
-    os.kill(follower.pid, signal.SIGINT)
+    done = login.each(
+        {
+            "good": (*options, "--render-to", "../good", "main.py", "0", "a 'b"),
+            "bad": (*options, "--render-to", "../bad", "main.py", "3"),
+            "many": (*options, "--array", "0-1", "--render-to", "../many", "main.py", "0"),
+            "bundled": ("slurm", "--nodes", "2", "--render-to", "../bundled", "reduce.py"),
+            "shown": (*options, "--dry-run", "main.py", "3"),
+            "sent": (*options, "main.py", "3"),
+        },
+        cwd=project,
+    )
 
-    _, stderr = follower.communicate(timeout=60)
-    assert follower.returncode == 130, stderr
-    assert b"Traceback" not in stderr
-    assert "PD" not in login.slurm.run(("squeue", "-h", "-o", "%t")).stdout.split()
+    assert [result.exit_code for result in done.values()] == [0, 0, 0, 0, 0, 1], done
+    (run,) = login.cli.runs.iterdir()
+    sent = (run / "job.sbatch").read_text()
+    assert RUN.sub("RUN", sent) in RUN.sub("RUN", done["shown"].stdout)
+    assert comparable(sent, run) == comparable((base / "bad/job.sbatch").read_text())
+    (job,) = [line.partition("|")[0] for line in login.queue("%A|%k") if line.endswith(f"distlaunch:{run.name}")]
+    login.slurm.wait_job(job, "FAILED")
+    exit_code = login.slurm.job(job)["ExitCode"]
+
+    project.rename(base / "gone")
+    project.mkdir()  # where the bundled script is to run
+    shutil.rmtree(login.cli.runs)
+    (base / "moved there").mkdir()
+    jobs = {}
+    for name in ("good", "bad", "many", "bundled"):
+        folder = (base / name).rename(base / "moved there" / name)
+        jobs[name] = login.slurm.run(("sbatch", "--parsable", "job.sbatch"), cwd=str(folder)).stdout.strip()
+    jobs["many"] += "_1"
+    astray = login.slurm.run(("sbatch", "--parsable", str(folder / "job.sbatch")), cwd=str(base)).stdout.strip()
+
+    ended = {name: login.slurm.wait_job(number, "COMPLETED", "FAILED") for name, number in jobs.items()}
+    moved = base / "moved there"
+    assert ended == {"good": "COMPLETED", "bad": "FAILED", "many": "COMPLETED", "bundled": "COMPLETED"}, moved
+    assert login.slurm.job(jobs["bad"])["ExitCode"] == exit_code == "1:0"
+    assert printed(moved / "good") == [f"{r}.{r}| ran with lib {r} 2 ['0', \"a 'b\"]" for r in (0, 1)]
+    assert (moved / "good/job.out").read_text() == "hand\n"
+    assert printed(moved / "bad") == [f"{r}.{r}| ran with lib {r} 2 ['3']" for r in (0, 1)]
+    assert printed(moved / "many/tasks/1") == [f"{r}.{r}| ran with lib {r} 2 ['0']" for r in (0, 1)]
+    assert (moved / "many/tasks/1/job.out").read_text() == "hand\n"
+    assert ["after 3" in line for line in printed(moved / "bundled")] == [True, True]
+    assert not login.cli.runs.exists()
+    login.slurm.wait_job(astray, "FAILED")
+    assert (base / "job.out").read_text() == "this is to be submitted in its folder: cd FOLDER && sbatch job.sbatch\n"
 
 
 def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job(login: Login) -> None:
+    login.write("show.py", SHOW)
     wrapper = login.write(
         "bin/sbatch", '#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null\necho "sbatch: error: Socket timed out" >&2\nexit 1\n'
     )
     wrapper.chmod(0o755)
     env: dict[str, str | None] = {"PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
 
-    done = login("slurm", "--nodes", "2", "reduce.py", env=env)
+    done = login("slurm", "--nodes", "2", "--log-ranks", "all", "show.py", env=env)
 
-    assert done.exit_code == 0, done.stderr
-    assert len(list(login.cli.runs.glob("*/run.json"))) == 1
-    jobs = login.slurm.run(("squeue", "--states=all", "-h", "-o", "%k")).stdout.split()
-    assert len([job for job in jobs if job == f"distlaunch:{next(login.cli.runs.glob('reduce*')).name}"]) == 1
-
-
-def test_a_job_that_waits_says_why(login: Login) -> None:
-    blocker = login.slurm.sbatch("#!/bin/sh\nsleep 600\n", "--nodes=4", "--exclusive")
-    login.slurm.wait_job(blocker, "RUNNING")
-    run = login("slurm", "--detach", "--nodes", "4", "--exclusive", "reduce.py").stdout.strip()
-
-    state = login("status", run, "--output", "json").json["result"]
-
-    assert state["state"] == "pending"
-    assert re.search(r"waits: (Resources|Priority|None)", state["detail"])
+    assert len(found(done)) == 2
+    (run,) = login.cli.runs.iterdir()
+    assert login.queue("%k").count(f"distlaunch:{run.name}") == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--partition", "nope"], "invalid partition specified: nope"),
-        (["--time", "banana"], "no duration"),
-        (["--sbatch", "nodes=3"], "distlaunch sets that itself"),
-        (["--sbatch", "no-such-option=1"], "unrecognized option"),
-        (["--template", "nothing.j2"], "nothing.j2"),
-    ],
-)
-def test_bad_options_are_one_clear_error(login: Login, options: list[str], words: str) -> None:
-    done = login("slurm", *options, "reduce.py")
+def test_what_slurm_does_not_take_is_one_clear_error_and_nothing_is_left_in_the_queue(login: Login) -> None:
+    refused = {
+        ("--partition", "nope"): "invalid partition specified: nope",
+        ("--sbatch", "no-such-option=1"): "unrecognized option",
+        ("--nodes", "9"): "no partition has more than 4",
+        ("--nodes", "9", "--partition", "short"): "partition short has 4",
+    }
 
-    assert done.exit_code == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    login.write("show.py", SHOW)
+    done = login.each({" ".join(options): ("slurm", *options, "show.py") for options in refused})
+
+    for options, words in refused.items():
+        said = done[" ".join(options)]
+        assert said.exit_code == 2, f"{options}: {said}"
+        assert said.stderr.startswith("error[bad_spec]: "), f"{options}: {said}"
+        assert words in said.stderr, f"{options}: {said}"
+        assert "Traceback" not in said.stderr, f"{options}: {said}"
+    assert login.queue("%i", "--states=PD,R,CG") == []
 
 
-def test_without_sbatch_it_says_where_to_run_it(login: Login) -> None:
-    done = login("slurm", "reduce.py", env={"PATH": "/nowhere"})
+def test_without_sbatch_or_a_cluster_it_says_where_to_run_it(login: Login) -> None:
+    login.write("show.py", SHOW)
+    done = login("slurm", "show.py", env={"PATH": "/nowhere"})
+    nowhere = login("slurm", "show.py", env={"SLURM_CONF": str(login.write("slurm.conf", ""))})
 
-    assert done.exit_code == 3
+    assert (done.exit_code, nowhere.exit_code) == (3, 3)
     assert "sbatch is not on PATH" in done.stderr
+    assert nowhere.stderr.startswith("error[backend_unavailable]: "), nowhere.stderr
+    assert "nothing was submitted" in nowhere.stderr
 
 
-@pytest.mark.parametrize(
-    "value", ["a b", "quote\"d and 'quoted'", "back\\slash", "$HOME `id` $(id)", "comma,comma", "# hash", "ü=é"]
-)
-def test_values_arrive_whole(login: Login, value: str) -> None:
-    done = login("slurm", "--detach", "--sbatch", f"network={value}", "--sbatch", "hold", "reduce.py")
+def test_values_of_sbatch_options_arrive_whole(login: Login) -> None:
+    values = ("a b", "quote\"d and 'quoted'", "back\\slash", "$HOME `id` $(id)", "comma,comma", "# hash", "ü=é")
 
-    assert done.exit_code == 0, done.stderr
-    job = login.slurm.run(("squeue", "-h", "-o", "%i")).stdout.split()[-1]
-    shown = login.slurm.run(("scontrol", "show", "job", job)).stdout
-    assert f"Network={value}\n" in shown
+    done = login.each(
+        {value: ("slurm", "--detach", "--sbatch", f"network={value}", "--sbatch", "hold", "reduce.py") for value in values}
+    )
 
-
-def test_a_template_with_an_unknown_name_is_told_with_its_line(login: Login) -> None:
-    path = login.write("site.j2", "#!/bin/bash\n#SBATCH -N 1\n{{ no_such_name }}\n")
-
-    done = login("slurm", "--dry-run", "--template", str(path), "reduce.py")
-
-    assert done.exit_code == 2
-    assert "site.j2:3" in done.stderr
-    assert "no_such_name" in done.stderr
-    assert "directives" in done.stderr
+    jobs = {line.partition("|")[2]: line.partition("|")[0] for line in login.queue("%A|%k")}
+    for value, said in done.items():
+        assert said.exit_code == 0, f"{value}: {said.stderr}"
+        shown = login.slurm.run(("scontrol", "show", "job", jobs[f"distlaunch:{said.stdout.strip()}"])).stdout
+        assert f"Network={value}\n" in shown, value
 
 
 def test_arguments_and_variables_arrive_byte_for_byte(login: Login) -> None:
@@ -218,3 +201,72 @@ def test_arguments_and_variables_arrive_byte_for_byte(login: Login) -> None:
     done = login("slurm", "--env", "V=a,b 'c' $D", "show.py", *args)
 
     assert done.stdout == f"{args!r} \"a,b 'c' $D\"\n", done.stderr
+
+
+TEXTS = (
+    "account", "qos", "partition", "constraint", "reservation", "gres", "gpus-per-node", "mem", "nodelist", "exclude",
+    "dependency", "licenses", "switches", "nice", "mail-type", "mail-user", "wckey",
+)  # fmt: skip
+"""Options of the backend that take a text; some Slurm takes as they are, without accounting."""
+
+
+def test_no_text_in_an_option_is_a_command(login: Login) -> None:
+    evil = "x\"; touch $(pwd)/owned; `touch owned`; 'y' # & | > owned"
+
+    shown = login("slurm", "--dry-run", *(word for option in TEXTS for word in (f"--{option}", evil)), "reduce.py")
+    done = login.each({option: ("slurm", "--detach", f"--{option}", evil, "--sbatch", "hold", "reduce.py") for option in TEXTS})
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.count('="x\\"; touch $(pwd)/owned; ') == len(TEXTS)
+    for option, said in done.items():
+        assert "Traceback" not in said.stderr, option
+        assert said.exit_code in (0, 2), f"{option}: {said.stderr}"
+        assert said.exit_code == 0 or said.stderr.count("error[bad_spec]: sbatch: ") == 1, f"{option}: {said.stderr}"
+    assert {said.exit_code for said in done.values()} == {0, 2}
+    assert not list(login.cli.folder.rglob("owned"))
+
+
+def test_no_text_for_the_job_file_itself_is_a_command(login: Login) -> None:
+    evil = "$(touch owned) `touch owned`; \"'"
+    folder = login.cli.folder / f"a folder {evil.replace('/', '')}"
+    folder.mkdir()
+    (folder / "it's.py").write_text(SHOW)
+
+    done = login("slurm", "--name", evil, "--env", f"V={evil}", "it's.py", evil, cwd=folder)
+    by_hand = login("slurm", "--name", evil, "--render-to", "by hand", "it's.py", evil, cwd=folder)
+    job = login.slurm.run(("sbatch", "--parsable", "job.sbatch"), cwd=str(folder / "by hand")).stdout.strip()
+
+    assert found(done)[0] == ["0", "0", "1", *found(done)[0][3:7], *evil.split()]
+    assert by_hand.exit_code == 0, by_hand.stderr
+    login.slurm.wait_job(job, "COMPLETED")
+    assert printed(folder / "by hand")[0].endswith(f" {evil}")
+    assert not list(login.cli.folder.rglob("owned"))
+
+
+def random_hostlist(chance: random.Random) -> str:
+    """One with ranges, widths, several brackets and suffixes."""
+
+    def bracket() -> str:
+        width = chance.choice([1, 1, 2, 3])
+        pieces, low = [], chance.randint(0, 10 ** (width - 1))
+        for _ in range(chance.randint(1, 3)):  # ascending and disjoint, as Slurm writes them
+            high = low + chance.choice([0, 1, chance.randint(2, 12)])
+            pieces.append(f"{low:0{width}}-{high:0{width}}" if high > low else f"{low:0{width}}")
+            low = high + chance.randint(1, 5)
+        return f"[{','.join(pieces)}]"
+
+    def one() -> str:
+        name = chance.choice(["n", "node-", "gpu.rack", "a1b"])
+        return name + chance.choice(["", bracket(), bracket() + "-ib" + bracket(), "7"])
+
+    return ",".join(one() for _ in range(chance.randint(1, 4)))
+
+
+def test_hostlists_are_expanded_as_scontrol_does(slurm: Slurm) -> None:
+    chance = random.Random(20261120)
+    hostlists = [random_hostlist(chance) for _ in range(60)]
+
+    theirs = slurm.run(("bash", "-c", 'for list; do echo $(scontrol show hostnames "$list"); done', "bash", *hostlists)).stdout
+
+    for hostlist, line in zip(hostlists, theirs.splitlines(), strict=True):
+        assert expand(hostlist) == line.split(), hostlist

@@ -40,8 +40,8 @@ def make(
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
-    """Four hosts with Slurm and two fake GPUs each, without accounting, as many clusters are. Leave it idle."""
-    with make(slurm=SlurmOptions(gpus_per_host=2)) as testbed:
+    """Four hosts with Slurm, two fake GPUs each, on two switches; no accounting, as on many clusters. Leave it idle."""
+    with make(slurm=SlurmOptions(gpus_per_host=2, cpus_per_host=4, switches=(2, 2))) as testbed:
         yield testbed.slurm
 
 

@@ -7,22 +7,28 @@ import signal
 import stat
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.testbed import accounting, processes, slurm_conf
-from tests.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError, WaitError
 from tests.testbed.packages import PATH
 from tests.testbed.slurm_conf import Files, SlurmOptions
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tests.testbed.hosts import Host
 
-START_LIMIT_S = 60
+LIMIT_S = 120
+"""So long nothing may change at all while something is waited for."""
+
+_SHOWN_LINES = 15
+_FOR_GOOD = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE")
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -34,6 +40,9 @@ class Slurm:
     controller: Host
     folder: Path
     state: Path
+    wiring: tuple[tuple[str, ...], ...] = ()
+    """The hosts below each leaf switch."""
+
     _daemons: dict[str, subprocess.Popen[Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -63,6 +72,7 @@ class Slurm:
 
     def start(self) -> None:
         """Write the configuration, start all daemons, and wait until every node is idle."""
+        self.wiring = slurm_conf.wiring(self.options, self.hosts)
         self._write()
         self._start_munged()
         if self.options.accounting:
@@ -70,15 +80,14 @@ class Slurm:
         self.start_controller()
         for host in self.hosts:
             self.start_slurmd(host)
-        self.wait_idle(limit_s=START_LIMIT_S)
+        self.wait_idle()
 
     def start_controller(self) -> None:
         """Start slurmctld, and wait until it answers."""
         self._start("slurmctld", self.controller, ("slurmctld", "-D"))
-        wait_until(
-            f"slurmctld to answer (see {self.files.logs}/slurmctld.log)",
+        self._wait(
+            "slurmctld to answer",
             lambda: self.run(("scontrol", "ping"), check=False).returncode == 0 and self._running("slurmctld"),
-            limit_s=START_LIMIT_S,
         )
 
     def stop_controller(self, number: int = signal.SIGKILL) -> None:
@@ -90,11 +99,11 @@ class Slurm:
         self.stop_controller(number)
         self.start_controller()
 
-    def wait_saved(self, *, limit_s: float = 60) -> None:
+    def wait_saved(self) -> None:
         """Wait until slurmctld has written down what it knows of its jobs: what it learnt after that, a crash forgets."""
         saved, now = self.folder / "state/job_state", time.time()
         self.run(("scancel", self.sbatch("#!/bin/sh\n", "--hold")))  # something to write down
-        wait_until("slurmctld to save its state", lambda: saved.exists() and saved.stat().st_mtime > now, limit_s=limit_s)
+        self._wait("slurmctld to save its state", lambda: saved.exists() and saved.stat().st_mtime > now)
 
     def start_slurmd(self, host: Host) -> None:
         """Start the slurmd of a host; the node is usable once `wait_state` says so."""
@@ -111,6 +120,24 @@ class Slurm:
         self._write()
         self.run(("scontrol", "reconfigure"))
 
+    def wire(self, *leaves: Sequence[str]) -> None:
+        """Put the hosts of these names below one leaf switch each; the cluster has had switches from the start."""
+        self.wiring = tuple(map(tuple, leaves))
+        self._write()
+        self.run(("scontrol", "reconfigure"))
+        words = [f"SwitchName={name} " for name in slurm_conf.leaves(self.wiring)]
+
+        def known() -> bool:
+            told = self.run(("scontrol", "show", "topology")).stdout.splitlines()
+            hosts = [{*self.expand(line.partition(" Nodes=")[2])} for word in words for line in told if line.startswith(word)]
+            return hosts == list(map(set, self.wiring))
+
+        self._wait(f"the topology {self.wiring}", known)
+
+    def expand(self, hostlist: str) -> list[str]:
+        """The hosts of a list like `n[1-3]`."""
+        return self.run(("scontrol", "show", "hostnames", hostlist)).stdout.split()
+
     # Its nodes
 
     def node_state(self, host: Host) -> str:
@@ -118,19 +145,19 @@ class Slurm:
         told = self.run(("scontrol", "--oneliner", "show", "node", host.name)).stdout.split()
         return next((word.removeprefix("State=") for word in told if word.startswith("State=")), "UNKNOWN")
 
-    def wait_state(self, host: Host, state: str, *, limit_s: float = 60) -> None:
+    def wait_state(self, host: Host, state: str) -> None:
         """Wait until a node has a state among its flags, as `DOWN` or `DRAIN`; for `IDLE` there must be no other."""
 
         def reached() -> str | None:
             now = self.node_state(host)
             return now if now == state or (state != "IDLE" and state in now.split("+")) else None
 
-        wait_until(f"{host.name} to be {state}", reached, limit_s=limit_s)
+        self._wait(f"{host.name} to be {state}", reached)
 
-    def wait_idle(self, *, limit_s: float = 60) -> None:
+    def wait_idle(self) -> None:
         """Wait until every node answers and has nothing to do."""
         for host in self.hosts:
-            self.wait_state(host, "IDLE", limit_s=limit_s)
+            self.wait_state(host, "IDLE")
 
     def drain(self, host: Host, reason: str = "testbed") -> None:
         """No more jobs for a node; the one on it ends by itself."""
@@ -153,14 +180,29 @@ class Slurm:
         pairs = (word.partition("=") for word in done.stdout.split())
         return {key: value for key, _, value in pairs} if done.returncode == 0 else {}
 
-    def wait_job(self, number: str, *states: str, limit_s: float = 60) -> str:
-        """Wait until a job is in one of these states."""
+    def wait_job(self, number: str, *states: str) -> str:
+        """Wait until a job is in one of these states; one that has ended otherwise is an error at once."""
         wanted = f"job {number} to be {' or '.join(states)}"
-        return wait_until(
-            wanted, lambda: state if (state := self.job(number).get("JobState", "")) in states else "", limit_s=limit_s
-        )
 
-    def cancel_all(self, *, limit_s: float = 60) -> None:
+        def reached() -> str:
+            state = self.job(number).get("JobState", "")
+            if state in _FOR_GOOD and state not in states:
+                raise WaitError(f"waited for {wanted}, and it is {state}\n{self.story()}")
+            return state if state in states else ""
+
+        return self._wait(wanted, reached)
+
+    def forget(self, *numbers: str) -> None:
+        """Let slurmctld forget these jobs, which have ended, and all others that have: it does so MinJobAge after their end."""
+        age = self.options.conf.get("MinJobAge", "300")
+        self.configure(MinJobAge="2")
+        self.restart_controller(signal.SIGTERM)  # one that begins with so short an age looks every 10 s, others once a minute
+        try:
+            self._wait(f"Slurm to forget {numbers}", lambda: not any(self.job(number) for number in numbers))
+        finally:
+            self.configure(MinJobAge=age)
+
+    def cancel_all(self) -> None:
         """Cancel every job, and wait until nothing of them runs: for between two tests."""
 
         def numbers() -> list[str]:
@@ -168,9 +210,25 @@ class Slurm:
 
         if before := numbers():
             self.run(("scancel", "--quiet", *before), check=False)  # one may have ended meanwhile
-        wait_until("no job to be left", lambda: not numbers(), limit_s=limit_s)
+        self._wait("no job to be left", lambda: not numbers())
+
+    def story(self) -> str:
+        """What is known of it at this moment, for whoever has waited in vain."""
+        commands = (("squeue", "--states=all"), ("sinfo", "--Node", "--long"))
+        told = [f"$ {' '.join(argv)}\n{(done := self.run(argv, check=False)).stdout}{done.stderr}" for argv in commands]
+        for path in sorted(self.files.logs.glob("slurm*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+            told.append("\n".join((f"the last lines of {path}:", *lines)))
+        return "\n".join(told)
 
     # Within
+
+    def _wait(self, what: str, condition: Callable[[], T], *, limit_s: float = LIMIT_S, every_s: float = 0.1) -> T:
+        """Wait until the answer is true; an error that tells the cluster's story otherwise."""
+        try:
+            return wait_until(what, condition, limit_s=limit_s, every_s=every_s)
+        except WaitError as error:
+            raise WaitError(f"{error}\n{self.story()}" if "\n" not in str(error) else str(error)) from None
 
     def _write(self) -> None:
         """Write all configuration files."""
@@ -184,7 +242,7 @@ class Slurm:
         if options.gpus_per_host:
             written["gres.conf"] = slurm_conf.gres_conf(options, self.hosts, files)
         if options.switches:
-            written["topology.conf"] = slurm_conf.topology_conf(options, self.hosts)
+            written["topology.conf"] = slurm_conf.topology_conf(self.wiring)
         for name, text in written.items():
             new = self.folder / f"{name}.new"
             new.write_text(text)
@@ -201,7 +259,7 @@ class Slurm:
             "--origin=submit",  # where jobs come from, as slurmctld writes it down
         )  # fmt: skip
         self._start("munged", self.controller, argv)
-        wait_until("munged's socket to be there", files.munge_socket.exists, limit_s=20, every_s=0.02)
+        wait_until("munged's socket to be there", files.munge_socket.exists, limit_s=LIMIT_S, every_s=0.02)
 
     def _start(self, name: str, host: Host, argv: tuple[str, ...]) -> None:
         """Start a daemon, whose output goes to its log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tests.testbed.errors import TestbedError
@@ -177,16 +178,24 @@ def gres_conf(options: SlurmOptions, hosts: Sequence[Host], files: Files) -> str
     return "AutoDetect=off\n" + "".join(f"NodeName={host.name} Name=gpu{kind} File={devices}\n" for host in hosts)
 
 
-def topology_conf(options: SlurmOptions, hosts: Sequence[Host]) -> str:
-    """A tree of two levels: the leaves s1, s2, ... below `root`."""
-    if sum(options.switches) != len(hosts):
+def wiring(options: SlurmOptions, hosts: Sequence[Host]) -> tuple[tuple[str, ...], ...]:
+    """The hosts below each leaf switch, in their order."""
+    if options.switches and sum(options.switches) != len(hosts):
         raise TestbedError(f"switches {options.switches} have {sum(options.switches)} hosts below them; there are {len(hosts)}")
-    names, lines = [host.name for host in hosts], []
-    for number, count in enumerate(options.switches, 1):
-        lines.append(f"SwitchName=s{number} Nodes={','.join(names[:count])}")
-        names = names[count:]
-    leaves = ",".join(f"s{number}" for number in range(1, len(options.switches) + 1))
-    return "\n".join((*lines, f"SwitchName=root Switches={leaves}")) + "\n"
+    names = iter([host.name for host in hosts])
+    return tuple(tuple(islice(names, count)) for count in options.switches)
+
+
+def leaves(wired: Sequence[Sequence[str]]) -> list[str]:
+    """The leaf switches' names."""
+    return [f"s{number}" for number in range(1, len(wired) + 1)]
+
+
+def topology_conf(wired: Sequence[Sequence[str]]) -> str:
+    """A tree of two levels: the leaves s1, s2, ... below `root`."""
+    names = leaves(wired)
+    lines = [f"SwitchName={name} Nodes={','.join(hosts)}" for name, hosts in zip(names, wired, strict=True)]
+    return "\n".join((*lines, f"SwitchName=root Switches={','.join(names)}")) + "\n"
 
 
 def slurmdbd_conf(controller: Host, files: Files) -> str:

@@ -1,0 +1,142 @@
+"""Runs that somebody ends: while they wait, while they run, after they have ended, gently and by force."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.slurm.conftest import SHOW, WAITS, seconds_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.slurm.conftest import Login, Run
+
+pytestmark = pytest.mark.slurm
+
+DEAF = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Only SIGKILL ends it."""
+
+
+def assert_cancelled(run: Run) -> None:
+    """Its terminal says that it was cancelled, and nothing that is not true."""
+    ended = run.end()
+    assert ended.exit_code == 130, ended.stderr
+    assert ended.stderr.count(f"cancelling {run.id}; once more to kill it\n") == 1
+    assert re.search(rf"(?m)^cancelled after .*: {run.id}$", ended.stderr), ended.stderr
+    assert "warning" not in ended.stderr
+    assert "error" not in ended.stderr
+    assert run.status()["state"] == "cancelled"
+
+
+def test_a_job_that_waits_says_why_and_is_cancelled_by_command_by_ctrl_c_and_when_it_has_gone(login: Login) -> None:
+    login.write("show.py", SHOW)
+    blocker = login.slurm.sbatch("#!/bin/sh\nexec sleep 600\n", "--nodes=4", "--exclusive")
+    login.slurm.wait_job(blocker, "RUNNING")
+    argv = ("--nodes", "4", "--exclusive", "show.py")
+    runs = {name: login.detach(name, *argv) for name in ("command", "force", "gone")}
+    runs["ctrl-c"] = login.follow("ctrl-c", *argv)
+    for run in runs.values():
+        run.wait_reason("Resources", "Priority")
+    waiting = runs["command"].status()
+    login.slurm.run(("scancel", runs["gone"].job))
+
+    runs["ctrl-c"].interrupt()
+    cancelled = login.each(
+        {name: ("cancel", runs[name].id, *(["--force"] if name == "force" else [])) for name in ("command", "force", "gone")}
+    )
+
+    assert waiting["state"] == "pending"
+    assert re.fullmatch(r"job \d+ waits: (Resources|Priority)( \(.*\))?(, expected start \S+)?", waiting["detail"]), waiting
+    for name, said in cancelled.items():
+        assert (said.exit_code, said.stdout, said.stderr) == (0, f"{runs[name].id}: cancelled\n", ""), name
+    assert_cancelled(runs["ctrl-c"])
+    assert runs["ctrl-c"].shown("stdout") == ""
+    states = dict(line.split() for line in login.queue("%A %T"))
+    assert [states[run.job] for run in runs.values()] == ["CANCELLED"] * 4
+    for run in runs.values():
+        cause = run.status()["cause"]
+        assert (cause["class"], cause["message"]) == ("cancelled", "cancelled before it started")
+        again = login("cancel", run.id)
+        assert (again.exit_code, again.stdout, again.stderr) == (0, f"{run.id}: cancelled\n", "")
+
+
+def test_cancel_and_ctrl_c_give_running_workers_their_grace_time(login: Login) -> None:
+    login.write("waits.py", WAITS)
+    login.write("show.py", SHOW)
+    argv = ("--nodes", "2", "--grace", "300s", "waits.py")
+    command, ctrl_c, ended = login.detach("command", *argv), login.follow("ctrl-c", *argv), login.follow("ended", "show.py")
+    for run in (command, ctrl_c):
+        run.wait_for("ready", times=2)
+    ended.end()
+
+    ctrl_c.interrupt()
+    said = {run.name: login("cancel", run.id) for run in (command, ended)}
+
+    assert (said["command"].exit_code, said["command"].stdout, said["command"].stderr) == (0, f"{command.id}: cancelled\n", "")
+    assert (said["ended"].exit_code, said["ended"].stdout, said["ended"].stderr) == (0, f"{ended.id}: success\n", "")
+    assert_cancelled(ctrl_c)
+    for run in (command, ctrl_c):
+        left = seconds_left(run.text())
+        assert len(left) == 2, run.text()
+        assert all(0 < seconds <= 300 for seconds in left)
+        assert run.status()["state"] == "cancelled"
+    login.slurm.wait_idle()
+
+
+@pytest.fixture
+def patient(login: Login) -> Iterator[Login]:
+    """Slurm's own kill gives ten minutes between SIGTERM and SIGKILL."""
+    before = str(login.slurm.options.kill_wait_s)
+    login.slurm.configure(KillWait="600")
+    yield login
+    login.slurm.configure(KillWait=before)
+
+
+def test_force_kills_at_once_whatever_the_cluster_gives_a_job_that_is_killed(patient: Login) -> None:
+    """The workers hear no SIGTERM, their grace time and Slurm's KillWait are ten minutes: what ends them is SIGKILL."""
+    login = patient
+    login.write("deaf.py", DEAF)
+    argv = ("--nodes", "2", "--grace", "600s", "deaf.py")
+    twice, forced = login.follow("twice", *argv), login.detach("forced", *argv)
+    array = login.detach("array", "--array", "0-1", *argv)
+    for run in (twice, forced):
+        run.wait_for("ready", times=2)
+    array.wait_for("ready", times=4)
+
+    twice.interrupt()
+    twice.wait_shown("stderr", f"cancelling {twice.id}; once more to kill it")
+    twice.wait_for_event("stopping", times=2)
+    twice.interrupt()
+    killed = login.each({run.name: ("cancel", "--force", run.id) for run in (forced, array)})
+
+    ended = twice.end()
+    assert ended.exit_code == 130, ended.stderr
+    assert f"killing {twice.id}\n" in ended.stderr
+    assert "has not ended" not in ended.stderr
+    assert "warning" not in ended.stderr
+    for run in (forced, array):
+        said = killed[run.name]
+        assert (said.exit_code, said.stdout, said.stderr) == (0, f"{run.id}: cancelled\n", ""), run.name
+    login.slurm.wait_idle()  # nobody is left who could have ended by then
+
+
+def test_scancel_from_outside_is_a_cancelled_run(login: Login) -> None:
+    login.write("waits.py", WAITS)
+    run = login.follow("outside", "--nodes", "2", "waits.py")
+    run.wait_for("ready", times=2)
+
+    login.slurm.run(("scancel", run.job))
+
+    ended = run.end()
+    assert ended.exit_code == 130, ended.stderr
+    status = run.status()
+    assert (status["state"], status["cause"]["class"]) == ("cancelled", "cancelled")

@@ -1,0 +1,244 @@
+"""Slurm's words and ours, without a cluster: states, reasons, arrays, allocations, the job file."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.backends import _slurm_states, _slurm_step
+from launcher.backends._slurm_script import MOVED, indices, quote, quote_value
+from launcher.errors import SpecError
+from launcher.spec import NodeRange
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command import Cli
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0-3", (0, 1, 2, 3)), ("5", (5,)), ("1,3,7-8", (1, 3, 7, 8)), ("0-9:4", (0, 4, 8)), ("0-1%1", (0, 1)), ("2,1,2", (1, 2))],
+)
+def test_indices_are_read_as_sbatch_reads_them(text: str, found: tuple[int, ...]) -> None:
+    assert indices(text) == found
+
+
+@pytest.mark.parametrize("text", ["3-1", "x", "0-9:0", "0-9%", "0-9%0", "-1", "1,,2", "0-9%2%3", ""])
+def test_other_arrays_are_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        indices(text)
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("8", 8), ("32(x3)", 32), ("32(x3),16", 16), ("2,48(x2)", 2), ("", None)])
+def test_the_step_gets_the_processors_of_the_smallest_node(text: str, cpus: int | None) -> None:
+    env = {"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_CPUS_PER_NODE": text}
+
+    found = _slurm_step.allocation(env)
+
+    assert found is not None
+    assert (found.cpus, found.within_step) == (cpus, False)
+    assert _slurm_step.nodes_of(NodeRange(min=2, max=9), found) == 4
+
+
+def test_a_login_node_is_no_allocation() -> None:
+    assert _slurm_step.allocation({"HOME": "/home/me"}) is None
+    assert _slurm_step.allocation({"SLURM_JOB_ID": "5"}) is None, "srun's --export may leave half of them"
+
+
+def test_more_nodes_than_an_allocation_has_are_refused_and_fewer_are_all_it_takes() -> None:
+    found = _slurm_step.allocation({"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0"})
+
+    assert found is not None
+    assert (found.cpus, found.within_step) == (None, True)
+    assert _slurm_step.nodes_of(NodeRange(min=3, max=3), found) == 3
+    with pytest.raises(SpecError, match="5 nodes: the allocation, job 5, has 4"):
+        _slurm_step.nodes_of(NodeRange(min=5, max=5), found)
+
+
+@pytest.mark.parametrize(
+    ("state", "meaning"),
+    [
+        ("PENDING", "pending"), ("CONFIGURING", "pending"), ("REQUEUE_HOLD", "pending"), ("RUNNING", "running"),
+        ("COMPLETING", "running"), ("SUSPENDED", "running"), ("RUNNING+", "running"), ("COMPLETED", "ended"),
+        ("CANCELLED by 1000", "ended"), ("cancelled+", "ended"), ("NODE_FAIL", "ended"), ("NEW_WORD", "unknown"), ("", "unknown"),
+    ],
+)  # fmt: skip
+def test_states_mean_one_of_four(state: str, meaning: str) -> None:
+    assert _slurm_states.meaning(state) == meaning
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "kind", "message"),
+    [
+        ("PREEMPTED", "None", "preempted", "Slurm ended job 7, state PREEMPTED"),
+        ("TIMEOUT", "TimeLimit", "timeout", "Slurm ended job 7, state TIMEOUT: TimeLimit"),
+        ("CANCELLED by 0", "", "cancelled", "Slurm ended job 7, state CANCELLED"),
+        ("NODE_FAIL", "NodeDown", "node", "Slurm ended job 7, state NODE_FAIL: NodeDown"),
+        ("OUT_OF_MEMORY", "OutOfMemory", "out_of_memory", "Slurm ended job 7, state OUT_OF_MEMORY: OutOfMemory"),
+        ("FAILED", "NonZeroExitCode", None, ""),
+        ("COMPLETED", "None", None, ""),
+    ],
+)
+def test_an_end_that_the_agents_cannot_know_of_has_a_class(state: str, reason: str, kind: str | None, message: str) -> None:
+    assert _slurm_states.ending("7", state, reason) == ({"class": kind, "message": message} if kind else None)
+
+
+def test_a_job_that_never_came_to_a_host_has_none() -> None:
+    cause = _slurm_states.ending("7", "FAILED", "JobLaunchFailure")
+
+    assert cause is not None
+    assert (cause["class"], cause["host"]) == ("node", None)
+    assert "the run folder must be on a file system that all nodes see" in cause["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "out_of_reach"),
+    [
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("squeue: error: slurm_receive_msg: Zero Bytes were transmitted or received", True),
+        ("sinfo: error: Socket timed out on send/recv operation", True),
+        ("sbatch: fatal: Could not establish a configuration source", True),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified", False),
+        ("scancel: error: Kill job error on job id 7: Access/permission denied", False),
+    ],
+)
+def test_a_controller_that_does_not_answer_is_told_from_one_that_refuses(said: str, *, out_of_reach: bool) -> None:
+    assert _slurm_states.out_of_reach(said) is out_of_reach
+
+
+def test_what_srun_wrote_names_the_lost_node_and_those_where_no_agent_could_start(tmp_path: Path) -> None:
+    out = tmp_path / "job.out"
+    assert _slurm_states.lost_host(out) is None
+    assert _slurm_states.not_started(out) == {}
+    out.write_text(
+        "hand\npython3: can't open file '/runs/x/agent.pyz': [Errno 2] No such file or directory\n"
+        "srun: error: n[3-4]: tasks 2-3: Exited with exit code 2\n"
+        "srun: error: n1: task 0: Exited with exit code 1\n"
+        "srun: error: Node failure on n2\n"
+    )
+
+    words = "python3: can't open file '/runs/x/agent.pyz': [Errno 2] No such file or directory"
+    assert _slurm_states.lost_host(out) == "n2"
+    assert _slurm_states.not_started(out) == {"n3": words, "n4": words}
+
+
+@pytest.mark.parametrize("word", ["", "plain", "a b", "it's", '"', "$HOME", "`id`", "line\nbreak", "ü", "--x=a b"])
+def test_words_are_quoted_for_the_shell_but_for_the_folder_that_it_finds_itself(word: str) -> None:
+    assert shlex.split(quote(word)) == [word]
+    assert quote(f"{MOVED}/{word}x:{MOVED}") == f'"$DISTLAUNCH_RUN_DIR"{shlex.quote(f"/{word}x:")}"$DISTLAUNCH_RUN_DIR"'
+
+
+def test_values_are_quoted_for_sbatch_and_have_no_line_break() -> None:
+    assert quote_value("gpu:a100:4") == "gpu:a100:4"
+    assert quote_value('a "b" \\c #d') == '"a \\"b\\" \\\\c #d"'
+    with pytest.raises(SpecError, match="line break"):
+        quote_value("a\n#SBATCH --wrap=x")
+
+
+def job_file(cli: Cli, *options: str) -> list[str]:
+    """The lines of a job file that would be sent."""
+    cli.write("show.py", "print(1)\n")
+    done = cli("slurm", "--dry-run", *options, "show.py")
+    assert done.exit_code == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_options_stand_in_the_job_file_and_the_users_own_win(distlaunch: Cli) -> None:
+    options = ("--nodes", "2:4", "--time", "90m", "--lead", "2m", "--max-requeues", "3", "--exclusive", "--cpus-per-task", "6")
+    lines = job_file(distlaunch, *options, "-p", "gpu", "--sbatch", "partition=best", "--sbatch", "reboot", "--array", "0-3%2")
+
+    directives = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+    run = directives[1].removeprefix("--comment=distlaunch:")
+    assert directives == [
+        "--job-name=show",
+        f"--comment=distlaunch:{run}",
+        "--nodes=2-4",
+        f"--output={distlaunch.runs}/{run}/tasks/%a/job.out",
+        "--open-mode=append",
+        f"--chdir={distlaunch.folder}",
+        "--array=0-3%2",
+        "--time=0-01:30:00",
+        "--signal=URG@120",
+        "--requeue",
+        "--partition=best",
+        "--cpus-per-task=6",
+        "--exclusive",
+        "--reboot",
+    ]
+    assert "    --kill-on-bad-exit=0 --cpus-per-task=6 \\" in lines
+
+
+def test_without_requeues_slurm_makes_none_and_a_short_limit_has_a_short_lead(distlaunch: Cli) -> None:
+    lines = job_file(distlaunch, "--time", "40s", "--max-requeues", "0")
+
+    assert {"#SBATCH --time=0-00:01:00", "#SBATCH --signal=URG@39", "#SBATCH --no-requeue"} <= set(lines)
+    assert not any("scontrol requeue" in line for line in lines)
+
+
+def test_a_rendered_request_finds_its_folder_where_it_lies(distlaunch: Cli) -> None:
+    """Nothing of the run's planned folder is left in it, whose name is also the beginning of another one."""
+    from launcher.agent.job import Job
+
+    distlaunch.write("show.py", "print(1)\n")
+    done = distlaunch("slurm", "--render-to", "out", "--nodes", "2", "reduce.py")
+    moved = (distlaunch.folder / "out").rename(distlaunch.folder / "moved here")
+    job = Job.read(str(moved / "spec.json"))
+
+    assert done.exit_code == 0, done.stderr
+    assert job.folder == str(moved)
+    assert job.rendezvous == {"file": f"{moved}/rendezvous.json"}
+    assert job.command == [f"{moved}/payload/reduce.py"]
+    assert job.cwd == str(distlaunch.folder)
+    other = job._replace(cwd=f"{moved}-2", command=[f"{moved}-2/x.py", str(moved)]).moved_to("/new")
+    assert (other.folder, other.cwd, other.command) == ("/new", f"{moved}-2", [f"{moved}-2/x.py", str(moved)])
+
+
+def test_a_template_with_an_unknown_name_is_told_with_its_line(distlaunch: Cli) -> None:
+    path = distlaunch.write("site.j2", "#!/bin/bash\n#SBATCH -N 1\n{{ no_such_name }}\n")
+
+    done = distlaunch("slurm", "--dry-run", "--template", str(path), "reduce.py")
+
+    assert done.exit_code == 2
+    assert "site.j2:3" in done.stderr
+    assert "no_such_name" in done.stderr
+    assert "directives" in done.stderr
+
+
+def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
+    options = ("--container-image", "nvcr.io#nvidia/pytorch:24.10-py3", "--container-mounts", "/data:/data")
+
+    text = distlaunch("slurm", "--dry-run", *options, "reduce.py").stdout
+
+    folder = str(distlaunch.folder)
+    assert "'--container-image=nvcr.io#nvidia/pytorch:24.10-py3'" in text
+    assert f",{folder}:{folder},/data:/data" in text
+    assert f"--container-workdir={folder}" in text
+    assert "    python3 " in text, "the container's own"
+
+
+REFUSED = {
+    ("--time", "banana"): "no duration",
+    ("--sbatch", "nodes=3"): "distlaunch sets that itself",
+    ("--sbatch", "X=3"): "is no long option of sbatch",
+    ("--template", "nothing.j2"): "nothing.j2",
+    ("--setup", "@/no/such/file"): "/no/such/file",
+    ("--container-mounts", "/a:/b"): "name one",
+    ("--container-image", "x", "--container-runtime", "docker"): "known: pyxis, apptainer, singularity",
+    ("--container-image", "x", "--container-mounts", "/a,b:/c"): "no comma",
+    ("--array", "0-x"): "no range of indices",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=" ".join)
+def test_what_cannot_be_is_one_clear_error_before_slurm_is_asked(distlaunch: Cli, options: tuple[str, ...]) -> None:
+    distlaunch.write("show.py", "print(1)\n")
+    done = distlaunch("slurm", *options, "show.py", env={"PATH": "/nowhere"})
+
+    assert done.exit_code == 2, done.stderr
+    assert done.stderr.startswith("error[bad_spec]: ")
+    assert REFUSED[options] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not distlaunch.runs.exists()
