@@ -62,7 +62,7 @@ class Cli:
 
         argv = [sys.executable, *python, *args]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        popen: Any = subprocess.Popen if real else forked.commands().popen
+        popen: Any = forked.started if real else forked.commands().popen
         process: subprocess.Popen[bytes] = popen(argv, env=self.env(env), **{"cwd": self.folder, **pipes, **more})
         return process
 

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -108,7 +109,7 @@ class Server:
         with theirs:
             argv = [sys.executable, str(ROOT / "tests/forked_server.py"), str(theirs.fileno()), _TITLE_ROOM]
             null = subprocess.DEVNULL
-            self._process = subprocess.Popen(argv, env=self.env, stdin=null, stdout=null, pass_fds=(theirs.fileno(),))
+            self._process = started(argv, env=self.env, stdin=null, stdout=null, pass_fds=(theirs.fileno(),))
         self._control.sendall(json.dumps({"preload": list(preload), "path": list(path)}).encode())
         about = self._control.recv(1 << 20)
         if not about:
@@ -128,7 +129,7 @@ class Server:
             except OSError as error:
                 if error.errno != errno.EMSGSIZE:  # very long arguments
                     raise
-        return subprocess.Popen(argv, **options)
+        return started(argv, **options)
 
     def run(
         self,
@@ -214,6 +215,17 @@ def _unlike_python(words: Sequence[str], cwd: str) -> str | None:
     if words[1] != "-m" and not os.path.isfile(os.path.join(cwd, words[1])):
         return f"{words[1]}: no script"
     return None
+
+
+def started(argv: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
+    """A process as from a terminal: one that runs the tests under nohup, or behind a script's `&`, ignores signals that count."""
+    ignored = [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) == signal.SIG_IGN]
+
+    def heed() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_DFL)
+
+    return subprocess.Popen(argv, **({"preexec_fn": heed} if ignored else {}), **options)
 
 
 def _umask() -> int:

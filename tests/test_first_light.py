@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.protocol import Decoder, Event, Output
+from tests.forked import started
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,7 +170,7 @@ def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
 def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli) -> None:
     distlaunch.write("tells.py", TELLS)
     assert distlaunch("local", "--nodes", "2", "--render-to", "by hand", "tells.py", "waits").exit_code == 0
-    with subprocess.Popen(["sh", "by hand/start.sh"], cwd=distlaunch.folder, stdout=subprocess.PIPE) as shell:
+    with started(["sh", "by hand/start.sh"], cwd=distlaunch.folder, stdout=subprocess.PIPE) as shell:
         assert shell.stdout
         said = [next(line for line in shell.stdout if b'"argv"' in line) for _ in range(2)]
         shell.send_signal(signal.SIGINT)

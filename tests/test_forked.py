@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.command import ROOT, Cli
-from tests.forked import Process, Server
+from tests.forked import Process, Server, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def starters(server: Server) -> list[Callable[..., Any]]:
         assert server.why_not(argv, **options) is None
         return Process(server, argv, **options)
 
-    return [forked, subprocess.Popen]
+    return [forked, started]
 
 
 def both(server: Server, argv: list[str], given: bytes = b"", **options: Any) -> tuple[Any, Any]:
