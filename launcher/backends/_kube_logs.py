@@ -164,6 +164,7 @@ class NodeLog:
     def fetch(self, pod: Pod, *, follow: bool, ended: bool) -> bool:
         """Read what is new, and with `follow` what comes; whether it was read to its end. `ended`: nobody writes any more."""
         if pod.uid != self._uid:
+            self._leave()
             self._uid, self._position = pod.uid, Position()
         query: dict[str, Any] = {"timestamps": "true", **({"follow": "true"} if follow else {})}
         if since := self._position.since():
@@ -212,10 +213,22 @@ class NodeLog:
         with self._lock:
             if self._closed:
                 return
-            if pod.uid == self._uid and self._position.last and not self._has_ended():
-                text = f"the end of the log of pod {pod.name} is lost: the pod was removed before it was read"
-                self._append([encode_event("warning", self._node, message=text).rstrip(b"\n")])
+            if pod.uid == self._uid and self._breaks_off():
+                self._warn(f"the end of the log of pod {pod.name} is lost: the pod was removed before it was read")
         self._finish(pod)
+
+    def _leave(self) -> None:
+        """Go on to another pod; where the one before was not read to its end, it is not there to be read any more."""
+        with self._lock:
+            if not self._closed and self._uid not in self._complete and self._breaks_off():
+                self._warn("the end of the log of the pod before is lost: it was removed before it was read")
+
+    def _breaks_off(self) -> bool:
+        """Whether what is here of a pod's log lacks its end."""
+        return bool(self._position.last) and not self._has_ended()
+
+    def _warn(self, text: str) -> None:
+        self._append([encode_event("warning", self._node, message=text).rstrip(b"\n")])
 
     def _has_ended(self) -> bool:
         with open(self._stream, "rb") as file:

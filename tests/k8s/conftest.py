@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from tests.k8s.following import Follower
 from tests.testbed import Kube, NotAvailableError, kube_given
 from tests.testbed.kube_image import PINNED as IMAGE
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from tests.command import Cli, Result
 
+    Report: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
+
 LABEL = "distlaunch/run"
+KINDS = {
+    "jobs": "/apis/batch/v1/namespaces/{}/jobs",
+    "pods": "/api/v1/namespaces/{}/pods",
+    "services": "/api/v1/namespaces/{}/services",
+    "configmaps": "/api/v1/namespaces/{}/configmaps",
+    "secrets": "/api/v1/namespaces/{}/secrets",
+}
+"""All that a run may have, but for what only some clusters know."""
+
+MORE_KINDS = {
+    "jobsets": "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
+    "trainjobs": "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
+    "trainingruntimes": "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes",
+    "pytorchjobs": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+}
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,8 @@ class User:
     namespace: str
     kubeconfig: Path
     image: str = IMAGE
+    followers: list[Follower] = field(default_factory=list)
+    """What it has started and may still run."""
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str | None]:
         """Which cluster, namespace and image."""
@@ -41,9 +61,15 @@ class User:
         """Run distlaunch to its end."""
         return self.cli(*args, env=self.env(env), timeout_s=timeout_s, **more)
 
-    def start(self, *args: str, env: dict[str, str | None] | None = None) -> subprocess.Popen[bytes]:
-        """Start distlaunch and leave it running."""
-        return self.cli.start(*args, env=self.env(env))
+    def follow(self, *args: str, env: dict[str, str | None] | None = None) -> Follower:
+        """Start `distlaunch k8s`, and look at it while it runs."""
+        self.followers.append(Follower(self.cli.start("k8s", *args, env=self.env(env))))
+        return self.followers[-1]
+
+    def close(self) -> None:
+        """Leave nothing running here."""
+        for follower in self.followers:
+            follower.close()
 
     def write(self, name: str, text: str) -> Path:
         """A file in the working folder."""
@@ -65,34 +91,67 @@ class User:
         found: list[dict[str, Any]] = self.kube.pods(self.namespace, f"{LABEL}={run}")
         return found
 
-    def left(self) -> list[str]:
-        """What of any run is in the namespace."""
-        paths = [f"/api/v1/{{}}/{name}" for name in ("pods", "services", "configmaps", "secrets")] + ["/apis/batch/v1/{}/jobs"]
-        found = []
-        for path in paths:
-            listed = self.kube.api.get(path.format(f"namespaces/{self.namespace}"), labelSelector=LABEL)
-            found += [f"{path.rpartition('/')[2]} {item['metadata']['name']}" for item in listed["items"]]
+    def wait_pods(self, run: str, count: int) -> list[dict[str, Any]]:
+        """Wait until a run has so many pods."""
+        found: list[dict[str, Any]] = self.kube.wait_pods(
+            self.namespace,
+            f"{count} pods",
+            lambda pods: pods if len(pods) == count else None,
+            selector=f"{LABEL}={run}",
+        )
         return found
+
+    def wait_said(self, run: str, text: str, count: int) -> None:
+        """Wait until so many pods of a run have said this, with no command of ours."""
+        for pod in self.wait_pods(run, count):
+            name = pod["metadata"]["name"]
+            self.kube.wait_log(self.namespace, name, repr(text), lambda lines: any(text in line for line in lines))
+
+    def left(self, run: str = "", **more: str) -> list[str]:
+        """What of this run, or of any, is in the namespace."""
+        found = []
+        for kind, path in {**KINDS, **more}.items():
+            listed = self.kube.api.get(path.format(self.namespace), labelSelector=f"{LABEL}={run}" if run else LABEL)
+            found += [f"{kind} {item['metadata']['name']}" for item in listed["items"]]
+        return found
+
+    def wait_nothing_left(self, run: str = "", **more: str) -> None:
+        """Wait until nothing of this run, or of any, is in the namespace."""
+        for path in {**KINDS, **more}.values():
+            self.kube.wait_none(path.format(self.namespace), f"{LABEL}={run}" if run else LABEL)
+        assert self.left(run, **more) == []
+
+    def with_rights(self, name: str, rules: list[dict[str, Any]]) -> User:
+        """The same shell, as an account of the namespace that may do this much."""
+        return replace(self, kubeconfig=self.kube.account(self.namespace, name, rules))
+
+
+@contextmanager
+def shell(cli: Cli, kube: Any, namespace: str, image: str = IMAGE) -> Iterator[User]:
+    """A shell of the administrator's, in which nothing runs afterwards."""
+    with closing(User(cli, kube, namespace, kube.kubeconfig, image)) as user:
+        yield user
 
 
 @pytest.fixture
-def user(kube: Kube, kube_namespace: str, distlaunch: Cli) -> User:
+def user(kube: Kube, kube_namespace: str, distlaunch: Cli) -> Iterator[User]:
     """On a control plane without machines: pods wait."""
     distlaunch.write("x.py", "print(1)\n")
-    return User(distlaunch, kube, kube_namespace, kube.kubeconfig)
+    with shell(distlaunch, kube, kube_namespace) as found:
+        yield found
 
 
 @pytest.fixture
 def pods(request: pytest.FixtureRequest, distlaunch: Cli) -> Iterator[User]:
-    """On a cluster that runs pods: the one that `DISTLAUNCH_TEST_KUBECONFIG` names, or ours with two real machines."""
+    """On a cluster that runs pods: the one that `DISTLAUNCH_TEST_KUBECONFIG` names, or ours with three real machines."""
     try:
         cluster = kube_given.given()
     except NotAvailableError as error:
         pytest.skip(str(error))
     image = kube_given.image() if cluster else IMAGE
     kube = cluster or request.getfixturevalue("kube_nodes")
-    with kube.lend_namespace() as namespace:
-        yield User(distlaunch, kube, namespace, kube.kubeconfig, image)
+    with kube.lend_namespace() as namespace, shell(distlaunch, kube, namespace, image) as found:
+        yield found
 
 
 @pytest.fixture
@@ -104,6 +163,21 @@ def machines(pods: User) -> Kube:
 
 
 @pytest.fixture
-def kinds(kube_controllers: Kube, kube_controllers_namespace: str, distlaunch: Cli) -> User:
-    """On a cluster with two real machines and the controllers of JobSet, Kubeflow and Kueue."""
-    return User(distlaunch, kube_controllers, kube_controllers_namespace, kube_controllers.kubeconfig)
+def kinds(kube_controllers: Kube, kube_nodes_namespace: str, distlaunch: Cli) -> Iterator[User]:
+    """On a cluster with three real machines and the controllers of JobSet, Kubeflow and Kueue."""
+    with shell(distlaunch, kube_controllers, kube_nodes_namespace) as found:
+        yield found
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # so that who keeps reports has it, too
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Report:
+    """Beside a failure stands what the cluster knows of it."""
+    report = yield
+    values = [getattr(value, "user", value) for value in getattr(item, "funcargs", {}).values()]
+    users = [value for value in values if isinstance(value, User)]
+    if report.failed and call.when == "call" and users:
+        (user, *_) = users
+        report.sections.append((f"namespace {user.namespace}", user.kube.told(user.namespace)))
+        if isinstance(user.kube, Kube):
+            report.sections.append(("logs of the cluster", user.kube.last_words()))
+    return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ class Proxy(ThreadingHTTPServer):
         self._kubeconfig = kubeconfig
         self.cluster = _kube_api.connect(str(kubeconfig), "", "")
         self.requests: list[str] = []
+        self.sent: list[dict[str, Any]] = []
+        """The objects that were posted."""
+
         self.swallow: str = ""
         """The answer to the first request of this method and collection is not passed on."""
 
@@ -40,6 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
         path = self.path.partition("?")[0]
         self.server.requests.append(f"{self.command} {path}")
+        if self.command == "POST" and body:
+            self.server.sent.append(json.loads(body))
         configuration = self.server.cluster._configuration
         headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")}
         answer = self.server.cluster._pool.request(self.command, configuration.host + self.path, body=body, headers=headers)

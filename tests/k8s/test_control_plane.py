@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from tests.command import ROOT
 from tests.k8s.proxy import Proxy
-from tests.testbed import wait_until
+from tests.k8s.role import role_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,100 +24,120 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.k8s
 
 
-def role_rules() -> list[dict[str, Any]]:
-    """The Role as the documentation prints it."""
-    text = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
-    (block,) = [part for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: Role" in part]
-    rules: list[dict[str, Any]] = yaml.safe_load(block)["rules"]
-    return rules
+@pytest.fixture
+def proxy(user: User) -> Iterator[Proxy]:
+    server = Proxy(user.kubeconfig)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
-def test_what_is_printed_is_what_the_cluster_gets_and_one_delete_removes_all(user: User) -> None:
-    printed = list(yaml.safe_load_all(user("k8s", "--dry-run", "--nodes", "3", "x.py").stdout))
+def same(item: Any, run: str) -> Any:
+    """An object of this run as it would be in any other: the run's id becomes RUN, also in the agent's request."""
+    return yaml.safe_load(yaml.dump(item, width=10**9).replace(run, "RUN"))
+
+
+def test_what_is_printed_is_what_is_sent_and_what_the_cluster_has(user: User, proxy: Proxy) -> None:
+    (user.cli.folder / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
+    options = ("--nodes", "3", "--gpus-per-node", "2", "--env", "A=b", "--time", "1h", "x.py", "--lr", "1")
+    account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
+    printed = list(yaml.safe_load_all(user("k8s", "--dry-run", *options).stdout))
+    run = account.detached(*options)
+    user.wait_pods(run, 3)
+
+    sent = {(item["kind"], item["metadata"]["name"]): item for item in proxy.sent}
+    assert len(sent) == len(proxy.sent) == len(printed) == len(user.left()) - 3 >= 6
+    for item in printed:
+        before = item["metadata"]["labels"]["distlaunch/run"]
+        found = sent[item["kind"], item["metadata"]["name"].replace(before, run)]
+        found["metadata"].pop("ownerReferences", None)
+        if item["kind"] == "Job":
+            assert found["spec"].pop("suspend") is True, "until all that it needs is there"
+        assert same(found, run) == same(item, before)
+    job = user.kube.api.get(f"/apis/batch/v1/namespaces/{user.namespace}/jobs/{run}")["spec"]
+    assert (job["suspend"], job["completions"], job["backoffLimitPerIndex"]) == (False, 3, 3)
+
+
+def test_one_delete_removes_all_and_is_a_cancel(user: User) -> None:
     run = user.detached("--nodes", "3", "x.py")
-    wait_until("the pods", lambda: len(user.pods(run)) == 3)
-
+    user.wait_pods(run, 3)
     assert len(user.left()) == 3 + 2 + 1 + 1
-    name = re.compile(r"x-\d{8}-\d{6}-\w{4}")
-    job = user.kube.api.get(f"/apis/batch/v1/namespaces/{user.namespace}/jobs/{run}")
-    sent = next(item for item in printed if item["kind"] == "Job")
-    for key, value in sent["spec"].items():
-        if key not in ("template", "podFailurePolicy"):
-            assert job["spec"][key] == value
-    container = name.sub("RUN", yaml.dump(sent["spec"]["template"]["spec"]["containers"][0]["command"]))
-    assert container == name.sub("RUN", yaml.dump(job["spec"]["template"]["spec"]["containers"][0]["command"]))
-    assert job["spec"]["suspend"] is False
+
     user.kube.kubectl("delete", "job", run, "-n", user.namespace)
-    wait_until("nothing to be left", lambda: not user.left())
+
+    user.wait_nothing_left()
     assert user.state(run)["state"] == "cancelled"
     assert "was deleted" in user.state(run)["cause"]["message"]
 
 
-@pytest.mark.parametrize("kind", ["job", "pods"])
-def test_cancel_of_a_waiting_run_leaves_nothing(user: User, kind: str) -> None:
-    run = user.detached("--nodes", "2", "--kind", kind, "x.py")
-    wait_until("the pods", lambda: len(user.pods(run)) == 2)
+def test_cancel_of_a_waiting_run_leaves_nothing(user: User) -> None:
+    runs = [user.detached("--nodes", "2", "--kind", kind, "x.py") for kind in ("job", "pods")]
+    for run in runs:
+        user.wait_pods(run, 2)
 
-    cancelled = user("cancel", run)
-
-    assert cancelled.exit_code == 0, cancelled.stderr
-    assert user.state(run)["state"] == "cancelled"
-    wait_until("nothing to be left", lambda: not user.left())
+    for run in runs:
+        cancelled = user("cancel", run)
+        assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
+        assert user.state(run)["state"] == "cancelled"
+        user.wait_nothing_left(run)
+    user.wait_nothing_left()
 
 
 def test_ctrl_c_ends_a_waiting_run_and_says_why_it_waited(user: User) -> None:
-    follower = user.start("k8s", "--nodes", "2", "x.py")
-    lines: list[bytes] = []
-    assert follower.stderr is not None
-    for line in follower.stderr:
-        lines.append(line)
-        if b"no nodes available" in line:
-            follower.send_signal(signal.SIGINT)
-            break
+    follower = user.follow("--nodes", "2", "x.py")
+    follower.wait_err("no nodes available")
+    follower.process.send_signal(signal.SIGINT)
 
-    _, rest = follower.communicate(timeout=60)
+    done = follower.result()
 
-    assert follower.returncode == 130, rest
-    assert b"pending: 2 of 2 pods wait: no nodes available to schedule pods\n" in lines
-    wait_until("nothing to be left", lambda: not user.left())
+    assert done.exit_code == 130, done.stderr
+    assert "\npending: 2 of 2 pods wait: no nodes available to schedule pods\n" in done.stderr
+    assert "error[" not in done.stderr
+    assert user.state(follower.run)["state"] == "cancelled"
+    user.wait_nothing_left()
 
 
 def test_runs_of_others_are_listed_by_their_label(user: User) -> None:
     done = user("k8s", "--detach", "--name", "My Run_1", "--nodes", "2", "x.py")
     run = done.stdout.strip()
-    wait_until("the pods", lambda: len(user.pods(run)) == 2)
+    user.wait_pods(run, 2)
 
     listed = user("ls", "--on", "k8s", "--output", "json", env={"DISTLAUNCH_RUNS_DIR": "/nowhere"}).json["result"]["runs"]
 
     assert "name 'My Run_1' becomes 'my-run-1'" in done.stderr
     assert [(item["run"], item["state"], item["nodes"]) for item in listed] == [(run, "pending", "2")]
-    user.kube.kubectl("delete", "job", run, "-n", user.namespace)
 
 
 def test_a_quota_that_is_too_small_is_told_and_the_run_waits(user: User) -> None:
     user.kube.quota(user.namespace, pods="1")
-    run = user.detached("--nodes", "3", "x.py")
+    follower = user.follow("--nodes", "3", "x.py")
 
-    wait_until("the reason", lambda: "exceeded quota" in user.state(run)["detail"], limit_s=60)
+    follower.wait_err("exceeded quota")
 
-    assert user.state(run)["state"] == "pending"
-    assert user.state(run)["detail"].startswith("2 of 3 pods are not made yet")
-    user("cancel", run)
+    state = user.state(follower.run)
+    assert state["state"] == "pending"
+    assert state["detail"].startswith("2 of 3 pods are not made yet")
+    assert "exceeded quota" in state["detail"]
 
 
 def test_the_documented_role_is_enough(user: User) -> None:
-    account = replace(user, kubeconfig=user.kube.account(user.namespace, "documented", role_rules()))
+    """Where nothing runs; logs and signals are tested with pods that do."""
+    account = user.with_rights("documented", role_rules())
     run = account.detached("--nodes", "2", "--secret", "TOKEN", "x.py", env={"TOKEN": "s3cr3t"})
-    wait_until("the pods", lambda: len(user.pods(run)) == 2)
+    user.wait_pods(run, 2)
 
     secret = user.kube.api.get(f"/api/v1/namespaces/{user.namespace}/secrets/{run}")
     assert secret["data"] == {"TOKEN": "czNjcjN0"}
     assert secret["metadata"]["ownerReferences"][0]["kind"] == "Job"
-    assert "s3cr3t" not in "".join(path.read_text() for path in (account.cli.runs / run).rglob("*.json"))
+    kept = [path for path in (account.cli.runs / run).rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if b"s3cr3t" in path.read_bytes() or b"czNjcjN0" in path.read_bytes()]
     assert account.state(run)["state"] == "pending"
     assert "wait" in account.state(run)["detail"]
+    assert [item["run"] for item in account("ls", "--on", "k8s", "--output", "json").json["result"]["runs"]] == [run]
     assert account("cancel", "--force", run).exit_code == 0
-    wait_until("nothing to be left", lambda: not user.left())
+    user.wait_nothing_left()
 
 
 @pytest.mark.parametrize(
@@ -135,14 +156,12 @@ def test_a_missing_right_is_named_and_nothing_is_left(user: User, resource: str,
         kept = [item for item in rule["resources"] if item != resource]
         rules += [{**rule, "resources": kept}] if kept else []
         rules += [{**rule, "resources": [resource], "verbs": verbs}] if resource in rule["resources"] and verbs else []
-    account = replace(user, kubeconfig=user.kube.account(user.namespace, "lesser", rules))
-
-    done = account("k8s", "--detach", "x.py")
+    done = user.with_rights("lesser", rules)("k8s", "--detach", "x.py")
 
     assert done.exit_code == 3, done.stderr
     assert words in done.stderr
     assert "docs/kubernetes.md" in done.stderr
-    wait_until("nothing to be left", lambda: not user.left())
+    user.wait_nothing_left()
 
 
 @pytest.mark.parametrize(
@@ -176,7 +195,7 @@ def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(user: User, option
     assert words in done.stderr
     assert done.stderr.count("error[") == 1
     assert "Traceback" not in done.stderr
-    wait_until("nothing to be left", lambda: not user.left())
+    user.wait_nothing_left()
 
 
 PLUGINS = {
@@ -209,7 +228,7 @@ def test_a_login_plugin_is_run_and_one_that_fails_is_one_clear_error(user: User,
     assert words in done.stderr
     assert done.stderr.count("error[") == int(exit_code != 0)
     assert "ERROR:root" not in done.stderr
-    user.kube.kubectl("delete", "jobs", "--all", "-n", user.namespace)
+    assert [what.partition(" ")[0] for what in user.left()].count("jobs") == int(exit_code == 0)
 
 
 def test_without_a_kubeconfig_it_says_where_it_looked(user: User) -> None:
@@ -232,15 +251,6 @@ def test_the_api_server_is_asked_before_anything_is_made(user: User) -> None:
     assert user.left() == []
 
 
-@pytest.fixture
-def proxy(user: User) -> Iterator[Proxy]:
-    server = Proxy(user.kubeconfig)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.parametrize("lost", ["jobs", "configmaps", "services"])
 def test_an_answer_that_is_lost_makes_no_second_object(user: User, proxy: Proxy, lost: str) -> None:
     proxy.swallow = f"/{lost}"
@@ -249,9 +259,9 @@ def test_an_answer_that_is_lost_makes_no_second_object(user: User, proxy: Proxy,
     run = account.detached("--nodes", "2", "x.py")
 
     assert proxy.swallow == ""
-    wait_until("the pods", lambda: len(user.pods(run)) == 2)
-    assert len([item for item in user.left() if item.startswith("jobs")]) == 1
-    user("cancel", run)
+    user.wait_pods(run, 2)
+    counts = Counter(what.partition(" ")[0] for what in user.left())
+    assert counts == {"jobs": 1, "pods": 2, "services": 1, "configmaps": 2}
 
 
 def test_the_number_of_calls_does_not_depend_on_the_number_of_nodes(user: User, proxy: Proxy) -> None:
@@ -261,11 +271,10 @@ def test_the_number_of_calls_does_not_depend_on_the_number_of_nodes(user: User, 
         proxy.requests.clear()
         run = account.detached("--nodes", nodes, "x.py")
         calls.append([re.sub(r"x-[^/]*", "RUN", request) for request in proxy.requests])
-        wait_until("the pods", lambda run=run, nodes=nodes: len(user.pods(run)) == int(nodes))  # type: ignore[misc]
+        user.wait_pods(run, int(nodes))
         proxy.requests.clear()
         account.state(run)
         assert [request.partition("/namespaces/")[2] for request in proxy.requests] == [f"{user.namespace}/pods"]
-        user("cancel", run)
 
     assert calls[0] == calls[1]
     assert len(calls[0]) == 5

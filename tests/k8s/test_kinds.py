@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.k8s.test_pods import WAITS, stream
-from tests.testbed import wait_until
+from tests.k8s.conftest import MORE_KINDS
+from tests.k8s.scripts import FAILS, MEET, WAITS
+from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from tests.k8s.conftest import User
@@ -16,53 +17,68 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("kind", ["jobset", "trainjob", "pytorchjob", "pods"])
-def test_every_kind_gives_each_node_its_rank(kinds: User, kind: str) -> None:
-    done = kinds("k8s", "--kind", kind, "--nodes", "2", "--log-ranks", "all", "reduce.py")
+def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) -> None:
+    """All at once, one of them with torch."""
+    kinds.write("meet.py", MEET)
+    kinds.write("fails.py", FAILS)
+    two = ("--nodes", "2", "--log-ranks", "all")
+    fails = kinds.follow("--kind", "pytorchjob", *two, "--grace", "5s", "fails.py")
+    torch = kinds.follow("--kind", "pytorchjob", *two, "reduce.py")
+    meet = {kind: kinds.follow("--kind", kind, *two, "meet.py") for kind in ("jobset", "trainjob", "pytorchjob", "pods")}
 
-    assert done.exit_code == 0, done.stderr
-    assert sorted(line.partition(" on ")[0] for line in done.stdout.splitlines()) == ["[0:0] rank 0/2", "[1:1] rank 1/2"]
-    assert done.stdout.count("after 3") == 2
+    for kind, follower in meet.items():
+        done = follower.result()
+        assert done.exit_code == 0, f"{kind}: {done.stderr}"
+        assert sorted(line.partition(" on ")[0] for line in done.stdout.splitlines()) == [
+            "[0:0] rank 0/2: sum 3",
+            "[1:1] rank 1/2: sum 3",
+        ], kind
+    reduced = torch.result()
+    assert reduced.exit_code == 0, reduced.stderr
+    assert sorted(line.partition(" on ")[0] for line in reduced.stdout.splitlines()) == ["[0:0] rank 0/2", "[1:1] rank 1/2"]
+    assert reduced.stdout.count("after 3") == 2
+    failed = fails.result()
+    assert failed.exit_code == 1, failed.stderr
+    assert failed.stderr.count("the script failed: ValueError: only on one\n") == 1
+    assert "first failure: rank 1, " in failed.stderr
 
 
 def test_a_deleted_pod_of_a_jobset_starts_the_run_again_with_nobody_looking(kinds: User) -> None:
     kinds.write("waits.py", WAITS)
     run = kinds.detached("--kind", "jobset", "--nodes", "2", "waits.py")
-    wait_until("the workers", lambda: kinds("logs", run).stdout.count("ready") == 2, limit_s=120, every_s=0.5)
+    kinds.wait_said(run, "ready", 2)
+    assert kinds("logs", run).stdout.count("ready") == 2, "somebody has looked, and has gone"
 
     kinds.kube.delete_pod(kinds.namespace, kinds.pods(run)[0]["metadata"]["name"])
 
-    wait_until("its end", lambda: kinds.state(run)["exit_code"] is not None, limit_s=120, every_s=0.5)
-    assert kinds.state(run)["state"] == "success", stream(kinds, run).decode()
+    wait_for(
+        kinds.kube.api,
+        MORE_KINDS["jobsets"].format(kinds.namespace),
+        "the JobSet to be complete",
+        lambda found: "Completed" in {told["type"] for told in found[0].get("status", {}).get("conditions", ())},
+    )
+    state = kinds.state(run)
+    assert (state["state"], state["exit_code"]) == ("success", 0), state
     shown = kinds("logs", run).stdout
     assert shown.count("attempt 1 preempted") == 2
-    assert shown.count("saving with time left") in (1, 2)  # the deleted pod has taken its last words along
-    assert b'"event":"warning"' in stream(kinds, run) or shown.count("saving with time left") == 2
+    saved = shown.count("saving with time left")
+    lost = sum(b'"event":"warning"' in path.read_bytes() for path in (kinds.cli.runs / run).glob("nodes/*/stream"))
+    assert (saved, shown.count("saved")) in {(2, 2), (1, 1)}, "a deleted pod takes its last words along, unless somebody looks"
+    assert lost >= 2 - saved, "and then that is said"
 
 
-@pytest.mark.parametrize("kind", ["trainjob", "pytorchjob"])
-def test_cancel_leaves_nothing_of_any_kind(kinds: User, kind: str) -> None:
+def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     kinds.write("waits.py", WAITS)
-    run = kinds.detached("--kind", kind, "waits.py")
-    wait_until("the worker", lambda: "ready" in kinds("logs", run).stdout, limit_s=120, every_s=0.5)
+    runs = {kind: kinds.detached("--kind", kind, "waits.py") for kind in ("jobset", "trainjob", "pytorchjob")}
+    for run in runs.values():
+        kinds.wait_said(run, "ready", 1)
 
-    cancelled = kinds("cancel", run)
-
-    assert cancelled.exit_code == 0, cancelled.stderr
-    assert kinds.state(run)["state"] == "cancelled"
-    wait_until("nothing to be left", lambda: not kinds.left(), limit_s=60)
-
-
-def test_a_failure_of_a_pytorchjob_is_told_with_its_rank(kinds: User) -> None:
-    kinds.write(
-        "fail.py", "import os\nif os.environ['RANK'] == '1': raise ValueError('only on one')\nimport time; time.sleep(600)\n"
-    )
-
-    done = kinds("k8s", "--kind", "pytorchjob", "--nodes", "2", "--grace", "5s", "fail.py")
-
-    assert done.exit_code == 1
-    assert "ValueError: only on one" in done.stderr
-    assert "rank 1" in done.stderr
+    for kind, run in runs.items():
+        cancelled = kinds("cancel", run)
+        assert cancelled.exit_code == 0, f"{kind}: {cancelled.stderr}"
+        assert kinds.state(run)["state"] == "cancelled"
+        kinds.wait_nothing_left(run, **MORE_KINDS)
+    kinds.wait_nothing_left(**MORE_KINDS)
 
 
 def test_kueue_admits_a_run_and_one_that_waits_says_so(kinds: User) -> None:
@@ -78,17 +94,19 @@ def test_kueue_admits_a_run_and_one_that_waits_says_so(kinds: User) -> None:
         },
         {**kueue, "kind": "LocalQueue", "metadata": {"name": "team"}, "spec": {"clusterQueue": "ours"}},
     ]
-    for item in objects:
-        kinds.kube.kubectl("apply", "-n", kinds.namespace, "-f", "-", stdin=json.dumps(item))
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    kinds.kube.kubectl("apply", "-n", kinds.namespace, "-f", "-", stdin=text)
     kinds.write("waits.py", WAITS)
-    first = kinds.detached("--queue", "team", "--cpu", "700m", "waits.py")
-    wait_until("the worker", lambda: "ready" in kinds("logs", first).stdout, limit_s=120, every_s=0.5)
     kinds.write("hello.py", "print('hello')\n")
+    first = kinds.follow("--queue", "team", "--cpu", "700m", "waits.py")
+    first.until("ready")
 
-    second = kinds.detached("--queue", "team", "--cpu", "700m", "hello.py")
+    second = kinds.follow("--queue", "team", "--cpu", "700m", "hello.py")
 
-    wait_until("the reason", lambda: "it waits to be admitted" in kinds.state(second)["detail"], limit_s=30)
-    assert kinds("cancel", first).exit_code == 0
-    wait_until("its turn", lambda: kinds.state(second)["exit_code"] is not None, limit_s=120, every_s=0.5)
-    assert kinds.state(second)["state"] == "success"
-    assert kinds("logs", second).stdout == "[0:0] hello\n"
+    second.wait_err("it waits to be admitted")
+    assert not kinds.pods(second.run)
+    assert kinds("cancel", first.run).exit_code == 0
+    assert first.result().exit_code != 0
+    done = second.result()
+    assert (done.exit_code, done.stdout) == (0, "hello\n"), done.stderr
+    assert kinds.state(second.run)["state"] == "success"

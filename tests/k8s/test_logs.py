@@ -118,6 +118,20 @@ def test_the_next_pod_of_a_node_is_appended(tmp_path: Path) -> None:
     assert (tmp_path / "stream").read_bytes() == b"first\nsecond\n"
 
 
+def test_that_a_pod_was_replaced_before_its_log_was_read_is_told(tmp_path: Path) -> None:
+    kubelet: Any = FakeKubelet([(1.0, b"first")])
+    running = a_pod("u1", phase="Running")
+    running.status["containerStatuses"][0]["state"] = {"running": {}}
+    NodeLog(tmp_path, 0, kubelet).catch_up(running)
+    kubelet.lines = [(0.5, b"second")]
+    NodeLog(tmp_path, 0, kubelet).catch_up(a_pod("u2"))
+
+    first, told, second = (tmp_path / "stream").read_bytes().splitlines()
+    assert (first, second) == (b"first", b"second")
+    assert b'"event":"warning"' in told
+    assert b"was removed before it was read" in told
+
+
 def test_a_line_that_is_still_being_written_waits_for_its_end() -> None:
     position = Position()
 

@@ -69,16 +69,55 @@ def test_a_job_a_service_and_a_config_map(distlaunch: Cli) -> None:
 def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
     found = rendered(distlaunch, *EVERYTHING.split())
 
-    pod = one(found, "Job")["spec"]["template"]["spec"]
+    name = found[0]["metadata"]["labels"]["distlaunch/run"]
+    job = one(found, "Job")
+    pod = job["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "cpu": "32", "memory": "64Gi", "rdma/hca": "1"}
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
-    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32768Mi"}} in pod["volumes"]
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
+    }
+    assert container["imagePullPolicy"] == "IfNotPresent"
     assert {"name": "HF", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}} in container["env"]
+    volumes = {volume.pop("name"): volume for volume in pod["volumes"]}
+    mounted = {mount["mountPath"]: (volumes[mount["name"]], mount.get("readOnly", False)) for mount in container["volumeMounts"]}
+    assert mounted["/dev/shm"] == ({"emptyDir": {"medium": "Memory", "sizeLimit": "32768Mi"}}, False)
+    assert mounted["/data"] == ({"persistentVolumeClaim": {"claimName": "data"}}, True)
+    assert mounted["/scratch"] == ({"hostPath": {"path": "/scratch"}}, False)
+    assert mounted["/home"] == ({"nfs": {"server": "filer", "path": "/home"}}, False)
+    assert mounted["/tmp/x"] == ({"emptyDir": {"sizeLimit": "10Gi"}}, False)
     assert pod["terminationGracePeriodSeconds"] == 75
+    assert pod["activeDeadlineSeconds"] == 3600 + 60 + 60
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]) == (1000, 2000)
     assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["nodeSelector"] == {"gpu": "h100"}
+    assert pod["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "team", "operator": "Equal", "value": "ml"},
+    ]
+    assert (pod["priorityClassName"], pod["serviceAccountName"], pod["imagePullSecrets"]) == (
+        "high", "trainer", [{"name": "registry"}],
+    )  # fmt: skip
+    same, affinity = {"labelSelector": {"matchLabels": {"distlaunch/run": name}}}, pod["affinity"]
+    (machines,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [item["values"] for item in machines["matchFields"]] == [["gpu7"], ["gpu8.lab"]]
+    assert {item["operator"] for item in machines["matchFields"]} == {"NotIn"}
+    assert affinity["podAntiAffinity"] == {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{**same, "topologyKey": "kubernetes.io/hostname"}]
+    }
+    wish = {"weight": 100, "podAffinityTerm": {**same, "topologyKey": "topology.kubernetes.io/zone"}}
+    assert affinity["podAffinity"] == {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{**same, "topologyKey": "rack"}],
+        "preferredDuringSchedulingIgnoredDuringExecution": [wish],
+    }
     assert spec_of(found)["workers"] == 8
-    assert all(item["metadata"]["namespace"] == "team" for item in found)
+    for item in found:
+        assert item["metadata"]["namespace"] == "team"
+        assert item["metadata"]["labels"]["team"] == "ml"
+        assert item["metadata"]["annotations"] == {"example.com/why": "because"}
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "trainjob", "pytorchjob", "pods"])

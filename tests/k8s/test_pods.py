@@ -1,49 +1,35 @@
-"""`distlaunch k8s` with real pods: two machines with kubelet and containerd."""
+"""`distlaunch k8s` with real pods: machines with kubelet and containerd."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed import Kube, wait_until
+from tests.command import Cli
+from tests.k8s.conftest import shell
+from tests.k8s.following import Follower
+from tests.k8s.role import role_rules
+from tests.k8s.scripts import EATS, FAILS, MEET, TICKS, WAITS
+from tests.testbed import Kube, kube_given, kube_programs
+from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.k8s.conftest import User
+    from tests.testbed.kube_node import KubeNode
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
-
-WAITS = """
-import os, signal, sys, time
-def save(*_):
-    if not os.path.exists(os.environ["DISTLAUNCH_DEADLINE_FILE"]):
-        sys.exit(143)
-    left = float(open(os.environ["DISTLAUNCH_DEADLINE_FILE"]).read()) - time.time()
-    print("saving with", "time" if left > 5 else "no time", "left", flush=True)
-    time.sleep(0.5)
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-signal.signal(signal.SIGUSR1, lambda *_: print("usr1", flush=True))
-attempt = os.environ.get("DISTLAUNCH_ATTEMPT")
-if attempt:
-    print("attempt", attempt, os.environ["DISTLAUNCH_ATTEMPT_REASON"], flush=True)
-    sys.exit(0)
-print("ready", flush=True)
-while True:
-    time.sleep(0.2)
-"""
-
-TICKS = """
-import sys, time
-for number in range(int(sys.argv[1])):
-    print("tick", number, flush=True)
-    time.sleep(0.01)
-"""
-
 
 APART = """
 kind: Job
@@ -60,39 +46,80 @@ spec:
 """
 """On two machines where there are two."""
 
-
-def stream(user: User, run: str, node: int = 0) -> bytes:
-    """What is kept of a node's stream."""
-    path = user.cli.runs / run / "nodes" / str(node) / "stream"
-    return path.read_bytes() if path.exists() else b""
-
-
-def wait_ready(user: User, run: str, nodes: int) -> None:
-    """Until all workers of WAITS run, as a detached run's logs tell."""
-    wait_until(f"{run} to run", lambda: user("logs", run).stdout.count("ready") == nodes, limit_s=120, every_s=0.5)
-
-
-def the_run(user: User) -> str:
-    """The only run's id, once it was submitted."""
-    (path,) = wait_until("the run", lambda: list(user.cli.runs.glob("*/run.json")), limit_s=60)
-    return path.parent.name
+ELASTIC = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print("size", dist.get_world_size(), flush=True)
+while True:
+    again = torch.tensor(int(os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"))
+    dist.all_reduce(again)
+    if again and dist.get_world_size() == 2:
+        break
+    time.sleep(0.1)
+"""
+"""Ends once it is complete again."""
 
 
-def test_reduce_gives_36_on_four_pods_with_two_workers_each(pods: User) -> None:
+def may_make_accounts(user: User) -> bool:
+    """Whether this user of the cluster may give rights to others."""
+    return isinstance(user.kube, Kube)
+
+
+def name_of(user: User, run: str, node: int) -> str:
+    """A node's only pod."""
+    (found,) = [pod for pod in user.pods(run) if index_of(pod) == node]
+    return str(found["metadata"]["name"])
+
+
+def index_of(pod: dict[str, Any]) -> int:
+    """Which node a pod is."""
+    return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """A run on two machines, of which one was cut off and removed; Kubernetes takes a minute to believe it, and tests go on."""
+
+    user: User
+    run: Follower
+    node: KubeNode
+
+
+@pytest.fixture(scope="module")
+def cut_off(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CutOff]:
+    """The machine of node 1 is cut off; afterwards it is as before."""
+    if kube_given.named():
+        pytest.skip("what happens to machines and control planes is tested on the testbed's own only")
+    kube_nodes: Kube = request.getfixturevalue("kube_nodes")
+    cli = Cli(tmp_path_factory.mktemp("cut-off"))
+    with kube_nodes.lend_namespace() as namespace, shell(cli, kube_nodes, namespace) as user:
+        user.write("waits.py", WAITS)
+        user.write("apart.yaml", APART)
+        run = user.follow("--nodes", "2", "--patch", "apart.yaml", "--grace", "5s", "--log-ranks", "all", "waits.py")
+        run.until("ready", count=2)
+        places = {index_of(pod): pod["spec"]["nodeName"] for pod in user.pods(run.run)}
+        assert places[0] != places[1]
+        node = next(node for node in kube_nodes.nodes if node.name == places[1])
+        node.host.cut_off()
+        try:
+            kube_nodes.api.delete(f"/api/v1/nodes/{node.name}")
+            yield CutOff(user, run, node)
+        finally:
+            node.host.reconnect()
+            node.stop_kubelet()
+            node.start_kubelet()
+            node.wait_ready()
+            node.gpus(kube_nodes.options.gpus_per_host)
+
+
+def test_a_machine_is_cut_off_while_other_runs_go_on(cut_off: CutOff) -> None:
+    """Of three; how that run goes on is looked at by the last test here, as it takes a minute."""
+    assert cut_off.run.process.poll() is None
+    assert sorted(cut_off.run.stdout.splitlines()) == ["[0:0] ready", "[1:1] ready"]
+
+
+def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None:
     ours = isinstance(pods.kube, Kube)
-    gpus = ("--gpus-per-node", "4") if ours else ()
-    done = pods("k8s", "--nodes", "4", "--nproc-per-node", "2", *gpus, "--log-ranks", "all", "reduce.py")
-
-    assert done.exit_code == 0, done.stderr
-    found = re.findall(r"\[(\d):(\d)\] rank (\d)/8 on \S+-(\d): before (\d), after 36", done.stdout)
-    assert sorted(found) == [(str(r // 2), str(r), str(r), str(r // 2), str(r + 1)) for r in range(8)]
-    (run,) = [path.parent.name for path in pods.cli.runs.glob("*/run.json")]
-    assert {node["host"] for node in pods.state(run)["nodes"]} == {"n1", "n2"} or not ours
-    cancelled = pods("cancel", run)
-    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: success\n")
-
-
-def test_two_runs_at_once_and_files_of_5_mb_that_we_ship(pods: User) -> None:
     pods.write("data/words.txt", "from the launcher's machine")
     (pods.cli.folder / "data/noise.bin").write_bytes(os.urandom(5_000_000))
     pods.write("mine/__init__.py", "WORD = 'imported'\n")
@@ -101,192 +128,215 @@ def test_two_runs_at_once_and_files_of_5_mb_that_we_ship(pods: User) -> None:
         "import os, sys, mine\nprint(mine.WORD, open('data/words.txt').read(), os.path.getsize('data/noise.bin'), sys.argv[1:],"
         " os.environ['TOKEN'], os.environ['V'])\n",
     )
-    other = pods.start("k8s", "--nodes", "2", "train.py", "--epochs", "3")
+    gpus = ("--gpus-per-node", "4") if ours else ()
+    reduce = pods.follow("--nodes", "4", "--nproc-per-node", "2", *gpus, "--log-ranks", "all", "reduce.py")
+    train = pods.follow("--nodes", "2", "train.py", "--epochs", "3")
     args = ["a b", "'\"$HOME`x`\\", "line\nbreak", "ü", "--"]
     secret: dict[str, str | None] = {"TOKEN": 's3cr3t, "quoted"'}
-    done = pods("k8s", "--secret", "TOKEN", "--env", "V=a,b 'c' $D", "uses.py", *args, env=secret)
+    uses = pods("k8s", "--secret", "TOKEN", "--env", "V=a,b 'c' $D", "uses.py", *args, env=secret)
 
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout == f"imported from the launcher's machine 5000000 {args!r} s3cr3t, \"quoted\" a,b 'c' $D\n"
-    stdout, stderr = other.communicate(timeout=150)
-    assert other.returncode == 0, stderr
-    accuracy = re.search(rb"test accuracy ([\d.]+)%", stdout)
+    assert uses.exit_code == 0, uses.stderr
+    assert uses.stdout == f"imported from the launcher's machine 5000000 {args!r} s3cr3t, \"quoted\" a,b 'c' $D\n"
+    reduced = reduce.result()
+    assert reduced.exit_code == 0, reduced.stderr
+    found = re.findall(r"\[(\d):(\d)\] rank (\d)/8 on \S+-(\d): before (\d), after 36", reduced.stdout)
+    assert sorted(found) == [(str(r // 2), str(r), str(r), str(r // 2), str(r + 1)) for r in range(8)]
+    assert len({node["host"] for node in pods.state(reduce.run)["nodes"]}) == 2 or not ours, "where there are 8 GPUs each"
+    trained = train.result()
+    assert trained.exit_code == 0, trained.stderr
+    accuracy = re.search(r"test accuracy ([\d.]+)%", trained.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 80
+    cancelled = pods("cancel", reduce.run)
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{reduce.run}: success\n")
 
 
 def test_a_deleted_pod_starts_the_run_again_and_workers_have_their_grace_time(pods: User) -> None:
+    """By somebody who has the rights in the documentation and no others: logs, events and signals need them, too."""
     pods.write("waits.py", WAITS)
-    follower = pods.start("k8s", "--nodes", "2", "--log-ranks", "all", "waits.py")
-    run = the_run(pods)
-    wait_until("the workers", lambda: b"ready" in stream(pods, run, 0) and b"ready" in stream(pods, run, 1), limit_s=90)
+    lesser = pods.with_rights("documented", role_rules()) if may_make_accounts(pods) else pods
+    run = lesser.follow("--nodes", "2", "--log-ranks", "all", "waits.py")
+    run.until("ready", count=2)
 
-    follower.send_signal(signal.SIGUSR1)
-    wait_until("the signal", lambda: b"usr1" in stream(pods, run, 0) and b"usr1" in stream(pods, run, 1), limit_s=60)
-    pods.kube.evict(pods.namespace, pods.pods(run)[1]["metadata"]["name"])
+    run.process.send_signal(signal.SIGUSR1)
+    run.until("usr1", count=2)
+    pods.kube.evict(pods.namespace, name_of(pods, run.run, 1))
 
-    stdout, stderr = follower.communicate(timeout=150)
-    assert follower.returncode == 0, stderr
-    lines = stdout.decode().splitlines()
+    done = run.result()
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    words = ("ready", "usr1", "saving with time left", "saved", "attempt 1 preempted")
     for node in "01":
-        assert [line for line in lines if line.startswith(f"[{node}:")] == [
-            f"[{node}:{node}] {text}" for text in ("ready", "usr1", "saving with time left", "attempt 1 preempted")
-        ]
-    assert b"attempt 1" in stderr
-    assert pods.state(run)["state"] == "success"
+        assert [line for line in lines if line.startswith(f"[{node}:")] == [f"[{node}:{node}] {text}" for text in words]
+    assert "attempt 1" in done.stderr
+    assert lesser.state(run.run)["state"] == "success"
 
 
-def test_a_failure_is_told_once_and_all_pods_end(pods: User) -> None:
-    pods.write(
-        "fail.py",
-        "import torch.distributed as dist, time\ndist.init_process_group('gloo')\n"
-        "if dist.get_rank() == 1: raise ValueError('only on one')\ntime.sleep(600)\n",
+def test_how_a_run_failed_is_told_once_and_nothing_goes_on(pods: User) -> None:
+    """A rank that fails, one that is killed for want of memory, and an image that does not exist."""
+    pods.write("fails.py", FAILS)
+    pods.write("eats.py", EATS)
+    fails = pods.follow("--nodes", "2", "--grace", "5s", "fails.py")
+    eats = pods.follow("--memory", "200Mi", "--shm", "10Mi", "eats.py")
+    absent = pods.follow("--image", "distlaunch.test/none:1", "--start-timeout", "5s", "eats.py")
+
+    failed, eaten, missed = fails.result(), eats.result(), absent.result()
+
+    assert (failed.exit_code, eaten.exit_code, missed.exit_code) == (1, 1, 1), f"{fails}{eats}{absent}"
+    assert failed.stderr.count("the script failed: ValueError: only on one\n") == 1
+    assert failed.stderr.count("ValueError: only on one") == 2, "and below its traceback"
+    assert "first failure: rank 1, " in failed.stderr
+    cause = pods.state(eats.run)["cause"]
+    assert cause["class"] == "out_of_memory", cause
+    assert "out of memory" in eaten.stderr
+    assert "pending: 1 of 1 pods wait: " in missed.stderr
+    assert "ImagePull" in missed.stderr.rpartition("a node failed")[2]
+    assert "distlaunch.test/none:1" in missed.stderr
+    pods.kube.wait_pods(
+        pods.namespace, "all pods to end", lambda found: all(pod["status"]["phase"] in ("Failed", "Succeeded") for pod in found)
     )
-    done = pods("k8s", "--nodes", "2", "fail.py")
-
-    assert done.exit_code == 1
-    assert "rank 1" in done.stderr
-    assert done.stderr.count("ValueError: only on one") <= 2
-    wait_until("the pods' end", lambda: all(p["status"]["phase"] != "Running" for p in pods.pods(the_run(pods))), limit_s=60)
-
-
-def test_out_of_memory_is_told_from_the_container(pods: User) -> None:
-    pods.write("eats.py", "import os, signal\nblocks = []\nwhile True: blocks.append(bytearray(50_000_000))\n")
-
-    done = pods("k8s", "--memory", "700Mi", "--shm", "10Mi", "eats.py")
-
-    assert done.exit_code == 1, done.stderr
-    assert "out of memory" in done.stderr
-
-
-def test_an_image_that_does_not_exist_is_told_and_the_run_is_ended(pods: User) -> None:
-    pods.write("x.py", "print(1)\n")
-
-    done = pods("k8s", "--image", "distlaunch.test/none:1", "--start-timeout", "5s", "x.py")
-
-    assert done.exit_code == 1, done.stderr
-    assert "pending: 1 of 1 pods wait: " in done.stderr
-    assert "ImagePull" in done.stderr.rpartition("a node failed")[2]
-    assert "distlaunch.test/none:1" in done.stderr
-    wait_until("nothing to be left", lambda: not pods.left(), limit_s=60)
+    pods.wait_nothing_left(absent.run)
 
 
 def test_a_detached_run_is_seen_and_cancelled_from_another_shell(pods: User) -> None:
     pods.write("waits.py", WAITS)
     run = pods.detached("--nodes", "2", "waits.py")
-    wait_ready(pods, run, 2)
+    pods.wait_said(run, "ready", 2)
 
     assert pods.state(run)["state"] == "running"
     cancelled = pods("cancel", run)
 
     assert cancelled.exit_code == 0, cancelled.stderr
     assert pods.state(run)["state"] == "cancelled"
-    assert pods("logs", run).stdout.count("saving with time left") == 2
-    wait_until("nothing to be left", lambda: not pods.left(), limit_s=60)
+    shown = pods("logs", run).stdout
+    assert [shown.count(text) for text in ("ready\n", "saving with time left\n", "saved\n")] == [2, 2, 2]
+    pods.wait_nothing_left()
 
 
 def test_the_api_server_goes_while_the_run_is_followed_and_no_line_is_lost(pods: User, machines: Kube) -> None:
     pods.write("ticks.py", TICKS)
-    follower = pods.start("k8s", "ticks.py", "1500")
-    run = the_run(pods)
-    wait_until("some lines", lambda: b"tick 100" in stream(pods, run), limit_s=90)
+    run = pods.follow("ticks.py")
+    run.until("tick 100")
 
     machines.restart_api()
 
-    stdout, stderr = follower.communicate(timeout=150)
-    assert follower.returncode == 0, stderr
-    assert stdout.decode().splitlines() == [f"tick {number}" for number in range(1500)]
+    known = run.stdout.count("tick")
+    run.until("tick", count=known + 100)
+    run.process.send_signal(signal.SIGUSR1)
+    done = run.result()
+    assert done.exit_code == 0, done.stderr
+    *ticks, last = done.stdout.splitlines()
+    assert ticks == [f"tick {number}" for number in range(len(ticks))]
+    assert last == f"{len(ticks)} ticks"
 
 
-def test_what_is_printed_runs_by_itself_when_it_is_applied_by_hand(pods: User) -> None:
-    script = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint('hello', dist.get_world_size())\n"
-    pods.write("hello.py", script)
-    text = pods("k8s", "--dry-run", "--nodes", "2", "hello.py").stdout
+def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, tmp_path: Path) -> None:
+    """By kubectl alone, far from the working folder, and with the secret that its first lines ask for."""
+    pods.write("meet.py", MEET + 'print("the secret:", os.environ["TOKEN"], flush=True)\n')
+    folder = tmp_path / "moved away"
+    options = ("--nodes", "2", "--secret", "TOKEN", "meet.py")
+    done = pods("k8s", "--dry-run", "--render-to", str(tmp_path / "rendered"), *options, env={"TOKEN": "s3cr3t"})
+    assert done.exit_code == 0, done.stderr
+    shutil.move(tmp_path / "rendered", folder)
+    shutil.rmtree(pods.cli.runs, ignore_errors=True)
+    text = (folder / "run.yaml").read_text()
+    (name,) = re.findall(r"^# Run (\S+): kubectl apply -f FILE$", text, re.MULTILINE)
+    (secret,) = re.findall(r"(kubectl create secret .*)$", text, re.MULTILINE)
 
-    pods.kube.kubectl("apply", "-n", pods.namespace, "-f", "-", stdin=text)
+    by_hand = kube_programs.find(kube_programs.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
+    env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
+    env["HOME"] = str(tmp_path)
+    for line in (secret, "kubectl apply -f run.yaml"):
+        shell = ["sh", "-c", f"{line} --namespace={pods.namespace}"]
+        made = subprocess.run(shell, cwd=folder, env=env, timeout=120, check=False, capture_output=True)
+        assert made.returncode == 0, made.stderr
 
-    name = re.search(r"^# Run (\S+):", text, re.MULTILINE)
-    assert name is not None
-    phases = {"Succeeded"}
-    run = name[1]
-    wait_until("the pods to succeed", lambda: {pod["status"]["phase"] for pod in pods.pods(run)} == phases, limit_s=90)
-    logs = [pods.kube.log(pods.namespace, pod["metadata"]["name"]) for pod in pods.pods(run)]
-    assert [log.count(" hello 2\n") for log in logs] == [1, 1]
+    jobs = f"/apis/batch/v1/namespaces/{pods.namespace}/jobs"
+
+    def ended(found: list[dict[str, Any]]) -> set[str]:
+        kinds = {told["type"] for told in found[0].get("status", {}).get("conditions", ()) if told["status"] == "True"}
+        assert "Failed" not in kinds, pods.kube.told(pods.namespace)
+        return kinds & {"Complete"}
+
+    wait_for(pods.kube.api, jobs, "the Job to be complete", ended, fieldSelector=f"metadata.name={name}")
+    logs = [pods.kube.log(pods.namespace, pod["metadata"]["name"]) for pod in sorted(pods.pods(name), key=index_of)]
+    for rank, log in enumerate(logs):
+        assert re.search(rf"rank {rank}/2: sum 3 on {name}-{rank}$", log, re.MULTILINE), log
+        assert re.search(r"the secret: s3cr3t$", log, re.MULTILINE), log
 
 
 def test_on_the_machines_own_network_two_runs_choose_free_ports(pods: User) -> None:
-    other = pods.start("k8s", "--host-network", "--nodes", "2", "--log-ranks", "all", "reduce.py")
-    done = pods("k8s", "--host-network", "--nodes", "2", "--log-ranks", "all", "reduce.py")
+    pods.write("meet.py", MEET)
+    gloo = pods.follow("--host-network", "--nodes", "2", "--log-ranks", "all", "reduce.py")
+    plain = pods.follow("--host-network", "--nodes", "2", "--log-ranks", "all", "meet.py")
 
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.count("after 3") == 2
-    stdout, stderr = other.communicate(timeout=120)
-    assert other.returncode == 0, stderr
-    assert stdout.count(b"after 3") == 2
+    met, reduced = plain.result(), gloo.result()
+
+    assert (met.exit_code, reduced.exit_code) == (0, 0), met.stderr + reduced.stderr
+    assert reduced.stdout.count("after 3") == 2
+    assert met.stdout.count("sum 3") == 2
+    ours = isinstance(pods.kube, Kube)
+    assert not ours or {line.rpartition(" on ")[2] for line in met.stdout.splitlines()} <= {
+        node.name for node in pods.kube.nodes
+    }, "not in pods' networks"
 
 
-def test_a_run_starts_again_without_a_machine_that_is_cut_off_and_removed(pods: User, machines: Kube) -> None:
-    pods.write("waits.py", WAITS)
-    pods.write("apart.yaml", APART)
-    follower = pods.start("k8s", "--nodes", "2", "--patch", "apart.yaml", "--grace", "5s", "--log-ranks", "all", "waits.py")
-    run = the_run(pods)
-    wait_until("the workers", lambda: b"ready" in stream(pods, run, 0) and b"ready" in stream(pods, run, 1), limit_s=90)
-    lost = next(pod for pod in pods.pods(run) if pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "1")
-    node = next(node for node in machines.nodes if node.name == lost["spec"]["nodeName"])
-    node.host.cut_off()
-    try:
-        machines.api.delete(f"/api/v1/nodes/{node.name}")
-        stdout, stderr = follower.communicate(timeout=240)
-    finally:
-        node.host.reconnect()
-        node.stop_kubelet()
-        node.start_kubelet()
-        node.wait_ready()
-        node.gpus(machines.options.gpus_per_host)
-
-    assert follower.returncode == 0, stderr
-    assert sorted(stdout.decode().splitlines()) == [f"[{n}:{n}] {text}" for n in "01" for text in ("attempt 1 node", "ready")]
-    assert b"ending, to be started again: node 1 was not heard of" in stderr
-    assert b"attempt 1" in stderr
+@contextmanager
+def no_room(user: User) -> Iterator[None]:
+    """No new pod finds a machine, where the machines are ours."""
+    with ExitStack() as stack:
+        for node in user.kube.nodes if isinstance(user.kube, Kube) else ():
+            if not node.status():
+                continue  # removed
+            node.cordon()
+            stack.callback(node.cordon, on=False)
+        yield
 
 
 def test_an_elastic_run_goes_on_without_a_pod_that_is_evicted_and_takes_it_back(pods: User) -> None:
-    pods.write(
-        "elastic.py",
-        "import os, time, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "print('size', dist.get_world_size(), flush=True)\n"
-        "while True:\n"
-        "    again = torch.tensor(int(os.environ['TORCHELASTIC_RESTART_COUNT'] != '0'))\n"
-        "    dist.all_reduce(again)\n"
-        "    if again and dist.get_world_size() == 2: break\n"
-        "    time.sleep(0.1)\n",
-    )
-    follower = pods.start("k8s", "--nodes", "1:2", "--max-restarts", "5", "--log-ranks", "all", "elastic.py")
-    run = the_run(pods)
-    wait_until("both", lambda: all(b"size 2" in stream(pods, run, node) for node in (0, 1)), limit_s=120)
+    pods.write("elastic.py", ELASTIC)
+    run = pods.follow("--nodes", "1:2", "--max-restarts", "5", "--log-ranks", "all", "elastic.py")
+    run.until("size 2", count=2)
+    before = {index_of(pod): pod["metadata"]["uid"] for pod in pods.pods(run.run)}
 
-    pods.kube.evict(pods.namespace, pods.pods(run)[1]["metadata"]["name"])
+    with no_room(pods):
+        pods.kube.evict(pods.namespace, name_of(pods, run.run, 1))
+        if isinstance(pods.kube, Kube):  # elsewhere the other may come back before the rest have met
+            run.until("size 1")
 
-    stdout, stderr = follower.communicate(timeout=170)
-    assert follower.returncode == 0, stderr
-    assert stdout.count(b"size 1") <= 1, "none where the other comes back before the rest have met"
-    assert stdout.rstrip().endswith(b"size 2")
-    assert b"attempt 1" in stderr
+    done = run.result()
+    assert done.exit_code == 0, done.stderr
+    sizes = [line.partition("] ")[2] for line in done.stdout.splitlines()]
+    assert [size for size in sizes if size != "size 1"] == ["size 2"] * 4
+    assert sizes.count("size 1") == 1 or not isinstance(pods.kube, Kube)
+    assert "attempt 1" in done.stderr
+    after = {index_of(pod): pod["metadata"]["uid"] for pod in pods.pods(run.run)}
+    assert after[0] == before[0], "its pod has gone on"
+    assert after.get(1) != before[1]
 
 
 def test_cancel_while_an_image_is_pulled_leaves_nothing(pods: User, machines: Kube) -> None:
-    connected = pods.cli.folder / "connected"
-    waits = "import socket, sys\nserver = socket.create_server(('', 5000))\nheld = [server.accept()]\nopen(sys.argv[1], 'w')\n"
+    waits = "import socket\nserver = socket.create_server(('', 5000))\nheld = [server.accept()]\nprint('asked', flush=True)\n"
     waits += "while True: held.append(server.accept())\n"
-    silent = machines.controller.daemon((sys.executable, "-c", waits, str(connected)), pods.cli.folder / "silent.log")
+    pipe = subprocess.PIPE
+    silent = Follower(machines.controller.popen((sys.executable, "-c", waits), stdout=pipe, stderr=pipe))
     pods.write("x.py", "print(1)\n")
     run = pods.detached("--image", f"{machines.controller.address}:5000/slow:1", "x.py")
-    wait_until("the pull", connected.exists, limit_s=60)
+    silent.until("asked")
 
     cancelled = pods("cancel", run)
 
     assert cancelled.exit_code == 0, cancelled.stderr
     assert pods.state(run)["state"] == "cancelled"
-    wait_until("nothing to be left", lambda: not pods.left(), limit_s=90)
-    silent.kill()
+    pods.wait_nothing_left()
+    silent.close()
+
+
+def test_a_run_starts_again_without_a_machine_that_is_cut_off_and_removed(cut_off: CutOff) -> None:
+    done = cut_off.run.result()
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{n}:{n}] {text}" for n in "01" for text in ("attempt 1 node", "ready")]
+    assert "ending, to be started again: node 1 was not heard of" in done.stderr
+    assert "attempt 1" in done.stderr
+    assert cut_off.node.name not in {pod["spec"]["nodeName"] for pod in cut_off.user.pods(cut_off.run.run)}

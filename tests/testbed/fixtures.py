@@ -11,7 +11,6 @@ import pytest
 from tests.testbed import kube_given, kube_programs
 from tests.testbed.errors import NotAvailableError
 from tests.testbed.kube_conf import KubeOptions
-from tests.testbed.kube_controllers import KINDS
 from tests.testbed.slurm_conf import SlurmOptions
 from tests.testbed.testbed import Testbed
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from tests.testbed.ssh import SshHosts
 
 HOSTS = 4
+LOST_AFTER_S = 10
 
 
 @contextmanager
@@ -75,8 +75,8 @@ def kube_namespace(kube: Kube) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kube_nodes() -> Iterator[Kube]:
-    """A Kubernetes with two real nodes of 8 fake GPUs each. Leave no pods, and the nodes Ready."""
-    with make(2, kubernetes=KubeOptions(gpus_per_host=8)) as testbed:
+    """A Kubernetes with three real nodes of 8 fake GPUs each, which are soon lost. Leave no pods, and the nodes Ready."""
+    with make(3, kubernetes=KubeOptions(gpus_per_host=8, lost_after_s=LOST_AFTER_S)) as testbed:
         yield testbed.kube
 
 
@@ -88,24 +88,13 @@ def kube_nodes_namespace(kube_nodes: Kube) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kube_controllers() -> Iterator[Kube]:
-    """A Kubernetes with two real nodes that also knows JobSets, TrainJobs, PyTorchJobs and Kueue's queues."""
-    with make(2, kubernetes=KubeOptions(gpus_per_host=8, controllers=tuple(KINDS))) as testbed:
-        yield testbed.kube
-
-
-@pytest.fixture
-def kube_controllers_namespace(kube_controllers: Kube) -> Iterator[str]:
-    """A namespace of `kube_controllers` for one test."""
-    with kube_controllers.lend_namespace() as name:
-        yield name
-
-
-@pytest.fixture(scope="session")
-def kube_thousand() -> Iterator[Kube]:
-    """A Kubernetes control plane with 1,000 simulated nodes, on which pods seem to run until they are deleted."""
-    with make(1, kubernetes=KubeOptions(nodes=False, simulated_nodes=1000, lost_after_s=600)) as testbed:
-        yield testbed.kube
+def kube_controllers(kube_nodes: Kube) -> Kube:
+    """`kube_nodes` once it also knows JobSets, TrainJobs, PyTorchJobs and Kueue's queues."""
+    try:
+        kube_nodes.add_controllers()
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    return kube_nodes
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's, whose limit a build would exceed

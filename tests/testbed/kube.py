@@ -24,6 +24,7 @@ from tests.testbed import (
 from tests.testbed.errors import TestbedError
 from tests.testbed.kube_api import KubeApi
 from tests.testbed.kube_conf import KubeFiles, KubeOptions
+from tests.testbed.kube_controllers import KINDS
 from tests.testbed.kube_node import KubeNode
 from tests.testbed.kube_objects import AdminObjects
 from tests.testbed.kube_programs import COREDNS, ETCD, KUBERNETES, KWOK
@@ -31,7 +32,7 @@ from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.testbed.hosts import Host
     from tests.testbed.registry import Record
@@ -55,6 +56,7 @@ class Kube(AdminObjects):
     nodes: tuple[KubeNode, ...] = ()
     """Its real nodes."""
 
+    _controllers: list[str] = field(default_factory=list, repr=False)
     _daemons: dict[str, subprocess.Popen[Any]] = field(default_factory=dict, repr=False)
     _tokens: dict[str, str] = field(default_factory=dict, repr=False)
     _api: KubeApi | None = field(default=None, repr=False)
@@ -91,10 +93,9 @@ class Kube(AdminObjects):
                 kube_node.join_networks(self.controller, self.nodes)
                 list(pool.map(KubeNode.start, self.nodes))
         if self.options.simulated_nodes:
-            self._start("kwok", KWOK, kube_simulated.kwok(self.options, self.files))
-            kube_simulated.add(self.connect, range(self.options.simulated_nodes), tainted=bool(self.nodes))
+            self._simulate(self.options.simulated_nodes)
         if self.options.controllers:
-            kube_controllers.install(self, self.options.controllers)
+            self.add_controllers(*self.options.controllers)
 
     @property
     def kubeconfig(self) -> Path:
@@ -123,6 +124,31 @@ class Kube(AdminObjects):
         """Run kubectl on the machine itself, as the administrator or with another kubeconfig."""
         argv = (kube_programs.find(KUBERNETES, "kubectl"), f"--kubeconfig={kubeconfig or self.kubeconfig}", *args)
         return processes.run(argv, timeout_s=timeout_s, stdin=stdin, check=check)
+
+    # What is added later
+
+    def add_controllers(self, *names: str) -> None:
+        """Install controllers of other kinds of jobs (without names: all) and those that they need, unless they run already."""
+        wanted = [name for name in kube_controllers.wanted(names or tuple(KINDS)) if name not in self._controllers]
+        kube_programs.require(*(KINDS[name].build for name in wanted))
+        kube_controllers.install(self, wanted)
+        self._controllers += wanted
+
+    @contextlib.contextmanager
+    def simulated(self, count: int) -> Iterator[None]:
+        """So many simulated nodes within the context, tainted `simulated:NoSchedule` beside real ones. Leave no pods on them."""
+        kube_programs.require(KWOK)
+        self._simulate(count)
+        try:
+            yield
+        finally:
+            self.api.delete(f"/api/v1/nodes?labelSelector={kube_simulated.LABEL}")
+            self._stop("kwok", signal.SIGTERM)
+
+    def _simulate(self, count: int) -> None:
+        """Add simulated nodes, and start what plays them."""
+        self._start("kwok", KWOK, kube_simulated.kwok(self.options, self.files))
+        kube_simulated.add(self.connect, range(count), tainted=bool(self.nodes))
 
     # The control plane
 
@@ -166,6 +192,10 @@ class Kube(AdminObjects):
         self.stop_api(number)
         self.start_api()
 
+    def is_running(self) -> bool:
+        """Whether the API server runs."""
+        return self._running("kube-apiserver")
+
     def _is_ready(self) -> bool:
         """Whether the API server answers; that it has ended is said at once."""
         for name in ("etcd", "kube-apiserver"):
@@ -204,6 +234,16 @@ class Kube(AdminObjects):
         daemon = self._daemons[name]
         daemon.send_signal(number)
         daemon.wait(timeout=90)
+
+    def last_words(self, lines: int = 8) -> str:
+        """The end of each log of its programs."""
+        ends = []
+        for path in sorted(self.files.logs.glob("*.log")):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 300 * lines))
+                said = file.read().decode(errors="replace").splitlines()[-lines:]
+            ends.append(f"{path.name}:\n" + "".join(f"    {line[:400]}\n" for line in said))
+        return "".join(ends)
 
     def _last_words(self, name: str) -> str:
         """The end of a daemon's log."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 from tests.testbed.errors import TestbedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 Object: TypeAlias = dict[str, Any]
@@ -69,6 +71,24 @@ class KubeApi:
         """Delete one object or a collection; `gracePeriodSeconds=0`, `propagationPolicy="Foreground"`."""
         return self._json("DELETE", path, options, {})
 
+    @contextmanager
+    def lines(self, path: str, *, silent_s: float, **query: str) -> Iterator[Iterator[bytes]]:
+        """An answer that goes on, line by line: a watch, a followed log. `TimeoutError` after `silent_s` without a word."""
+        target = _target(path, query)
+        connection = self._open(silent_s)
+        try:
+            connection.request("GET", target, headers=self._headers)
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise ApiError(answer.status, message(answer.read()))
+            yield iter(answer.readline, b"")
+        except TimeoutError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            raise TestbedError(f"GET {target}: the API server cannot be reached: {error!r}") from error
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """Close the connection; the next request opens one."""
         if self._connection:
@@ -81,7 +101,7 @@ class KubeApi:
 
     def _request(self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json") -> bytes:
         """Send one request; a connection that the server has closed meanwhile is opened again, once."""
-        target = path + (f"?{urlencode(query)}" if query else "")
+        target = _target(path, query)
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
         for last in (False, True):
@@ -100,9 +120,14 @@ class KubeApi:
             raise ApiError(answer.status, message(said))
         return said
 
-    def _open(self) -> http.client.HTTPSConnection:
+    def _open(self, silent_s: float = 60) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self._ca))
-        return http.client.HTTPSConnection(self._address, timeout=60, context=context)
+        return http.client.HTTPSConnection(self._address, timeout=silent_s, context=context)
+
+
+def _target(path: str, query: dict[str, str]) -> str:
+    """A path with its query."""
+    return path + (f"?{urlencode(query)}" if query else "")
 
 
 def message(said: bytes) -> str:

@@ -23,6 +23,7 @@ from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
 
     from tests.testbed.kube import Kube
     from tests.testbed.kube_api import KubeApi, Object
@@ -108,7 +109,7 @@ KINDS = {
         overlay="manifests/overlays/standalone",
         port=9443,
         flags={"metrics-bind-address": "0", "enable-scheme": "pytorchjob", "pytorch-init-container-image": kube_image.PINNED},
-        without=tuple(f"{name}jobs.kubeflow.org" for name in ("mpi", "mx", "paddle", "tf", "xgboost")),
+        without=tuple(f"{name}jobs.kubeflow.org" for name in ("jax", "mpi", "paddle", "tf", "xgboost")),
     ),
     "kueue": Kind(
         build=kube_programs.KUEUE,
@@ -130,12 +131,12 @@ KINDS = {
 """In the order in which they are installed: Trainer makes JobSets."""
 
 
-def builds(names: tuple[str, ...]) -> list[Build]:
+def builds(names: Sequence[str]) -> list[Build]:
     """The modules of these controllers, and of those that they need."""
     return [KINDS[name].build for name in wanted(names)]
 
 
-def wanted(names: tuple[str, ...]) -> list[str]:
+def wanted(names: Sequence[str]) -> list[str]:
     """These controllers and those that they need, in the order of `KINDS`."""
     unknown = set(names) - set(KINDS)
     if unknown:
@@ -143,13 +144,15 @@ def wanted(names: tuple[str, ...]) -> list[str]:
     return [name for name in KINDS if name in names or (name == "jobset" and "trainer" in names)]
 
 
-def install(kube: Kube, names: tuple[str, ...]) -> None:
-    """Install these controllers, and those that they need; returns when all answer."""
-    all_of_them = [Controller(name, kube, kube.connect()) for name in wanted(names)]
+def install(kube: Kube, names: Sequence[str]) -> None:
+    """Install these controllers; returns when all answer."""
+    all_of_them = [Controller(name, kube, kube.connect()) for name in names]
+    if not all_of_them:
+        return
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(Controller.prepare, all_of_them))
     wait_until("all new kinds to be served", lambda: all_served(kube.api), limit_s=LIMIT_S)
-    with ThreadPoolExecutor(len(all_of_them) or 1) as pool:
+    with ThreadPoolExecutor(len(all_of_them)) as pool:
         list(pool.map(Controller.run, all_of_them))
 
 

@@ -44,6 +44,28 @@ class ClientApi(KubeApi):
     def close(self) -> None:
         """Nothing is held."""
 
+    @contextmanager
+    def lines(self, path: str, *, silent_s: float, **query: str) -> Iterator[Iterator[bytes]]:
+        """The same by the client library's connections."""
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+        headers = {item["key"]: item["value"] for item in self._configuration.auth_settings().values()}
+        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        limit = Timeout(connect=60, read=silent_s)
+        try:
+            answer = self._pool.request("GET", url, headers=headers, timeout=limit, retries=False, preload_content=False)
+            if answer.status >= 300:
+                raise ApiError(answer.status, message(answer.data))
+            try:
+                yield iter(answer.readline, b"")
+            finally:
+                answer.close()
+        except ReadTimeoutError as error:
+            raise TimeoutError from error
+        except (HTTPError, OSError) as error:
+            raise TestbedError(f"GET {path}: the API server cannot be reached: {error!r}") from error
+
     def _request(self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json") -> bytes:
         headers = {item["key"]: item["value"] for item in self._configuration.auth_settings().values()}
         data = None if body is None else json.dumps(body).encode()
@@ -80,6 +102,11 @@ class GivenCluster(KubeObjects):
         if found is None:
             raise TestbedError("there is no kubectl on PATH")
         return processes.run((found, f"--kubeconfig={self.kubeconfig}", *args), timeout_s=timeout_s, stdin=stdin, check=True)
+
+
+def named() -> bool:
+    """Whether somebody has named one."""
+    return bool(os.environ.get(VARIABLE))
 
 
 def given() -> GivenCluster | None:

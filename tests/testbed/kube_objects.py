@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from textwrap import indent
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.testbed import kube_conf
-from tests.testbed.errors import WaitError
+from tests.testbed.errors import TestbedError, WaitError
+from tests.testbed.kube_watch import SILENT_S, brief, briefly, wait_for
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.testbed.kube_api import KubeApi, Object
     from tests.testbed.kube_conf import KubeFiles
 
 LIMIT_S = 90
+ENDS = ("Succeeded", "Failed")
+T = TypeVar("T")
 
 
 class KubeObjects(ABC):
@@ -40,18 +45,76 @@ class KubeObjects(ABC):
         """One pod."""
         return self.api.get_or_none(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
-    def wait_pod(self, namespace: str, name: str, *phases: str, limit_s: float = 60) -> Object:
-        """Wait until a pod is in one of these phases."""
+    def wait_pods(
+        self, namespace: str, what: str, condition: Callable[[list[Object]], T], *, selector: str = "", silent_s: float = SILENT_S
+    ) -> T:
+        """Wait until a namespace's pods, by name, are as a condition asks; it is asked at each change of one of them."""
 
-        def reached() -> Object | None:
-            pod = self.pod(namespace, name)
-            return pod if pod and pod["status"].get("phase") in phases else None
+        def asked(found: list[Object]) -> T:
+            return condition(sorted(found, key=lambda pod: str(pod["metadata"]["name"])))
 
         try:
-            return wait_until(f"pod {name} to be {' or '.join(phases)}", reached, limit_s=limit_s) or {}
+            return wait_for(
+                self.api, f"/api/v1/namespaces/{namespace}/pods", what, asked, silent_s=silent_s, labelSelector=selector
+            )
         except WaitError as error:
-            pod = self.pod(namespace, name)
-            raise WaitError(f"{error}; it is {pod and pod['status']}; events: {self.events(namespace)}") from None
+            raise WaitError(f"{error}; events: {self.events(namespace)}") from None
+
+    def wait_pod(self, namespace: str, name: str, *phases: str, silent_s: float = SILENT_S) -> Object:
+        """Wait until a pod is in one of these phases; one that has ended otherwise is told at once."""
+
+        def reached(found: list[Object]) -> Object | None:
+            pod = next((pod for pod in found if pod["metadata"]["name"] == name), None)
+            phase = pod["status"].get("phase") if pod else None
+            if pod and phase in ENDS and phase not in phases:
+                raise WaitError(f"waited for pod {name} to be {' or '.join(phases)}, and it is: {brief(pod)}")
+            return pod if phase in phases else None
+
+        return self.wait_pods(namespace, f"pod {name} to be {' or '.join(phases)}", reached, silent_s=silent_s) or {}
+
+    def wait_event(self, namespace: str, words: str) -> str:
+        """Wait until an event of a namespace says this; returns all of what it says."""
+
+        def told(found: list[Object]) -> str:
+            return next((brief(event) for event in found if words in str(event.get("message"))), "")
+
+        return wait_for(self.api, f"/api/v1/namespaces/{namespace}/events", f"an event that says {words!r}", told)
+
+    def wait_none(self, path: str, selector: str = "") -> None:
+        """Wait until a collection is empty."""
+        wait_for(self.api, path, "nothing to be left", lambda found: not found, labelSelector=selector)
+
+    def wait_log(
+        self, namespace: str, name: str, what: str, condition: Callable[[list[str]], T], *, silent_s: float = SILENT_S
+    ) -> T:
+        """Wait until the lines of a pod's log are as a condition asks; it is asked at each line."""
+        said: list[str] = []
+
+        def begun(found: list[Object]) -> bool:
+            (pod,) = (pod for pod in found if pod["metadata"]["name"] == name)
+            states = [status.get("state") or {} for status in pod["status"].get("containerStatuses") or ()]
+            return any(state.keys() & {"running", "terminated"} for state in states)
+
+        self.wait_pods(namespace, f"pod {name} to start", begun, silent_s=silent_s)
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+        deadline = time.monotonic() + silent_s
+        while time.monotonic() < deadline:
+            count = len(said)
+            said.clear()
+            with suppress(TestbedError, TimeoutError), self.api.lines(path, silent_s=silent_s, follow="true") as lines:
+                for line in lines:
+                    said.append(line.decode(errors="replace").rstrip("\n"))
+                    answer = condition(said)
+                    if answer:
+                        return answer
+            deadline = time.monotonic() + silent_s if len(said) > count else deadline
+            if (pod := self.pod(namespace, name)) is None or pod["status"].get("phase") in ENDS:
+                break
+            time.sleep(0.1)  # its kubelet has gone, or does not know it yet
+        raise WaitError(
+            f"waited for {what} in the log of pod {name}; it is {(pod := self.pod(namespace, name)) and brief(pod)}; "
+            f"it said: {said[-20:]}"
+        )
 
     def log(self, namespace: str, name: str, **query: str) -> str:
         """A pod's log."""
@@ -61,6 +124,17 @@ class KubeObjects(ABC):
         """What happened in a namespace: `FailedScheduling: 0/2 nodes are available ...`."""
         found = self.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
         return [f"{event['reason']}: {event.get('message', '')}" for event in found]
+
+    def told(self, namespace: str) -> str:
+        """A namespace's pods, with what they said last, and its events: what somebody wants to know who sees a test fail."""
+        parts = []
+        with suppress(TestbedError):
+            for pod in self.pods(namespace):
+                parts.append(f"{brief(pod)}\n")
+                with suppress(TestbedError):
+                    parts.append(indent(self.log(namespace, pod["metadata"]["name"], tailLines="20"), "    "))
+            parts.append(briefly(self.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]))
+        return "".join(parts) or "nothing\n"
 
     def delete_pod(self, namespace: str, name: str, *, grace_s: int | None = None) -> None:
         """Delete a pod: SIGTERM, and SIGKILL after its grace period or this one."""

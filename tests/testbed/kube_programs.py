@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,12 @@ class Build:
 
     staging: bool = True
     """Whether Kubernetes' libraries are those of `KUBERNETES_VERSION`; then builds share what is compiled."""
+
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Other modules and their versions: builds that require the same ones have the same libraries, which are compiled once."""
+
+    room_gb: float = 0.5
+    """What building it takes of the disk, beside what other builds have left in Go's caches."""
 
     ldflags: str = "-s -w"
     trees: tuple[str, ...] = ()
@@ -81,6 +87,7 @@ KUBERNETES = Build(
         name: f"k8s.io/kubernetes/cmd/{name}"
         for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
     },
+    room_gb=4,
     ldflags=f"-s -w -X {VERSION}Version=v{KUBERNETES_VERSION} -X {VERSION}Major={MAJOR} -X {VERSION}Minor={MINOR}",
 )
 ETCD = Build(
@@ -100,10 +107,20 @@ KWOK = Build(
     programs={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
     trees=("kustomize",),
 )
+CONTROLLERS = {
+    "sigs.k8s.io/jobset": "v0.10.1",
+    "sigs.k8s.io/kueue": "v0.14.0",
+    "github.com/kubeflow/trainer/v2": "v2.0.1",
+    "github.com/kubeflow/training-operator": "v1.9.3",
+}
+"""Those that Kueue itself is made for, so that all of them are compiled with the same libraries."""
+
 JOBSET = Build(
     name="jobset",
     module="sigs.k8s.io/jobset",
-    version="v0.10.1",
+    version=CONTROLLERS["sigs.k8s.io/jobset"],
+    beside=CONTROLLERS,
+    room_gb=1.5,
     programs={"jobset": "sigs.k8s.io/jobset"},
     staging=False,
     trees=("config",),
@@ -111,7 +128,8 @@ JOBSET = Build(
 TRAINER = Build(
     name="trainer",
     module="github.com/kubeflow/trainer/v2",
-    version="v2.0.0",
+    version=CONTROLLERS["github.com/kubeflow/trainer/v2"],
+    beside=CONTROLLERS,
     programs={"trainer-controller-manager": "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"},
     staging=False,
     trees=("manifests",),
@@ -119,7 +137,8 @@ TRAINER = Build(
 TRAINING_OPERATOR = Build(
     name="training-operator",
     module="github.com/kubeflow/training-operator",
-    version="v1.8.1",
+    version=CONTROLLERS["github.com/kubeflow/training-operator"],
+    beside=CONTROLLERS,
     programs={"training-operator": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
     staging=False,
     trees=("manifests",),
@@ -127,7 +146,8 @@ TRAINING_OPERATOR = Build(
 KUEUE = Build(
     name="kueue",
     module="sigs.k8s.io/kueue",
-    version="v0.14.0",
+    version=CONTROLLERS["sigs.k8s.io/kueue"],
+    beside=CONTROLLERS,
     programs={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
     staging=False,
     trees=("config",),
@@ -167,14 +187,35 @@ def missing(build: Build) -> bool:
 
 
 def why_not(build: Build) -> str | None:
-    """Why a module's programs are not there and cannot be; None: they are, or can be built."""
+    """Why a module's programs are not there and cannot be; None: they are, or can be built. The same words for all of a kind."""
     if not missing(build):
         return None
     if build.name in _failed:
         return str(_failed[build.name])
     if _go() is None:
-        return f"no {build.name} here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS names no folder that has it whole"
+        return "no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS names no folder that has it whole"
+    return _no_room(build)
+
+
+def _no_room(build: Build) -> str | None:
+    """Why there is too little disk for this build and the others that are missing; said once, as the numbers change meanwhile."""
+    wanted = {each.name: each for each in (build, *ALL) if missing(each)}
+    takes_gb = sum(each.room_gb for each in wanted.values())
+    for folder in (cache(), _go_cache()):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        free_gb = shutil.disk_usage(there).free / 1e9
+        if free_gb < takes_gb:
+            needs = f"{takes_gb:.0f} GB are needed in {folder}, {free_gb:.1f} are free"
+            reason = f"no Kubernetes here: too little disk to build it: {needs}"
+            _failed.update((name, NotAvailableError(reason)) for name in wanted)
+            return reason
     return None
+
+
+def _go_cache() -> Path:
+    """Where Go keeps what it has compiled; what was not used for five days it removes itself."""
+    own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "go-build"
+    return Path(os.environ.get("GOCACHE") or own)
 
 
 def _assets(build: Build) -> Path | None:
@@ -231,7 +272,9 @@ def _go_build(build: Build, go: str, folder: Path) -> None:
     (folder / "go.mod").write_text("module distlaunch.test/build\n\ngo 1.24\n")
     told = json.loads(_run(build, (go, "mod", "download", "-json", f"{build.module}@{build.version}"), folder))
     replaced = _staging(build, go, folder) if build.staging else ()
-    lines = [f"require {build.module} {build.version}", *(f"replace {name} => {name} {STAGING_VERSION}" for name in replaced)]
+    required = {**build.beside, build.module: build.version}
+    lines = [f"require {module} {version}" for module, version in required.items()]
+    lines += [f"replace {name} => {name} {STAGING_VERSION}" for name in replaced]
     language = re.findall(r"^go (\S+)", Path(told["GoMod"]).read_text(), re.MULTILINE)
     (folder / "go.mod").write_text("\n".join(("module distlaunch.test/build", f"go {(*language, '1.24')[0]}", *lines, "")))
     common = ("nice", "-n10", go, "build", "-p=2", "-trimpath", f"-ldflags={build.ldflags}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.testbed.kube_conf import KubeFiles, KubeOptions
 
 MARK = "kwok.x-k8s.io/node"
+LABEL = "type=kwok"
 TAINT = "simulated"
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 THREADS = 8

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed import TestbedError, kube_image, wait_until
+from tests.testbed import TestbedError, WaitError, kube_image
 from tests.testbed.kube_api import ApiError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def test_the_administrator_may_do_all_with_kubectl(kube: Kube, kube_namespace: s
 
     kube.kubectl("apply", "-f", "-", stdin=json.dumps(job))
 
-    wait_until("the Job to have its pods", lambda: len(kube.pods(kube_namespace, "job-name=four")) == 4)
-    wait_until("the scheduler to say why they wait", lambda: any("no nodes" in event for event in kube.events(kube_namespace)))
+    kube.wait_pods(kube_namespace, "the Job to have its pods", lambda pods: len(pods) == 4, selector="job-name=four")
+    kube.wait_event(kube_namespace, "no nodes")
 
 
 def test_an_account_may_do_what_its_rules_say_and_only_in_its_namespace(kube: Kube, kube_namespace: str) -> None:
@@ -72,13 +72,33 @@ def test_a_quota_counts(kube: Kube, kube_namespace: str) -> None:
         kube.api.post(path, a_pod("two", "true"))
 
 
-def test_the_api_server_goes_and_comes_back_with_what_it_knew(kube: Kube, kube_namespace: str) -> None:
-    kube.api.post(f"/api/v1/namespaces/{kube_namespace}/pods", a_pod("one", "true"))
-    kube.stop_api()
-    try:
-        with pytest.raises(TestbedError, match="cannot be reached"):
-            kube.pods(kube_namespace)
-    finally:
-        kube.start_api()
+def test_the_api_server_goes_and_comes_back_with_what_it_knew_and_who_waits_goes_on(kube: Kube, kube_namespace: str) -> None:
+    path = f"/api/v1/namespaces/{kube_namespace}/pods"
+    crashes: list[str] = []
 
-    assert [pod["metadata"]["name"] for pod in kube.pods(kube_namespace)] == ["one"]
+    def crash(pods: list[dict[str, Any]]) -> list[str]:
+        if not crashes:
+            kube.stop_api()
+            with pytest.raises(TestbedError, match="cannot be reached") as error:
+                kube.pods(kube_namespace)
+            crashes.append(str(error.value))
+            kube.start_api()
+            kube.api.post(path, a_pod("two", "true"))
+        return [pod["metadata"]["name"] for pod in pods] if len(pods) == 2 else []
+
+    kube.api.post(path, a_pod("one", "true"))
+    try:
+        assert kube.wait_pods(kube_namespace, "two pods", crash) == ["one", "two"]
+    finally:
+        if not kube.is_running():
+            kube.start_api()
+
+
+def test_a_wait_that_is_in_vain_says_what_there_is(kube: Kube, kube_namespace: str) -> None:
+    kube.api.post(f"/api/v1/namespaces/{kube_namespace}/pods", a_pod("one", "true"))
+    there = (
+        r"in which nothing happened for two pods; in \S+ there is: one Pending PodScheduled=False \(Unschedulable\); events: .*"
+    )
+
+    with pytest.raises(WaitError, match=f"{there}no nodes available"):
+        kube.wait_pods(kube_namespace, "two pods", lambda pods: len(pods) == 2, silent_s=1)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed import kube_image, wait_until
+from tests.testbed import kube_image
+from tests.testbed.kube_watch import wait_for
 from tests.testbed_tests.test_kube import a_pod
 
 if TYPE_CHECKING:
@@ -22,64 +23,66 @@ def apply(kube: Kube, namespace: str, *objects: dict[str, Any]) -> None:
     kube.kubectl("apply", f"--namespace={namespace}", "-f", "-", stdin=text)
 
 
-def conditions(kube: Kube, path: str) -> set[str]:
-    """The conditions of an object that are true."""
-    told = kube.api.get(path).get("status", {}).get("conditions", ())
-    return {condition["type"] for condition in told if condition["status"] == "True"}
+def a_kind(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """One object."""
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def logs(kube: Kube, namespace: str) -> list[str]:
-    """What those pods said that have ended."""
-    ended = (pod for pod in kube.pods(namespace) if pod["status"]["phase"] == "Succeeded")
-    return sorted(kube.log(namespace, pod["metadata"]["name"]).strip() for pod in ended)
+def wait_end(kube: Kube, namespace: str, item: dict[str, Any], end: str) -> None:
+    """Wait for the condition with which an object ends."""
+
+    def ended(found: list[dict[str, Any]]) -> bool:
+        told = found[0].get("status", {}).get("conditions", ())
+        true = {condition["type"] for condition in told if condition["status"] == "True"}
+        assert "Failed" not in true, kube.told(namespace)
+        return end in true
+
+    path = f"/apis/{item['apiVersion']}/namespaces/{namespace}/{item['kind'].lower()}s"
+    wait_for(kube.api, path, f"the {item['kind']} to end", ended, fieldSelector=f"metadata.name={item['metadata']['name']}")
 
 
-def run(kube: Kube, namespace: str, version: str, kind: str, spec: dict[str, Any], end: str) -> None:
-    """Make an object called one, and wait for the condition with which it ends."""
-    apply(kube, namespace, {"apiVersion": version, "kind": kind, "metadata": {"name": "one"}, "spec": spec})
-    path = f"/apis/{version}/namespaces/{namespace}/{kind.lower()}s/one"
-    wait_until(f"the {kind} to end", lambda: end in conditions(kube, path), limit_s=90)
+def logs(kube: Kube, namespace: str, start: str) -> list[str]:
+    """What the pods of these names said."""
+    names = [pod["metadata"]["name"] for pod in kube.pods(namespace)]
+    return sorted(kube.log(namespace, name).strip() for name in names if name.startswith(start))
 
 
-def test_a_jobset_runs(kube_controllers: Kube, kube_controllers_namespace: str) -> None:
-    script = "until getent hosts one-node-0-0.one > /dev/null; do sleep 0.2; done; echo $JOB_COMPLETION_INDEX"
+def test_jobsets_trainjobs_and_pytorchjobs_run(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
+    """All at once."""
+    kube, namespace = kube_controllers, kube_nodes_namespace
+    script = "until getent hosts set-node-0-0.set > /dev/null; do sleep 0.2; done; echo $JOB_COMPLETION_INDEX"
     job = {
         "completionMode": "Indexed",
         "completions": 2,
         "parallelism": 2,
         "template": {"spec": a_pod("", "sh", "-c", script)["spec"]},
     }
-    spec = {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]}
-
-    run(kube_controllers, kube_controllers_namespace, "jobset.x-k8s.io/v1alpha2", "JobSet", spec, "Completed")
-
-    assert logs(kube_controllers, kube_controllers_namespace) == ["0", "1"]
-
-
-def test_a_trainjob_runs(kube_controllers: Kube, kube_controllers_namespace: str) -> None:
+    job_set = {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]}
     trainer = {"image": kube_image.PINNED, "numNodes": 2, "command": ["sh", "-c", "echo $PET_NODE_RANK of $PET_NNODES"]}
-    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
-
-    run(kube_controllers, kube_controllers_namespace, "trainer.kubeflow.org/v1alpha1", "TrainJob", spec, "Complete")
-
-    assert logs(kube_controllers, kube_controllers_namespace) == ["0 of 2", "1 of 2"]
-
-
-def test_a_pytorchjob_runs(kube_controllers: Kube, kube_controllers_namespace: str) -> None:
-    stay = "until getent hosts one-worker-0; do sleep 0.2; done"  # the worker waits for the master's name in its turn
+    train_job = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
+    stay = "until getent hosts torch-worker-0; do sleep 0.2; done"  # the worker waits for the master's name in its turn
     pod = a_pod("", "sh", "-c", f"echo $RANK of $WORLD_SIZE; [ $RANK = 1 ] && exec sleep 1000; {stay} > /dev/null")["spec"]
     pod["containers"][0]["name"] = "pytorch"
     replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
-    spec = {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}, "runPolicy": {"cleanPodPolicy": "None"}}
+    replicas = {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}, "runPolicy": {"cleanPodPolicy": "None"}}
+    ends = {"JobSet": "Completed", "TrainJob": "Complete", "PyTorchJob": "Succeeded"}
+    items = [
+        a_kind("jobset.x-k8s.io/v1alpha2", "JobSet", "set", job_set),
+        a_kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "train", train_job),
+        a_kind("kubeflow.org/v1", "PyTorchJob", "torch", replicas),
+    ]
 
-    run(kube_controllers, kube_controllers_namespace, "kubeflow.org/v1", "PyTorchJob", spec, "Succeeded")
+    apply(kube, namespace, *items)
 
-    said = [kube_controllers.log(kube_controllers_namespace, f"one-{name}-0") for name in ("master", "worker")]
-    assert said == ["0 of 2\n", "1 of 2\n"]
+    for item in items:
+        wait_end(kube, namespace, item, ends[item["kind"]])
+    assert logs(kube, namespace, "set-") == ["0", "1"]
+    assert logs(kube, namespace, "train-") == ["0 of 2", "1 of 2"]
+    assert logs(kube, namespace, "torch-") == ["0 of 2", "1 of 2"]
 
 
-def test_a_queue_admits_one_job_after_the_other(kube_controllers: Kube, kube_controllers_namespace: str) -> None:
-    kube, namespace = kube_controllers, kube_controllers_namespace
+def test_a_queue_admits_one_job_after_the_other(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
+    kube, namespace = kube_controllers, kube_nodes_namespace
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
     quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}
     groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
@@ -107,13 +110,13 @@ def test_a_queue_admits_one_job_after_the_other(kube_controllers: Kube, kube_con
     ]
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
 
-    def suspended() -> dict[str, bool]:
-        return {name: kube.api.get(f"{path}/{name}")["spec"].get("suspend", False) for name in ("first", "second")}
+    def admitted(found: list[dict[str, Any]]) -> list[str]:
+        return [item["metadata"]["name"] for item in found if not item["spec"].get("suspend")]
 
     apply(kube, namespace, *jobs)
 
-    wait_until("one to be admitted", lambda: sorted(suspended().values()) == [False, True], limit_s=60)
-    (running,) = (name for name, waits in suspended().items() if not waits)
-    kube.api.delete(f"{path}/{running}", propagationPolicy="Foreground")
+    (running,) = wait_for(kube.api, path, "one to be admitted", admitted)
     other = "second" if running == "first" else "first"
-    wait_until("the other to be admitted", lambda: not kube.api.get(f"{path}/{other}")["spec"]["suspend"], limit_s=60)
+    kube.wait_event(namespace, "insufficient unused quota")
+    kube.api.delete(f"{path}/{running}", propagationPolicy="Foreground")
+    wait_for(kube.api, path, "the other to be admitted", lambda found: other in admitted(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.k8s
 
+EXPECTED = ("kube-apiserver", "kubelet", "containerd-shim", "coredns", "sleep 1000")
 RUN = "run one --image=distlaunch.test/torch:1 --restart=Never --command -- sleep 1000"
 
 
@@ -29,41 +31,71 @@ def machine() -> dict[str, str]:
 
 
 @pytest.fixture
-def owner(machine: dict[str, str], tmp_path: Path) -> Iterator[Command]:
-    """`up --kubernetes` in a process of its own."""
+def owners(machine: dict[str, str], tmp_path: Path) -> Iterator[dict[str, Command]]:
+    """`up --kubernetes` in two processes of their own, at once."""
     with fixtures.make(1):  # or this test skips
         pass
-    started = Command.start(tmp_path / "log", "--kubernetes", "--gpus", "4")
-    yield started
-    started.process.kill()
-    started.process.wait(timeout=20)
-    with registry.locked():
-        registry.clean()
+    with ThreadPoolExecutor() as pool:
+        begun = {
+            name: pool.submit(Command.start, tmp_path / name, "--hosts", "1", "--kubernetes", "--gpus", "4")
+            for name in ("killed", "Ctrl-C")
+        }
+    try:
+        yield {name: future.result() for name, future in begun.items()}
+    finally:
+        for future in begun.values():
+            if future.exception() is None:
+                future.result().process.kill()
+                future.result().process.wait(timeout=20)
+        with registry.locked():
+            registry.clean()
 
 
-@pytest.mark.parametrize("end", ["Ctrl-C", "killed"])
-def test_nothing_is_left(machine: dict[str, str], owner: Command, end: str) -> None:
-    record = owner.record()
-    groups = record.cgroup("*")
-    env = {**os.environ, "KUBECONFIG": owner.said("export KUBECONFIG=").partition("=")[2]}
-    kubectl = next(word for word in owner.said("/").split() if word.endswith("/kubectl"))
-    processes.run((kubectl, *RUN.split()), timeout_s=60, env=env, check=True)
-    running = (kubectl, "wait", "--for=jsonpath={.status.phase}=Running", "pod/one", "--timeout=60s")
-    processes.run(running, timeout_s=90, env=env, check=True)
-    before, containers = Census.of(record), kube_cgroups.processes(groups)
-    commands = " ".join(process.command() for process in (*before.processes, *containers))
-    assert all(word in commands for word in ("kube-apiserver", "kubelet", "containerd-shim", "coredns", "sleep 1000"))
-    assert {path: Path(path).read_text() for path in machine} == machine
-    if end == "Ctrl-C":
-        os.killpg(owner.process.pid, signal.SIGINT)
-        assert owner.process.wait(timeout=60) == 0
-    else:
-        owner.process.kill()
-        owner.process.wait(timeout=20)
-        processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
+class Traces:
+    """All that one of them has on this machine."""
 
-    wait_until("nothing to be left", lambda: not before.left(), limit_s=20)  # another session may have been first
-    assert [process.command() for process in containers if process.alive()] == []
-    assert [path for root in kube_cgroups.roots() for path in root.glob(groups)] == []
-    assert not before.folder.exists()
-    assert {path: Path(path).read_text() for path in machine} == machine
+    def __init__(self, owner: Command) -> None:
+        record = owner.record()
+        self.groups = record.cgroup("*")
+        env = {**os.environ, "KUBECONFIG": owner.said("export KUBECONFIG=").partition("=")[2]}
+        kubectl = next(word for word in owner.said("/").split() if word.endswith("/kubectl"))
+        processes.run((kubectl, *RUN.split()), timeout_s=60, env=env, check=True)
+        running = (kubectl, "wait", "--for=jsonpath={.status.phase}=Running", "pod/one", "--timeout=90s")
+        processes.run(running, timeout_s=120, env=env, check=True)
+        self.census, self.containers = Census.of(record), kube_cgroups.processes(self.groups)
+
+    def commands(self) -> str:
+        """What runs."""
+        return " ".join(process.command() for process in (*self.census.processes, *self.containers) if process.alive())
+
+    def left(self) -> list[str]:
+        """What is still there."""
+        left = self.census.left() + [process.command() for process in self.containers if process.alive()]
+        left += [str(path) for root in kube_cgroups.roots() for path in root.glob(self.groups)]
+        return left + [str(self.census.folder)] * self.census.folder.exists()
+
+
+def settings(machine: dict[str, str]) -> dict[str, str]:
+    """The machine's settings as they are now."""
+    return {path: Path(path).read_text() for path in machine}
+
+
+def test_nothing_is_left_of_one_that_is_killed_or_ended_and_the_other_is_not_touched(
+    machine: dict[str, str], owners: dict[str, Command]
+) -> None:
+    killed, ended = owners["killed"], owners["Ctrl-C"]
+    of_killed, of_ended = Traces(killed), Traces(ended)
+    for traces in (of_killed, of_ended):
+        assert all(word in traces.commands() for word in EXPECTED)
+    assert settings(machine) == machine
+
+    killed.process.kill()
+    killed.process.wait(timeout=20)
+    processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
+
+    wait_until("nothing of it to be left", lambda: not of_killed.left(), progress=of_killed.left)  # somebody may have been first
+    assert all(word in of_ended.commands() for word in EXPECTED)
+    os.killpg(ended.process.pid, signal.SIGINT)
+    assert ended.process.wait(timeout=120) == 0
+    assert of_ended.left() == []
+    assert settings(machine) == machine

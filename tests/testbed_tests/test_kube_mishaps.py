@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed import KubeOptions, fixtures, wait_until
-from tests.testbed.kube_api import ApiError
 from tests.testbed_tests.test_kube import a_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.testbed import Kube
     from tests.testbed.kube_node import KubeNode
 
@@ -21,101 +17,80 @@ pytestmark = pytest.mark.k8s
 COUNT = "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.2; done"
 
 
-@pytest.fixture(scope="module")
-def fragile() -> Iterator[Kube]:
-    """Nodes that are lost, and their pods evicted, after a few seconds."""
-    with fixtures.make(2, kubernetes=KubeOptions(lost_after_s=6, evicted_after_s=3)) as testbed:
-        yield testbed.kube
-
-
-@pytest.fixture
-def namespace(fragile: Kube) -> Iterator[str]:
-    """A namespace for one test, after which all nodes are Ready."""
-    with fragile.lend_namespace() as name:
-        yield name
-    for node in fragile.nodes:
-        node.wait_ready()
-
-
-def count_on(kube: Kube, node: KubeNode, namespace: str, **more: Any) -> None:
-    """A pod on this node that counts."""
-    pod = a_pod("one", "sh", "-c", COUNT)
-    pod["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": node.name}, "terminationGracePeriodSeconds": 1, **more}
+def count_on(kube: Kube, node: KubeNode, namespace: str, given_up_after_s: int | None = None) -> str:
+    """A pod on this node that counts; returns its name."""
+    name = f"on-{node.name}"
+    pod = a_pod(name, "sh", "-c", COUNT)
+    waits = {} if given_up_after_s is None else {"tolerationSeconds": given_up_after_s}
+    tolerations = [
+        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", **waits}
+        for what in ("unreachable", "not-ready")
+    ]
+    selector = {"kubernetes.io/hostname": node.name}
+    pod["spec"] |= {"nodeSelector": selector, "terminationGracePeriodSeconds": 1, "tolerations": tolerations}
     kube.api.post(f"/api/v1/namespaces/{namespace}/pods", pod)
-    kube.wait_pod(namespace, "one", "Running")
-    wait_until("the pod to count", lambda: kube.log(namespace, "one"))
+    kube.wait_log(namespace, name, "it to count", lambda lines: len(lines) > 1)
+    return name
 
 
-def counted(kube: Kube, namespace: str) -> int:
-    """How far it has come; 0 while its kubelet does not know it, which has just begun."""
+def deleted(pods: list[dict[str, Any]], name: str) -> bool:
+    """Whether a pod is there still, and is to go."""
+    return any(pod["metadata"]["name"] == name and "deletionTimestamp" in pod["metadata"] for pod in pods)
+
+
+def test_nodes_that_are_cut_off_or_die_are_lost_and_come_back(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
+    """The pods of the one run on until it is heard of again, those of the other are dead; both at once."""
+    kube, namespace = kube_nodes, kube_nodes_namespace
+    dies, cut, _ = kube.nodes
+    stays, given_up = count_on(kube, dies, namespace), count_on(kube, cut, namespace, given_up_after_s=2)
     try:
-        return len(kube.log(namespace, "one").splitlines())
-    except ApiError:
-        return 0
-
-
-def test_a_node_that_is_cut_off_is_lost_and_its_pods_are_deleted(fragile: Kube, namespace: str) -> None:
-    node = fragile.nodes[1]
-    count_on(fragile, node, namespace)
-    try:
-        node.host.cut_off()
-        node.wait_lost()
-        wait_until("the pod to be given up", lambda: deleted(fragile, namespace), limit_s=60)
-        assert any("sleep" in process.command() for process in node.containers())
+        cut.host.cut_off()
+        dies.kill()
+        assert dies.containers() == []
+        cut.wait_lost()
+        dies.wait_lost()
+        kube.wait_pods(namespace, "the pod to be given up", lambda pods: deleted(pods, given_up))
+        assert any("sleep" in process.command() for process in cut.containers())
     finally:
-        node.host.reconnect()
+        cut.host.reconnect()
+        dies.start()
 
-    wait_until("the pod to be gone", lambda: fragile.pod(namespace, "one") is None, limit_s=60)
-
-
-def deleted(kube: Kube, namespace: str) -> bool:
-    """Whether the pod is there still, and is to go."""
-    pod = kube.pod(namespace, "one")
-    return bool(pod and pod["metadata"].get("deletionTimestamp"))
-
-
-def test_a_node_that_dies_takes_its_pods_with_it_and_comes_back(fragile: Kube, namespace: str) -> None:
-    node = fragile.nodes[0]
-    forever = [{"key": f"node.kubernetes.io/{what}", "operator": "Exists"} for what in ("unreachable", "not-ready")]
-    count_on(fragile, node, namespace, tolerations=forever)
-    try:
-        node.kill()
-        assert node.containers() == []
-        node.wait_lost()
-    finally:
-        node.start()
-
-    ended = fragile.wait_pod(namespace, "one", "Failed")
+    ended = kube.wait_pod(namespace, stays, "Failed")
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] != 0
+    kube.wait_pods(namespace, f"{given_up} to be gone", lambda pods: [pod["metadata"]["name"] for pod in pods] == [stays])
+    cut.wait_ready()
+    assert not [process for process in cut.containers() if COUNT in process.command()]
 
 
-def test_pods_run_on_without_kubelet_and_api_server(fragile: Kube, namespace: str) -> None:
-    node = fragile.nodes[1]
-    count_on(fragile, node, namespace)
-    before = {process for process in node.containers() if "while" in process.command()}
+def test_pods_run_on_without_kubelet_and_api_server(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
+    kube, namespace, node = kube_nodes, kube_nodes_namespace, kube_nodes.nodes[1]
+    name = count_on(kube, node, namespace)
+    before = {process for process in node.containers() if COUNT in process.command()}
 
     node.stop_kubelet()
-    fragile.restart_api()
+    kube.restart_api()
     node.start_kubelet()
 
     node.wait_ready()
-    so_far = wait_until("the pod's log to be there", lambda: counted(fragile, namespace))
-    wait_until("the pod to count on", lambda: counted(fragile, namespace) > so_far)
-    assert before == {process for process in node.containers() if "while" in process.command()}
+    so_far = len(kube.wait_log(namespace, name, "its log to be there", list))
+    so_far = max(so_far, len(kube.log(namespace, name).splitlines()))
+    kube.wait_log(namespace, name, f"it to count beyond {so_far}", lambda lines: lines if len(lines) > so_far else None)
+    assert before == {process for process in node.containers() if COUNT in process.command()}
     assert len(before) == 1
 
 
-def test_a_deleted_pod_gets_sigterm_and_its_grace(fragile: Kube, namespace: str) -> None:
-    script = "trap 'echo got it; exit 7' TERM; echo up; while :; do sleep 0.1; done"
+def test_a_deleted_pod_gets_sigterm_and_its_grace(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
+    kube, namespace = kube_nodes, kube_nodes_namespace
+    script = "trap 'sleep 0.5; echo got it; exit 7' TERM; echo up; while :; do sleep 0.1; done"
     pod = a_pod("one", "sh", "-c", script)
     pod["metadata"]["finalizers"] = ["distlaunch.test/look"]
     path = f"/api/v1/namespaces/{namespace}/pods"
-    fragile.api.post(path, pod)
-    fragile.wait_pod(namespace, "one", "Running")
-    wait_until("the pod to be up", lambda: "up" in fragile.log(namespace, "one"))
+    kube.api.post(path, pod)
+    kube.wait_log(namespace, "one", "it to be up", lambda lines: "up" in lines)
 
-    fragile.evict(namespace, "one")
+    kube.evict(namespace, "one")
 
-    ended = fragile.wait_pod(namespace, "one", "Failed")
+    ended = kube.wait_pod(namespace, "one", "Failed")
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
-    fragile.api.patch(f"{path}/one", {"metadata": {"finalizers": None}})
+    assert kube.log(namespace, "one") == "up\ngot it\n"
+    kube.api.patch(f"{path}/one", {"metadata": {"finalizers": None}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -45,11 +47,59 @@ def test_a_folder_is_used_for_what_it_has_whole(cache: Path, tmp_path: Path, mon
     assert kube_programs.missing(JOBSET)  # its manifests belong to it
 
 
-def test_without_go_it_is_said_what_there_is_not(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has failed yet."""
+    monkeypatch.setattr(kube_programs, "_failed", {})
+
+
+def test_without_go_it_is_said_what_there_is_not(cache: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
     monkeypatch.setattr(kube_programs, "_go", lambda: None)
 
-    with pytest.raises(NotAvailableError, match="no kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS"):
+    with pytest.raises(NotAvailableError, match="no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS"):
         kube_programs.require(KUBERNETES)
+    assert len({kube_programs.why_not(build) for build in kube_programs.ALL}) == 1, "the same words, so that it is told once"
+
+
+def test_without_room_nothing_is_built_and_that_is_said_once(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
+    monkeypatch.setattr(kube_programs, "_go", lambda: "/nonexistent/go")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+
+    with pytest.raises(
+        NotAvailableError, match=rf"too little disk to build it: \d GB are needed in {small_disk}/\S+, 0.0 are free"
+    ):
+        kube_programs.require(KUBERNETES)
+    (small_disk / "grows").write_bytes(b"x" * 1_000_000)
+    assert len({kube_programs.why_not(build) for build in kube_programs.ALL}) == 1
+    assert list(small_disk.iterdir()) == [small_disk / "grows"]
+
+
+def test_tests_without_kubernetes_skip_with_one_reason(small_disk: Path) -> None:
+    argv = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n0",
+        "-q",
+        f"-ocache_dir={small_disk.parent}/cache",
+        "-rs",
+        "tests/testbed_tests/test_kube.py",
+    )
+    env = {key: value for key, value in os.environ.items() if key not in ("KUBEBUILDER_ASSETS", "CI")}
+
+    done = subprocess.run(
+        argv, cwd=ROOT, env={**env, "XDG_CACHE_HOME": str(small_disk)}, capture_output=True, text=True, timeout=150
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^(\d+) skipped", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.count("building ") == 0
+    reasons = set(re.findall(r"^SKIPPED .*?: (.*)$", done.stdout, re.MULTILINE))
+    assert len(reasons) == 1, done.stdout
+    assert "no Kubernetes here: too little disk" in reasons.pop()
 
 
 @pytest.mark.k8s

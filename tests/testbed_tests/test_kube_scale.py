@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import KubeOptions, fixtures, wait_until
+from tests.testbed.kube_watch import wait_for
 from tests.testbed_tests.test_kube import a_pod
+
+if TYPE_CHECKING:
+    from tests.testbed import Kube
 
 pytestmark = pytest.mark.k8s
 
 
 NODES = 100
-"""The same as with the thousand of `kube_thousand`, in a tenth of the time."""
+"""The same as with a thousand, in a tenth of the time."""
 
 
-def test_many_pods_run_each_on_a_node_of_its_own_until_they_are_deleted() -> None:
-    with fixtures.make(1, kubernetes=KubeOptions(nodes=False, simulated_nodes=NODES, lost_after_s=600)) as testbed:
-        kube = testbed.kube
-        namespace = kube.namespace()
-        pod = a_pod("", "true", resources={"limits": {"nvidia.com/gpu": "8"}})["spec"]
-        many = {"completionMode": "Indexed", "completions": NODES, "parallelism": NODES, "template": {"spec": pod}}
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "many", "namespace": namespace}, "spec": many}
-
+def test_many_pods_run_each_on_a_node_of_its_own_until_they_are_deleted(kube: Kube, kube_namespace: str) -> None:
+    namespace = kube_namespace
+    pod = a_pod("", "true", resources={"limits": {"nvidia.com/gpu": "8"}})["spec"]
+    many = {"completionMode": "Indexed", "completions": NODES, "parallelism": NODES, "template": {"spec": pod}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "many", "namespace": namespace}, "spec": many}
+    with kube.simulated(NODES):
         kube.kubectl("apply", "-f", "-", stdin=json.dumps(job))
 
-        status = f"/apis/batch/v1/namespaces/{namespace}/jobs/many/status"
-        wait_until("all pods to run", lambda: kube.api.get(status)["status"].get("ready") == NODES, limit_s=120)
+        path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        wait_for(kube.api, path, "all pods to run", lambda found: found[0].get("status", {}).get("ready") == NODES)
         assert len({pod["spec"]["nodeName"] for pod in kube.pods(namespace)}) == NODES
-        kube.delete_namespace(namespace)
-        wait_until("all pods to be gone", lambda: not kube.pods(namespace), limit_s=120)
+        kube.kubectl("delete", "job", "many", f"--namespace={namespace}", "--wait=false")
+        kube.wait_none(f"/api/v1/namespaces/{namespace}/pods")
+
+    assert kube.api.get("/api/v1/nodes")["items"] == []

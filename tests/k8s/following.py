@@ -1,0 +1,40 @@
+"""A `distlaunch k8s` that goes on while a test looks at it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.command import Result
+from tests.testbed.errors import WaitError
+from tests.testbed.running import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_RUN = re.compile(r"^(\S+-\d{8}-\d{6}-\w{4}) on ", re.MULTILINE)
+
+
+class Follower(Running):
+    """What it says is waited for line by line."""
+
+    def wait(self, what: str, condition: Callable[[], T]) -> T:
+        """Read on until what it has said is as a condition asks."""
+        while not (answer := condition()):
+            if not self._read(what):
+                raise WaitError(f"it ended with {self.process.wait()} before {what}: {self}")
+        return answer
+
+    def wait_err(self, words: str) -> None:
+        """Read on until it has said this on stderr."""
+        self.wait(f"{words!r} on stderr", lambda: words in self.stderr)
+
+    @property
+    def run(self) -> str:
+        """The id of the run that it has submitted, as its first words say it."""
+        return self.wait("its run's id on stderr", lambda: _RUN.search(self.stderr))[1]  # type: ignore[index]
+
+    def result(self) -> Result:
+        """Read on until it has ended."""
+        return Result(self.end(), self.stdout, self.stderr)
