@@ -48,7 +48,7 @@ def sources(root: Path = ROOT) -> list[str]:
 def package_of(path: str) -> str:
     """The package that a file counts for."""
     dotted = path.replace("/", ".")
-    return next(name for name in PACKAGES if dotted.startswith(f"{name}."))
+    return next((name for name in PACKAGES if dotted.startswith(f"{name}.")), dotted.partition(".")[0])
 
 
 def read(folder: Path) -> Lines:
@@ -74,12 +74,17 @@ def read_one(folder: Path, lines: Path) -> Lines:
 def read_foreign(path: Path, root: Path) -> Lines:
     """The lines in coverage.py's own files, of which none is changed."""
     from coverage import CoverageData
+    from coverage.exceptions import DataError
 
     found: Lines = defaultdict(set)
     files = sorted(path.glob("data.*")) if path.is_dir() else [path]
     for file in files:
         data = CoverageData(basename=str(file))
-        data.read()
+        try:
+            data.read()
+        except DataError as error:  # its process was killed as it wrote
+            print(f"left out: {error}", file=sys.stderr)
+            continue
         for name in data.measured_files():
             place = relative(name, root)
             if place:

@@ -105,7 +105,7 @@ def worth(root: Path) -> list[Path]:
 
 
 def walk(root: Path) -> Iterator[Path]:
-    """All regular files, links not followed, up to a limit."""
+    """All regular files that are no code, links not followed, up to a limit."""
     number = 0
     for folder, inside, names in os.walk(root):
         inside[:] = sorted(name for name in inside if name not in ("__pycache__", ".git"))
@@ -118,7 +118,7 @@ def walk(root: Path) -> Iterator[Path]:
                 regular = stat.S_ISREG(path.lstat().st_mode)
             except OSError:
                 continue
-            if regular:
+            if regular and path.suffix != ".py":
                 yield path
 
 

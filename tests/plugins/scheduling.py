@@ -42,7 +42,7 @@ class Timing:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tests that are gone are forgotten once all have been collected."""
-        cache = self.config.cache
+        cache = getattr(self.config, "cache", None)
         if cache is None or not self.seconds:
             return
         known = read_seconds(self.config)
@@ -54,7 +54,8 @@ class Timing:
 
 def read_seconds(config: pytest.Config) -> dict[str, float]:
     """How long tests took when they last ran."""
-    found = config.cache.get(CACHE, {}) if config.cache else {}
+    cache = getattr(config, "cache", None)
+    found = cache.get(CACHE, {}) if cache else {}
     return {str(nodeid): float(took) for nodeid, took in found.items()}
 
 

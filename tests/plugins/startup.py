@@ -107,6 +107,8 @@ class Lines:
         path = name
         if "distlaunch_agent/" in name:
             path = self.root + "launcher/agent/" + name.rpartition("distlaunch_agent/")[2]
+        elif "/roles/distlaunch/" in name:  # Ansible has a copy in the run's folder
+            path = self.root + "playbooks/roles/distlaunch/" + name.rpartition("/roles/distlaunch/")[2]
         elif not name.startswith(("/", "<")):
             path = os.path.abspath(name)
         found = self.offsets.get(path[len(self.root) :]) if path.startswith(self.root) else None
@@ -198,7 +200,8 @@ def measure() -> Lines | None:
 
 
 lines = None
-if os.environ.get(WITHOUT_TORCH):
-    sys.meta_path.insert(0, NoTorch())
-if os.path.exists(os.path.join(sys.prefix, MARK)):
-    lines = measure()
+if __name__ == "_tests_startup":  # installed, and imported as Python starts
+    if os.environ.get(WITHOUT_TORCH):
+        sys.meta_path.insert(0, NoTorch())
+    if os.path.exists(os.path.join(sys.prefix, MARK)):
+        lines = measure()

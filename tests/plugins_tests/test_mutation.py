@@ -1,0 +1,159 @@
+"""`scripts/mutate`: what it changes, which tests it runs, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.mutation import choice
+from tests.mutation.__main__ import Copy, Trial, parser
+from tests.mutation.changes import changes, compiles
+from tests.plugins import measure
+from tests.plugins.subjects import ROOT
+from tests.testbed.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("if a < b:\n    f()\n", {"if (not (a < b)):\n    f()\n", "if a <= b:\n    f()\n", "if a < b:\n    pass\n"}),
+        ("x = y if 'ü' not in z else w\n", {"x = y if (not ('ü' not in z)) else w\n", "x = y if 'ü' in z else w\n"}),
+        ("def f():\n    'ü'; return a and b\n", {"def f():\n    'ü'; return None\n", "def f():\n    'ü'; return a or b\n"}),
+        ("def f() -> int:\n    x: int = 3\n", {"def f() -> int:\n    x: int = 4\n"}),
+        ("z = [x for x in y if x]\n", {"z = [x for x in y if (not (x))]\n"}),
+        ("z = not a\n", {"z = a\n"}),
+        ("z = a + b\n", {"z = a - b\n"}),
+        ("z = True\n", {"z = False\n"}),
+        ("while a is not None:\n    break\n", {
+            "while (not (a is not None)):\n    break\n", "while a is None:\n    break\n", "while a is not None:\n    pass\n",
+        }),
+        ("try:\n    f()\nexcept E:\n    raise X from None\n", {
+            "try:\n    pass\nexcept E:\n    raise X from None\n", "try:\n    f()\nexcept E:\n    pass\n",
+        }),
+    ],
+)  # fmt: skip
+def test_each_change_is_one_piece_of_the_text(source: str, wanted: set[str]) -> None:
+    assert {change.apply(source.encode()).decode() for change in changes("x.py", source.encode())} == wanted
+    assert all(compiles(text.encode()) for text in wanted)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "'''A text.'''\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import x\n",
+        "LIMIT_S = 60\n",
+        "run(timeout_s=60)\n",
+        "def f(x=3): ...\n",
+        "assert x > 3\n",
+        "say = f'{x + 1} of {y}'\n",
+        "z = 'a' + b\n",
+        "x: list[int]\n",
+    ],
+)
+def test_what_no_test_could_notice_is_left_alone(source: str) -> None:
+    assert changes("x.py", source.encode()) == []
+
+
+def test_the_same_seed_chooses_the_same_changes_and_more_of_them_begin_alike() -> None:
+    chosen = choice.choose(choice.PATHS, 60, 1, ROOT)
+
+    assert choice.choose(choice.PATHS, 60, 1, ROOT) == chosen
+    assert choice.choose(choice.PATHS, 60, 2, ROOT) != chosen
+    assert len({(change.path, change.line) for change in chosen}) == 60
+    folders = {change.path.rpartition("/")[0] for change in chosen}
+    assert {"launcher/agent", "launcher/backends", "train/trainer"} <= folders
+
+
+def a_map(folder: Path, ran: dict[str, list[int]], path: str) -> Path:
+    """As if these tests had run these lines of a file."""
+    measure.prepare(folder, by_test=True)
+    offset = marshal.loads((folder / "index").read_bytes())["offsets"][path]
+    for test, lines in ran.items():
+        data = bytearray((folder / "lines").read_bytes())
+        for line in lines:
+            data[offset + line] = 1
+        (folder / "tests" / measure.key_of(test)).write_bytes(data)
+    (folder / "names.json").write_text(json.dumps({measure.key_of(test): test for test in ran}))
+    return folder
+
+
+def test_the_tests_that_ran_the_line_are_taken_the_shortest_first(tmp_path: Path) -> None:
+    path = "launcher/outcome.py"
+    change = choice.choose([path], 1, 1, ROOT)[0]
+    known = choice.Map.read(a_map(tmp_path, {"a": [change.line], "b": [change.line], "c": [1], "gone": [change.line]}, path))
+
+    assert choice.tests_for(change, known, ["a", "b", "c"], {"a": 3.0, "b": 1.0}) == ["b", "a"]
+    nowhere = change._replace(line=10**6, last_line=10**6)  # as lines that run only when the file is imported
+    assert choice.tests_for(nowhere, known, ["a", "b", "c"], {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
+    every = ["tests/runs/test_outcome.py::test_x", "tests/plugins_tests/test_summary.py::test_y"]
+    assert choice.tests_for(change, None, every, {}) == every[:1]
+
+
+def left() -> set[str]:
+    """Copies of the project."""
+    return {path.name for path in Path(tempfile.gettempdir()).glob("distlaunch-mutants-*")}
+
+
+def test_a_change_is_noticed_by_a_test_of_it_or_survives_and_the_copy_is_whole_again(tmp_path: Path) -> None:
+    test = "tests/slurm/test_hostlist.py::test_the_place_of_a_node_comes_from_slurms_variables"
+    path, other = "launcher/agent/slurm.py", "launcher/heat_map.py"
+    source = (ROOT / path).read_bytes()
+    wrong = next(each for each in changes(path, source) if b"hosts.index(name), hosts" in source[each.start : each.end])
+    elsewhere = changes(other, (ROOT / other).read_bytes())[0]
+    known = choice.Map({test: {path: {wrong.line}, other: {elsewhere.line}}})
+    copy = Copy(tmp_path / "copy")
+    trial = Trial(parser().parse_args([]), known, {})
+    trial.every = [test]
+
+    verdicts = [trial.run(copy, change) for change in (wrong, elsewhere)]
+    trial.every = []
+    verdicts.append(trial.run(copy, wrong))
+    copy.close()
+
+    assert [(verdict.noticed, verdict.by) for verdict in verdicts] == [
+        (True, test),
+        (False, "survives 1 tests"),
+        (False, "no test runs it"),
+    ]
+    assert (copy.root / path).read_bytes() == source == (ROOT / path).read_bytes()
+
+
+def test_a_test_that_fails_without_any_change_counts_for_nothing(tmp_path: Path) -> None:
+    test = "tests/slurm/test_hostlist.py::test_ranks_follow_the_numbers_in_names_and_the_leaf_switches"
+    path, fine = "launcher/agent/slurm.py", "launcher/heat_map.py"
+    change = changes(fine, (ROOT / fine).read_bytes())[0]
+    copy = Copy(tmp_path / "copy")
+    (copy.root / path).write_text("raise ImportError('broken before')\n")
+    trial = Trial(parser().parse_args([]), choice.Map({test: {fine: {change.line}}}), {})
+    trial.every = [test]
+
+    verdict = trial.run(copy, change)
+    copy.close()
+
+    assert not verdict.noticed
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    before = left()
+    path = "launcher/outcome.py"
+    argv = (sys.executable, "-m", "tests.mutation", "--count=3", f"--paths={path}", f"--coverage={a_map(tmp_path, {}, path)}")
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        wait_until("a copy to be there", lambda: left() - before or process.poll() is not None, limit_s=120)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+
+    assert process.returncode == 130
+    assert "nothing is left" in errors
+    assert left() <= before
