@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import fixtures, wait_until
+from launcher import proc
+from tests.testbed import WaitError, processes
+from tests.testbed.running import Running
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
     from tests.command import Cli, Result
     from tests.testbed import Host, SshHosts
+    from tests.testbed.processes import Process
+
+ENDING_S = 60.0
+"""The end of a run takes no longer from one of its processes to the next."""
+
+SUM = """
+# Rank r brings r + 1; rank 0 adds them up at MASTER_ADDR and MASTER_PORT, and tells all.
+import os, socket, time
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("", place[1]))
+        server.listen(world)
+        peers = [server.accept()[0] for _ in range(world - 1)]
+    total = 1 + sum(int(peer.makefile().readline()) for peer in peers)
+    for peer in peers:
+        peer.sendall(b"%d\\n" % total)
+else:
+    while True:
+        try:
+            peer = socket.create_connection(place, timeout=60)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)  # rank 0 does not listen yet, and nothing tells when it does
+    peer.sendall(b"%d\\n" % (rank + 1))
+    total = int(peer.makefile().readline())
+print(f"rank {rank}/{world} on {os.uname().nodename}: sum {total}", flush=True)
+"""
+"""As reduce.py, for what is not about torch: that all ranks are there, and reach rank 0."""
+
+WAITS = """
+import os, signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print("ready", *sorted(name for name in os.environ if name == "TOKEN"), flush=True)
+signal.sigwait([signal.SIGTERM])
+left = float(open(os.environ["DISTLAUNCH_DEADLINE_FILE"]).read()) - time.time()
+print("saving with", "time" if left > 1 else "no time", "left", flush=True)
+raise SystemExit(143)
+"""
 
 
 def is_sshd(command: str) -> bool:
@@ -27,34 +72,74 @@ def is_sshd(command: str) -> bool:
     return re.match(r"sshd: |\S*/sshd(-session)? ", command) is not None
 
 
+class Gate:
+    """Where the workers of a run wait until the test lets them go on: `open(f"{argv}.{rank}", "rb", buffering=0).read(1)`."""
+
+    def __init__(self, path: Path, ranks: Sequence[int]) -> None:
+        self.path = path
+        self._fds = {}
+        for rank in ranks:
+            os.mkfifo(f"{path}.{rank}")
+            os.chmod(f"{path}.{rank}", 0o666)
+            self._fds[rank] = os.open(f"{path}.{rank}", os.O_RDWR)  # with a reader it does not wait for one
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def open(self) -> None:
+        """Let all ranks go on."""
+        for fd in self._fds.values():
+            os.write(fd, b"x")
+
+    def close(self) -> None:
+        """Nobody waits here any more: who still did finds the gate's end."""
+        for fd in self._fds.values():
+            os.close(fd)
+
+
 @dataclass
 class Rack:
-    """Hosts that share nothing but what this machine has, and a shell here."""
+    """Hosts that share nothing but what this machine has, and a shell here, in a folder with scripts."""
 
     cli: Cli
     ssh: SshHosts
     remote: Path
     _private: list[Host] = field(default_factory=list)
+    _running: list[Running] = field(default_factory=list)
+    _gates: list[Gate] = field(default_factory=list)
 
-    def argv(self, *args: str, inventory: Path | str | None = None) -> tuple[str, ...]:
+    @property
+    def folder(self) -> Path:
+        """Where commands run."""
+        return self.cli.folder / "work"
+
+    def argv(self, *args: str, inventory: Path | str | None = None, python: str | None = sys.executable) -> tuple[str, ...]:
         """The command line; `args` after it win."""
-        where = (
-            "--inventory",
-            str(inventory or self.ssh.inventory),
-            "--python",
-            sys.executable,
-            "--remote-dir",
-            str(self.remote),
-        )
-        return ("ansible", *where, *args)
+        where = ("--inventory", str(inventory or self.ssh.inventory), "--remote-dir", str(self.remote))
+        return ("ansible", *where, *(("--python", python) if python else ()), *args)
 
-    def __call__(self, *args: str, inventory: Path | str | None = None, timeout_s: float = 180, **more: Any) -> Result:
-        """Run `distlaunch ansible` to its end."""
-        return self.cli(*self.argv(*args, inventory=inventory), timeout_s=timeout_s, **more)
+    def __call__(
+        self,
+        *args: str,
+        inventory: Path | str | None = None,
+        python: str | None = sys.executable,
+        env: dict[str, str | None] | None = None,
+    ) -> Result:
+        """Run `distlaunch ansible` to its end. Without `python`, each host's own is that of the inventory."""
+        return self.shell(*self.argv(*args, inventory=inventory, python=python), env=env)
 
-    def start(self, *args: str, **more: Any) -> subprocess.Popen[bytes]:
-        """Start it and leave it running."""
-        return self.cli.start(*self.argv(*args), **more)
+    def shell(self, *args: str, env: dict[str, str | None] | None = None) -> Result:
+        """Run another command to its end."""
+        return self.cli(*args, env=env, cwd=self.folder, timeout_s=240)
+
+    def start(self, *args: str, inventory: Path | None = None, **more: Any) -> Running:
+        """Start `distlaunch ansible` and leave it running."""
+        return self.open(*self.argv(*args, inventory=inventory), **more)
+
+    def open(self, *args: str, **more: Any) -> Running:
+        """Start another command and leave it running; it ends with the test."""
+        self._running.append(Running(self.cli.start(*args, **{"cwd": self.folder, **more})))
+        return self._running[-1]
 
     def detached(self, *args: str) -> str:
         """A run that goes on by itself; its id."""
@@ -62,23 +147,24 @@ class Rack:
         assert done.exit_code == 0, done.stderr
         return done.stdout.strip()
 
+    def id_of(self, name: str) -> str:
+        """The run of that name."""
+        (path,) = self.cli.runs.glob(f"{name}-2*")
+        return path.name
+
     def state(self, run: str) -> dict[str, Any]:
         """What `distlaunch status` says."""
-        found: dict[str, Any] = self.cli("status", run, "--output", "json").json["result"]
+        found: dict[str, Any] = self.shell("status", run, "--output", "json").json["result"]
         return found
 
-    def wait_for(self, run: str, *states: str, limit_s: float = 90) -> dict[str, Any]:
-        """Wait for one of these states."""
+    def logs(self, run: str) -> Running:
+        """`distlaunch logs -f`."""
+        return self.open("logs", "-f", run)
 
-        def reached() -> dict[str, Any]:
-            found = self.state(run)
-            return found if found["state"] in states else {}
-
-        return wait_until(f"{run} to be {' or '.join(states)}", reached, limit_s=limit_s, every_s=0.5)
-
-    def wait_line(self, run: str, text: str, *, count: int = 1) -> None:
-        """Wait until workers have written so many lines with this text."""
-        wait_until(f"{text!r} in the logs", lambda: self.cli("logs", run).stdout.count(text) >= count, limit_s=90, every_s=0.3)
+    def gate(self, path: Path | str, *ranks: int) -> Gate:
+        """A gate for these ranks; a name is in a folder that all hosts see."""
+        self._gates.append(Gate(self.cli.folder / path, ranks))
+        return self._gates[-1]
 
     def private_disks(self, *hosts: Host, size_bytes: int | None = None) -> None:
         """Give hosts a disk of their own where the runs are."""
@@ -86,9 +172,9 @@ class Rack:
             host.private_folder(self.remote, size_bytes=size_bytes)
             self._private.append(host)
 
-    def left(self) -> list[str]:
-        """What of any run still runs on the hosts."""
-        return [process.command() for host in self.ssh.hosts for process in host.processes() if not is_sshd(process.command())]
+    def left(self, *hosts: Host) -> list[Process]:
+        """What of any run still runs on these hosts, or on all."""
+        return [process for host in hosts or self.ssh.hosts for process in host.processes() if not is_sshd(process.command())]
 
     def write(self, name: str, text: str) -> Path:
         """A file in the working folder."""
@@ -99,39 +185,77 @@ class Rack:
         common = f"[all:vars]\nansible_user=root\nansible_ssh_common_args=-F {self.ssh.config}\n"
         return self.cli.write("inventory.ini", f"{text}\n{common}")
 
-    def clean(self) -> None:
+    def wait_nothing_left(self, but: Collection[Process] = ()) -> None:
+        """Wait for the end of all that runs have started; what does not end is named."""
+        limit, number = 0.0, 0
+        while left := [process for process in self.left() if process not in but]:
+            if len(left) != number:
+                number, limit = len(left), time.monotonic() + ENDING_S
+            if time.monotonic() > limit:
+                raise WaitError(f"waited {ENDING_S:g} s for the end of " + "; ".join(process.command() for process in left))
+            processes.wait_ended(left[:1], limit_s=ENDING_S)
+
+    def close(self) -> None:
+        """End the commands that go on."""
+        for running in self._running:
+            running.close()
+        for gate in self._gates:
+            gate.close()
+
+    def clean(self, *, wait: bool = True) -> None:
         """Nothing is left, and disks are shared again."""
+        self.close()
         try:
-            wait_until("nothing to be left of a run", lambda: not self.left(), limit_s=60)
+            if wait:
+                self.wait_nothing_left()
         finally:
-            for host in self.ssh.hosts:
-                for process in host.processes():
-                    if not is_sshd(process.command()):
-                        process.send(signal.SIGKILL)
+            for process in self.left():
+                process.send(signal.SIGKILL)
             for host in self._private:
                 host.shared_folder(self.remote)
 
 
 def make(cli: Cli, ssh: SshHosts) -> Rack:
-    """A rack whose runs start in a folder that holds the script alone."""
-    (cli.folder / "work").mkdir()
-    (cli.folder / "remote").mkdir()
+    """A rack whose commands run in a folder that holds the scripts alone."""
     rack = Rack(cli, ssh, cli.folder / "remote")
-    start = cli.start
-    object.__setattr__(cli, "start", lambda *args, **more: start(*args, **{"cwd": cli.folder / "work", **more}))
+    rack.folder.mkdir()
+    rack.remote.mkdir()
     return rack
 
 
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember for the fixtures that a test has failed."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture
-def rack(ssh_hosts: SshHosts, distlaunch: Cli) -> Iterator[Rack]:
-    """Four hosts; whatever runs there at the end is a failure."""
+def rack(request: pytest.FixtureRequest, ssh_hosts: SshHosts, distlaunch: Cli) -> Iterator[Rack]:
+    """Four hosts; whatever runs there at the end is a failure, unless there was one before."""
     made = make(distlaunch, ssh_hosts)
     yield made
-    made.clean()
+    made.clean(wait=not request.node.stash.get(FAILED, False))
 
 
-@pytest.fixture
-def rack_of_two(distlaunch: Cli) -> Iterator[Rack]:
-    """Two hosts of its own, to break."""
-    with fixtures.make(2, ssh=True) as testbed:
-        yield make(distlaunch, testbed.ssh)
+@pytest.fixture(scope="module")
+def ansible_asked_once() -> Iterator[None]:
+    """What ansible-inventory says of hosts is asked once."""
+    answers: dict[tuple[str, ...], Any] = {}
+    ask = proc.run
+
+    def run(argv: list[str], **more: Any) -> Any:
+        key = tuple(argv)
+        if not key[0].endswith("ansible-inventory"):
+            return ask(argv, **more)
+        if key not in answers:
+            answers[key] = ask(argv, **more)
+        return answers[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proc, "run", run)
+        yield

@@ -2,166 +2,177 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.backends import _ansible_inventory
+from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
+from launcher.errors import SpecError
+from launcher.spec import JobSpec, NodeRange
+from tests.ansible.conftest import SUM
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.ansible.conftest import Rack
+    from tests.command import Cli
 
-pytestmark = pytest.mark.ssh
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """An inventory, the same file for the same text."""
+    folder = tmp_path_factory.mktemp("inventories")
+    files: dict[str, Path] = {}
+
+    def place(text: str) -> Path:
+        path = files.setdefault(text, folder / f"{len(files)}.ini")
+        path.write_text(text)
+        return path
+
+    return place
 
 
+@pytest.mark.usefixtures("ansible_asked_once")
 @pytest.mark.parametrize(
-    ("inventory", "options", "words"),
+    ("inventory", "options", "nodes", "words"),
     [
-        ("", (), "no hosts"),
-        ("[nodes\nn1", (), "Failed to parse inventory"),
-        ("n1\nn2", ("--limit", "nope"), "no host or group nope"),
-        ("n1\nn2", ("--nodes", "3"), "3 nodes are asked for, and the inventory has 2 hosts"),
-        ("n1\nn2", ("--nodes", "2", "--spares", "1"), "2 nodes and 1 spares are asked for"),
-        ("n1 distlaunch_rank=first", (), "distlaunch_rank 'first' is not a number"),
-        ("n1\nn2", ("--exclude", "n2,n1"), "all of its hosts are excluded"),
-        ("n1", ("--snapshot-limit", "banana"), "is no size"),
-        ("n1", ("--snapshot-limit", "0.0001KB"), "at most 0 B are sent"),
+        ("", {}, None, "no hosts"),
+        ("[nodes\nn1", {}, None, "Failed to parse inventory"),
+        ("n1\nn2", {"limit": "nope"}, None, "no host or group nope"),
+        ("n1\nn2", {}, 3, "3 nodes are asked for, and the inventory has 2 hosts"),
+        ("n1\nn2", {"spares": 1}, 2, "2 nodes and 1 spares are asked for"),
+        ("n1 distlaunch_rank=first", {}, None, "distlaunch_rank 'first' is not a number"),
+        ("n1\nn2", {"exclude": "n2,n1"}, None, "all of its hosts are excluded"),
+        ("n1\nn2", {"snapshot_limit": "banana"}, None, "is no size"),
+        ("n1\nn2", {"snapshot_limit": "0.0001KB"}, None, "at most 0 B are sent"),
     ],
 )
-def test_a_wrong_request_names_what_is_wrong(rack: Rack, inventory: str, options: tuple[str, ...], words: str) -> None:
-    rack.write("x.py", "print()")
-    path = rack.cli.write("inventory.ini", inventory)
+def test_a_wrong_request_names_what_is_wrong(
+    write: Callable[[str], Path], tmp_path: Path, inventory: str, options: dict[str, Any], nodes: int | None, words: str
+) -> None:
+    (tmp_path / "x.py").write_text("print()")
+    backend = AnsibleBackend(AnsibleOptions(inventory=(str(write(inventory)),), **options))
+    wanted = NodeRange(min=nodes or 1, max=nodes or 1)
+    spec = JobSpec(name="x", command=("x.py",), nodes=wanted, all_nodes=nodes is None, cwd=str(tmp_path), env={})
 
-    done = rack(*options, "x.py", inventory=path)
+    with pytest.raises(SpecError) as error:
+        backend.plan(spec, tmp_path / "runs/x")
 
-    assert done.exit_code == 2, done.stderr
-    assert words in done.stderr
-    assert done.stderr.count("error[") == 1
-    assert "Traceback" not in done.stderr
+    assert words in error.value.message
 
 
 @pytest.mark.parametrize(
     ("inventory", "words"),
     [("missing.ini", "'missing.ini' does not exist"), ("n1,n2,n1,", "n1 is there twice"), (",", "no host")],
 )
-def test_an_inventory_that_is_none(rack: Rack, inventory: str, words: str) -> None:
-    done = rack("reduce.py", inventory=inventory)
-
-    assert done.exit_code == 2
-    assert words in done.stderr
+def test_an_inventory_that_is_none(inventory: str, words: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(words)):
+        _ansible_inventory.sources([inventory], "/")
 
 
-def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once(rack: Rack) -> None:
-    n1, n2 = (host.address for host in rack.ssh.hosts[:2])
-    ancient = rack.write(
-        "old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv[1])" "$3"\n'
-    )
-    ancient.chmod(0o755)
-    torch = f"distlaunch_python={sys.executable}"
-    inventory = rack.inventory(
-        f"good ansible_host={n1} {torch}\ntwin ansible_host={n1} {torch}\ndown ansible_host=10.77.250.250\n"
-        f"bare ansible_host={n2} distlaunch_python=/usr/bin/no-such-python\n"
-        f"ancient ansible_host={n2} distlaunch_python={ancient}\n"
-    )
+def test_the_command_says_it_in_one_error_with_its_exit_code(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "print()")
 
-    done = rack.cli(
-        "ansible",
-        "-i",
-        str(inventory),
-        "--remote-dir",
-        str(rack.remote),
-        "reduce.py",
-        env={"ANSIBLE_TIMEOUT": "3"},
-        timeout_s=120,
-    )
+    done = distlaunch("ansible", "--inventory", "n1,n2,", "--nodes", "3", "x.py")
 
-    assert done.exit_code == 3, done.stderr
-    said = done.stderr
-    assert "there is no /usr/bin/no-such-python" in said
-    assert "is Python 3.6, and 3.9 or newer is needed" in said
-    assert "down: " in said
-    assert "twin and good are one machine (n1)" in said
-    assert said.count("error[") == 1
+    assert done.exit_code == 2, done.stderr
+    assert "3 nodes are asked for, and the inventory has 2 hosts" in done.stderr
+    assert done.stderr.count("error[") == 1
+    assert "Traceback" not in done.stderr
 
 
-def test_hosts_without_torch_or_with_another_one(rack: Rack) -> None:
+def old_python(rack: Rack) -> Path:
+    """A Python that is too old: a real one, where this machine has any."""
+    for version in ("3.6", "3.7", "3.8", "2.7"):
+        for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
+            return path
+    old = rack.write("old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv[1])" "$3"\n')
+    old.chmod(0o755)
+    return old
+
+
+@pytest.mark.ssh
+def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_and_spares_take_their_places(rack: Rack) -> None:
+    n1, n2, n3, n4 = rack.ssh.hosts
     rack.write("other/torch/version.py", "__version__ = '0.1'\n")
-    old = rack.write("other/torch/__init__.py", "").parent.parent
-    other = rack.write("other-python", f'#!/bin/sh\nPYTHONPATH={old} exec {sys.executable} "$@"\n')
-    none = rack.write("bare-python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    for script in (other, none):
+    rack.write("other/torch/__init__.py", "")
+    other = rack.write("other-python", f'#!/bin/sh\nPYTHONPATH={rack.folder}/other exec {sys.executable} "$@"\n')
+    bare = rack.write("bare-python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    for script in (other, bare):
         script.chmod(0o755)
-    n1, n2, n3, n4 = (host.address for host in rack.ssh.hosts)
-    inventory = rack.inventory(
-        f"n1 ansible_host={n1} distlaunch_python={sys.executable}\nn2 ansible_host={n2} distlaunch_python={other}\n"
-        f"n3 ansible_host={n3} distlaunch_python={sys.executable}\nn4 ansible_host={n4} distlaunch_python={none}\n"
-    )
-
-    done = rack.cli("ansible", "-i", str(inventory), "--remote-dir", str(rack.remote), "reduce.py", timeout_s=120)
-
-    assert done.exit_code == 3, done.stderr
-    assert "n2: torch is 0.1, and " in done.stderr
-    assert "n4: there is no torch in " in done.stderr
-    assert "--python PATH" in done.stderr
-    spared = rack.cli(
-        "ansible", "-i", str(inventory), "--remote-dir", str(rack.remote), "--spares", "2", "reduce.py", timeout_s=120
-    )
-    assert spared.exit_code == 0, spared.stderr
-    assert "left out: n2: torch is 0.1" in spared.stderr
-    assert "rank 0/2 on n1" in spared.stdout
-
-
-def test_an_unknown_host_key_a_wrong_key_and_a_host_that_listens_to_nobody(rack: Rack) -> None:
-    hosts = rack.ssh.hosts
     config = rack.ssh.config.read_text()
     unknown = rack.cli.write("unknown_config", config.replace(str(rack.ssh.known_hosts), "/dev/null"))
-    key = rack.cli.write("wrong_config", config.replace(str(rack.ssh.key), str(rack.ssh.folder / "n1.key")))
-    lines = (
-        f"unknown ansible_host={hosts[0].address} ansible_ssh_common_args='-F {unknown}'\n"
-        f"wrong ansible_host={hosts[1].address} ansible_ssh_common_args='-F {key}'\n"
-        f"shut ansible_host={hosts[2].address} ansible_port=23 ansible_ssh_common_args='-F {rack.ssh.config}'\n"
-    )
-    path = rack.cli.write("inventory.ini", lines)
+    wrong = rack.cli.write("wrong_config", config.replace(str(rack.ssh.key), str(rack.ssh.folder / "n1.key")))
+    rack.private_disks(n3, size_bytes=4_000_000)
+    n3.fill(rack.remote)
+    good = f"distlaunch_python={sys.executable}"
+    hosts = {
+        "a-good": f"{n1.address} {good}",
+        "b-ancient": f"{n2.address} distlaunch_python={old_python(rack)}",
+        "b-down": f"10.77.250.250 {good}",
+        "b-full": f"{n3.address} {good}",
+        "b-missing": f"{n2.address} distlaunch_python=/usr/bin/no-such-python",
+        "b-other": f"{n2.address} distlaunch_python={other}",
+        "b-shut": f"{n3.address} {good} ansible_port=23",
+        "b-torchless": f"{n4.address} distlaunch_python={bare}",
+        "b-twin": f"{n1.address} {good}",
+        "b-unknown": f"{n1.address} ansible_ssh_common_args='-F {unknown}'",
+        "b-wrong": f"{n2.address} ansible_ssh_common_args='-F {wrong}'",
+        "c-good": f"{n4.address} {good}",
+    }
+    inventory = rack.inventory("".join(f"{name} ansible_host={about}\n" for name, about in hosts.items()))
+    rack.write("sum.py", SUM)
 
-    done = rack("reduce.py", inventory=path)
+    def ask(*options: str) -> Any:
+        return rack(*options, "--log-ranks", "all", "sum.py", inventory=inventory, python=None, env={"ANSIBLE_TIMEOUT": "3"})
+
+    refused = ask()
+    spared = ask("--nodes", "2", "--spares", "10")
+
+    reasons = {
+        "b-ancient": r".* is Python \d\.\d, and 3.9 or newer is needed",
+        "b-down": r".*([Tt]imed out|No route to host|unreachable).*",
+        "b-full": r".*No space left on device",
+        "b-missing": r"there is no /usr/bin/no-such-python \(looked for along the PATH.*",
+        "b-other": r"torch is 0\.1, and \S+ on 2 other hosts",
+        "b-shut": r"ssh: connect to host \S+ port 23: Connection refused",
+        "b-torchless": r"there is no torch in .*",
+        "b-twin": r"b-twin and a-good are one machine \(n1\)",
+        "b-unknown": r".*Host key verification failed\.?",
+        "b-wrong": r".*Permission denied \(publickey\).*",
+    }
+    assert refused.exit_code == 3, refused.stderr
+    assert refused.stderr.count("error[") == 1
+    assert "10 of 12 hosts cannot take part:" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    for hint in ("ssh-keyscan", "ssh-copy-id", "--python PATH", "--remote-dir", "take one of the names out"):
+        assert hint in refused.stderr
+    assert spared.exit_code == 0, spared.stderr
+    assert sorted(spared.stdout.splitlines()) == ["[0:0] rank 0/2 on n1: sum 3", "[1:1] rank 1/2 on n4: sum 3"]
+    for said in (
+        re.findall(r"^  (b-\S+): (.*)$", refused.stderr, re.MULTILINE),
+        re.findall(r"left out: (\S+): (.*)$", spared.stderr, re.MULTILINE),
+    ):
+        assert sorted(host for host, _ in said) == sorted(reasons), said
+        for host, reason in said:
+            assert re.fullmatch(reasons[host], reason), f"{host}: {reason}"
+
+
+@pytest.mark.ssh
+def test_a_host_that_does_not_reach_node_0_is_named_and_what_has_started_is_stopped(rack: Rack) -> None:
+    first, second = rack.ssh.hosts[:2]
+    rack.write("sum.py", SUM)
+    second.run(("ip", "route", "add", "blackhole", f"{first.address}/32"), check=True)
+    try:
+        done = rack("--nodes", "3", "sum.py")
+    finally:
+        second.run(("ip", "route", "delete", "blackhole", f"{first.address}/32"), check=True)
 
     assert done.exit_code == 3, done.stderr
-    assert "unknown: " in done.stderr
-    assert "Host key verification failed" in done.stderr
-    assert "wrong: " in done.stderr
-    assert "Permission denied" in done.stderr
-    assert "Connection refused" in done.stderr
-    assert "ssh-keyscan" in done.stderr, "how to accept a key"
-
-
-def test_a_full_disk_is_told_before_the_start_and_nothing_is_left_running(rack: Rack) -> None:
-    host = rack.ssh.hosts[1]
-    rack.private_disks(host, size_bytes=4_000_000)
-    host.fill(rack.remote)
-
-    done = rack("--nodes", "2", "reduce.py")
-
-    assert done.exit_code == 3, done.stderr
-    assert "n2: " in done.stderr
-    assert "No space left" in done.stderr
-    assert not rack.left()
-
-
-def test_a_jump_host_and_a_shell_that_talks_and_is_slow(rack: Rack) -> None:
-    if shutil.which("bash") is None:
-        pytest.skip("no bash here")
-    n1, n2 = rack.ssh.hosts[:2]
-    jump = f"-F {rack.ssh.config} -o ProxyCommand='ssh -F {rack.ssh.config} -W %h:%p {n1.name}'"
-    slow = rack.cli.write(
-        "slow_python", f"#!/bin/sh\necho WELCOME TO THE MACHINE; printf 'no newline'; sleep 2\nexec {sys.executable} \"$@\"\n"
-    )
-    slow.chmod(0o755)
-    path = rack.cli.write(
-        "inventory.ini",
-        f'n2 ansible_host={n2.address} ansible_user=root ansible_ssh_common_args="{jump}" distlaunch_python={slow}\n',
-    )
-
-    done = rack.cli("ansible", "-i", str(path), "--remote-dir", str(rack.remote), "reduce.py", timeout_s=120)
-
-    assert done.exit_code == 0, done.stderr
-    assert "rank 0/1 on n2" in done.stdout
+    assert re.search(rf"n2: cannot reach port \d+ of node 0 at any of its addresses: {first.address}$", done.stderr, re.MULTILINE)
+    assert len(list(rack.remote.glob("runs/sum-*/nodes/0/started.json"))) == 1, "node 0 had started"
+    rack.wait_nothing_left()

@@ -23,13 +23,13 @@ def test_a_host_with_a_full_disk_is_left_out_by_its_name_in_the_inventory(rack: 
     second.private_folder(Path("/dev/shm"), size_bytes=64 << 20)
     try:
         second.fill(Path("/dev/shm"))
-        done = rack.cli("doctor", "--on", "lab", "--seconds", "0.2", "--quarantine", "--output", "json", timeout_s=200)
+        done = rack.shell("doctor", "--on", "lab", "--seconds", "0.2", "--quarantine", "--output", "json")
     finally:
         second.shared_folder(Path("/dev/shm"))
 
     assert done.exit_code == 1, done.stderr
     found = {(item["host"], item["check"]) for item in done.json["result"]["findings"] if item["status"] == "fail"}
     assert found - {(host, "speed") for host, _ in found} == {("gpu2", "disk")}  # others may use the processors
-    after = rack.cli("run", "--on", "lab", "--dry-run", "--output", "json", "reduce.py")
+    after = rack.shell("run", "--on", "lab", "--dry-run", "--output", "json", "reduce.py")
     left = [node["host"] for node in after.json["result"]["nodes"]]
     assert left == [host for host in ("gpu1", "gpu3") if (host, "speed") not in found], after.stderr

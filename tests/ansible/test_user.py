@@ -27,10 +27,9 @@ HOME = "/home/alice"
 RUNTIME = f"/run/user/{UID}"
 LOGIN = "echo WELCOME; echo 'to the machine' >&2; sleep 1; printf 'no newline'\n"
 WHO = """
-import os, time
+import os, sys
 print("user", os.getuid(), "home", os.environ["HOME"], flush=True)
-while not os.path.exists(os.path.join(os.environ["HOME"], "go")):
-    time.sleep(0.1)
+open(f"{sys.argv[1]}.{os.environ['RANK']}", "rb", buffering=0).read(1)
 """
 
 
@@ -128,6 +127,7 @@ def test_a_user_who_is_not_root_with_slow_login_files_and_a_systemd_of_his_own(d
                 start_systemd(host, rack.cli.folder, groups[host.name])
             run_as_alice(rack, groups)
         finally:
+            rack.close()
             for host in testbed.ssh.hosts:
                 host.kill()
             wait_until("her processes to end", lambda: all(removed(group) for made in groups.values() for group in made))
@@ -139,27 +139,24 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
     text = rack.ssh.inventory.read_text().replace("ansible_user=root", "ansible_user=alice")
     rack.write("who.py", WHO)
     options = ("-i", str(rack.cli.write("alice.ini", text)), "--python", sys.executable, "--log-ranks", "all")
-
-    launcher = rack.cli.start("ansible", *options, "who.py")
-    wait_until(
-        "both workers",
-        lambda: sum(b"user" in path.read_bytes() for path in rack.cli.runs.glob("who*/nodes/*/stream")) == 2,
-        limit_s=120,
-    )
-    run = next(rack.cli.runs.glob("who*")).name
     homes = [host.path(Path(HOME)) for host in hosts]
+    gates = [rack.gate(home / "gate", rank) for rank, home in enumerate(homes)]
+    before = rack.left()
+
+    launcher = rack.open("ansible", *options, "who.py", f"{HOME}/gate")
+    launcher.until("user", count=2)
+    run = rack.id_of("who")
     folders = [home / ".distlaunch/hosts/runs" / run for home in homes]
     agents = [json.loads((folder / f"nodes/{rank}/started.json").read_text()) for rank, folder in enumerate(folders)]
     seen = [
         (Path(f"/proc/{agent['pid']}/cmdline").read_text(), Path(f"/proc/{agent['pid']}/cgroup").read_text()) for agent in agents
     ]
     kept = [scopes(groups[host.name]) for host in hosts]
-    for home in homes:
-        (home / "go").touch()
-    stdout, stderr = launcher.communicate(timeout=120)
+    for gate in gates:
+        gate.open()
 
-    assert launcher.returncode == 0, stderr
-    assert sorted(stdout.decode().splitlines()) == [f"[{rank}:{rank}] user {UID} home {HOME}" for rank in (0, 1)]
+    assert launcher.end() == 0, launcher
+    assert sorted(launcher.stdout.splitlines()) == [f"[{rank}:{rank}] user {UID} home {HOME}" for rank in (0, 1)]
     for rank, (folder, (argv, cgroup)) in enumerate(zip(folders, seen, strict=True)):
         spec = f"{HOME}/.distlaunch/hosts/runs/{run}/nodes/{rank}/spec.json"
         words = argv.rstrip("\0").split("\0")
@@ -170,5 +167,5 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
         assert len(kept[rank]) == 1
         assert agents[rank]["under"] is True
         assert (os.stat(folder).st_mode & 0o777, os.stat(folder).st_uid) == (0o700, UID)
-    wait_until("nothing to be left of it", lambda: not any("distlaunch" in command for command in rack.left()), limit_s=60)
+    rack.wait_nothing_left(but=before)
     wait_until("the scopes to end", lambda: not any(scopes(made) for made in groups.values()), limit_s=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -15,7 +14,6 @@ from tests.testbed import processes
 from tests.testbed.errors import TestbedError
 from tests.testbed.hosts import LINK, Host
 from tests.testbed.processes import Process
-from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,15 +80,18 @@ def host(record: Record, name: str, own_address: str, folder: Path, begun: dict[
     """Start the process that holds a host's namespaces, and set them up."""
     argv = (
         "nsenter", f"--net=/run/netns/{record.netns(name)}",
-        "unshare", "--uts", "--mount", "--propagation", "slave", "sleep", "infinity",
+        "unshare", "--uts", "--mount", "--propagation", "slave", "sh", "-c", "echo; exec sleep infinity >/dev/null",
     )  # fmt: skip
-    popen = subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True)
+    null = subprocess.DEVNULL
+    popen = subprocess.Popen(argv, cwd="/", stdin=null, stdout=subprocess.PIPE, start_new_session=True)
     anchor = Process.of(popen.pid)
-    if anchor is None:
-        raise TestbedError(f"{name}: `{' '.join(argv)}` ended with {popen.wait()}")
-    begun[name] = made = Host(name, own_address, record.netns(name), record.netns(SWITCH), anchor, popen)
-    (record.state / "anchors" / name).write_text(f"{anchor.pid} {anchor.start_ticks}")
-    wait_until(f"{name} to have its namespaces", lambda: comm(anchor.pid) == "sleep", limit_s=20, every_s=0.005)
+    assert popen.stdout
+    with popen.stdout:
+        if anchor:
+            begun[name] = made = Host(name, own_address, record.netns(name), record.netns(SWITCH), anchor, popen)
+            (record.state / "anchors" / name).write_text(f"{anchor.pid} {anchor.start_ticks}")
+        if not anchor or not popen.stdout.readline():  # it is in its namespaces when it says so
+            raise TestbedError(f"{name}: `{' '.join(argv)}` ended with {popen.wait()}")
     ip(
         f"link set lo up\nlink set {LINK} addrgenmode none up\naddress add {own_address}/24 dev {LINK}\n",
         "-netns", record.netns(name),
@@ -116,13 +117,6 @@ def mounts(folder: Path, name: str) -> Path:
 def escape(path: Path) -> str:
     """A path as fstab has it."""
     return str(path).replace("\\", r"\134").replace(" ", r"\040").replace("\t", r"\011").replace("\n", r"\012")
-
-
-def comm(pid: int) -> str:
-    """The name of the program that a process runs now."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 def ip(batch: str, *options: str) -> None:

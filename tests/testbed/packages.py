@@ -42,6 +42,9 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
 LOCK = Path("/run/lock/distlaunch-testbed-packages.lock")
 
+_failed: dict[tuple[str, ...], str] = {}
+"""Packages that could not be installed, and why: nobody waits for that twice."""
+
 
 def program(name: str) -> str | None:
     """Where a program is; daemons are not on everybody's PATH."""
@@ -58,10 +61,22 @@ def require(*groups: Mapping[str, str], limit_s: float = 170) -> None:
     if os.geteuid() != 0:
         raise NotAvailableError("the testbed needs root: no network namespaces can be made here")
     wanted = {name: package for group in groups for name, package in group.items()}
-    if not missing(wanted):
+    packages = missing(wanted)
+    if not packages:
         return
+    if packages in _failed:
+        raise NotAvailableError(_failed[packages])
+    try:
+        have(packages, wanted, limit_s)
+    except NotAvailableError as error:
+        _failed[packages] = str(error)
+        raise
+
+
+def have(packages: Sequence[str], wanted: Mapping[str, str], limit_s: float) -> None:
+    """Install what is missing, unless another process does."""
     if program("apt-get") is None:
-        raise NotAvailableError(f"no apt-get to install {', '.join(missing(wanted))}")
+        raise NotAvailableError(f"the testbed needs {', '.join(packages)}, and there is no apt-get to install that")
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -69,31 +84,32 @@ def require(*groups: Mapping[str, str], limit_s: float = 170) -> None:
         if packages:
             install(packages, limit_s)
     if missing(wanted):
-        raise NotAvailableError(f"{', '.join(missing(wanted))}: installed, but its programs are not there")
+        raise NotAvailableError(f"the testbed needs {', '.join(missing(wanted))}: installed, but its programs are not there")
 
 
 def install(packages: Sequence[str], limit_s: float) -> None:
     """Install packages without their services."""
     quiet = ("-qq", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=60", "-o", "Acquire::Retries=2")
     with no_services():
-        apt(("apt-get", "update", *quiet), limit_s)
-        apt(("apt-get", "install", "--yes", "--no-install-recommends", *quiet, *packages), limit_s)
+        apt(packages, ("apt-get", "update", *quiet), limit_s)
+        apt(packages, ("apt-get", "install", "--yes", "--no-install-recommends", *quiet, *packages), limit_s)
     if program("systemctl"):
         for service in filter(None, map(SERVICES.get, packages)):
             subprocess.run(("systemctl", "disable", service), capture_output=True, timeout=30, check=False)
 
 
-def apt(argv: Sequence[str], limit_s: float) -> None:
+def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float) -> None:
     """Run apt-get; what it says is the reason when it fails."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": f"{os.environ.get('PATH', '')}:{PATH}"}
+    needs = f"the testbed needs {', '.join(packages)}: {' '.join(argv[:2])}"
     try:
         done = subprocess.run(
             argv, env=env, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotAvailableError(f"{' '.join(argv)} did not end within {limit_s:g} s") from None
+        raise NotAvailableError(f"{needs} did not end within {limit_s:g} s") from None
     if done.returncode:
-        raise NotAvailableError(f"{' '.join(argv)} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise NotAvailableError(f"{needs} failed: {(done.stderr or done.stdout).strip()[-400:]}")
 
 
 @contextmanager

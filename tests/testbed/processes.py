@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher.agent.processes import start_ticks
 from tests.testbed.errors import TestbedError, WaitError
 
 if TYPE_CHECKING:
@@ -53,6 +53,19 @@ class Process:
         with contextlib.suppress(OSError), open(f"/proc/{self.pid}/cmdline", "rb") as file:
             return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
         return "?"
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started; None: no such process, or a zombie. Not the agent's, which may be wrong while it is being changed:
+
+    a testbed whose owner seems to be dead is removed.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def namespaces(pid: int | str) -> frozenset[int]:
@@ -98,7 +111,22 @@ def end(own: Collection[int], *, spare: Collection[Process] = (), limit_s: float
             process.send(signal.SIGKILL)
         if time.monotonic() > deadline:
             raise WaitError(f"waited {limit_s:g} s for these to die: " + "; ".join(process.command() for process in left))
-        time.sleep(0.01)
+        wait_ended(left, limit_s=limit_s)
+
+
+def wait_ended(waited: Iterable[Process], *, limit_s: float) -> None:
+    """Return when all of them have ended, or after the limit."""
+    deadline = time.monotonic() + limit_s
+    for process in waited:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(process.pid)
+            try:
+                if process.alive():  # so the handle is its own
+                    ended = select.poll()
+                    ended.register(handle, select.POLLIN)
+                    ended.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            finally:
+                os.close(handle)
 
 
 def run(

@@ -108,13 +108,25 @@ def read() -> list[Record]:
     found = []
     for path in sorted(STATE.glob("*/record.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(Record(**json.loads(path.read_text())))
+            if path.parent.name.isdigit():  # else it is about to be one
+                found.append(Record(**json.loads(path.read_text())))
     return found
+
+
+def left_over() -> list[Record]:
+    """Testbeds whose owner is dead."""
+    return [record for record in read() if not record.owner.alive()]
 
 
 def clean() -> list[Record]:
     """Remove what testbeds of dead owners left behind; the lock must be held."""
-    dead = [record for record in read() if not record.owner.alive()]
+    dead = left_over()
+    known = {record.index for record in read()}
+    for path in STATE.iterdir():
+        if path.suffix == ".new":  # its owner was killed while it wrote it
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.isdigit() and int(path.name) not in known:  # its remover was killed
+            remove(Record(int(path.name), 0, 0, "", own_folder=False))
     for record in dead:
         remove(record)
     return dead

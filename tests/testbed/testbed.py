@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from tests.testbed import network, packages, registry
-from tests.testbed.errors import TestbedError
+from tests.testbed.errors import NotAvailableError, TestbedError
 from tests.testbed.kube import Kube
 from tests.testbed.slurm import Slurm
 from tests.testbed.ssh import SshHosts
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tests.testbed.slurm_conf import SlurmOptions
 
 MAX_HOSTS = 250
+ROOM_BYTES = 500_000_000
+"""Logs, spools, a data base, and some more."""
 
 
 @final
@@ -53,7 +56,7 @@ class Testbed:
         """Bring it up; when that fails, nothing is left.
 
         Raises:
-            NotAvailableError: not root, or packages that cannot be installed, or programs that cannot be built.
+            NotAvailableError: not root, or packages that cannot be installed, or programs that cannot be built, or a full disk.
         """
         if not 1 <= hosts <= MAX_HOSTS:
             raise TestbedError(f"{hosts} hosts: from 1 to {MAX_HOSTS} are possible")
@@ -86,6 +89,12 @@ class Testbed:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise TestbedError(f"{folder} is not empty: a testbed does not go on where another ended")
+        free = shutil.disk_usage(folder).free
+        if free < ROOM_BYTES:
+            if own:
+                folder.rmdir()
+            needs = f"the testbed needs {ROOM_BYTES / 1e9:.1f} GB of disk"
+            raise NotAvailableError(f"{needs}, and {free / 1e9:.1f} GB are free in {folder.parent}")
         folder.chmod(0o755)
         self._record = registry.claim(folder.absolute(), own_folder=own)
         atexit.register(self.down)

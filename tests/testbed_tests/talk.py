@@ -32,7 +32,9 @@ with socket.create_connection((sys.argv[1], 7000), timeout=float(sys.argv[2])) a
 
 
 def listen(host: Host) -> None:
-    """Start somebody who answers in a host."""
+    """Have somebody who answers in a host."""
+    if listens(host, PORT):
+        return
     host.popen((sys.executable, "-c", LISTEN))
     wait_until(f"somebody to listen in {host.name}", lambda: listens(host, PORT), limit_s=20)
 

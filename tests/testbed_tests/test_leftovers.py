@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import SlurmOptions, Testbed, TestbedError, fixtures, processes, registry, wait_until
+from tests.testbed import NotAvailableError, SlurmOptions, Testbed, TestbedError, fixtures, processes, registry, wait_until
+from tests.testbed.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,6 +79,13 @@ def test_nothing_is_left_when_bringing_it_up_fails(tmp_path: Path) -> None:
         testbed.up(2)
 
 
+def test_there_is_none_on_a_disk_without_room(small_disk: Path) -> None:
+    with fixtures.make(1):  # or this test skips
+        testbed = Testbed(small_disk / "bed")
+        with pytest.raises(NotAvailableError, match=rf"needs 0.5 GB of disk, and 0.0 GB are free in {small_disk}"):
+            testbed.up(1)
+
+
 @dataclass
 class Command:
     """`python -m tests.testbed up` as a person has it in a terminal."""
@@ -92,7 +100,12 @@ class Command:
         with log.open("wb") as file:
             process = subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
         started = cls(process, log)
-        wait_until("the command to be up", lambda: "Ctrl-C" in log.read_text() or process.poll() is not None, limit_s=60)
+        wait_until(
+            "the command to be up",
+            lambda: "Ctrl-C" in log.read_text() or process.poll() is not None,
+            limit_s=60,
+            progress=log.read_text,
+        )
         assert process.poll() is None, log.read_text()
         return started
 
@@ -118,7 +131,7 @@ def command(bare: Testbed, tmp_path: Path) -> Iterator[Callable[..., Command]]:
     yield start
     for started in begun:
         started.process.kill()
-        started.process.wait(timeout=20)
+        started.process.wait(timeout=60)
     with registry.locked():
         registry.clean()
 
@@ -128,14 +141,64 @@ def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testb
     owner = command("--slurm")
     before = Census.of(owner.record())
     owner.process.kill()
-    owner.process.wait(timeout=20)
+    owner.process.wait(timeout=60)
     assert before.left()
 
-    done = processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=60, cwd=str(ROOT), check=True)
+    done = processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
 
-    wait_until("nothing to be left", lambda: not before.left(), limit_s=20)  # another session may have been first
+    assert before.left() == []  # whoever has removed it: it takes the lock
     assert not before.folder.exists()
     assert f"testbed {bare.record.index} (10.77.{bare.record.index}.0/24) belongs to process {os.getpid()}" in done.stdout
+    assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
+
+
+PYTEST = """
+import signal
+from tests.testbed import fixtures
+
+def test_that_takes_long():
+    with fixtures.make(2, ssh=True) as testbed:
+        testbed.hosts[0].popen(("setsid", "--fork", "sleep", "1000"))
+        print("it is up", flush=True)
+        signal.pause()
+"""
+
+
+@pytest.mark.ssh
+def test_what_a_killed_pytest_has_left_is_gone_with_the_next_testbed(bare: Testbed, tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(PYTEST)
+    argv = (sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(tmp_path / "test_long.py"))
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)  # type: ignore[call-overload]
+    killed = Running(process)
+    try:
+        killed.until("it is up")
+        (record,) = (record for record in registry.read() if record.pid == process.pid)
+        before = Census.of(record)
+        assert "sleep 1000" in " ".join(before.left())
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        killed.close()
+
+    with fixtures.make(1):
+        assert before.left() == []
+        assert not before.folder.exists()
+        assert record not in registry.read()
+        assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
+
+
+def test_what_a_killed_remover_or_a_killed_writer_has_left_is_gone_too(bare: Testbed) -> None:
+    """Both are folders that no testbed would ever use again."""
+    torn, unfinished = registry.STATE / "99", registry.STATE / "98.new"
+    with registry.locked():
+        for folder in (torn / "anchors", unfinished):
+            folder.mkdir(parents=True, exist_ok=True)
+
+        removed = registry.clean()
+
+    assert not torn.exists()
+    assert not unfinished.exists()
+    assert bare.record not in removed
     assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
 
 
@@ -145,12 +208,12 @@ def test_the_command_says_how_to_use_it_and_ends_at_ctrl_c(command: Callable[...
     owner = command("--gpus", "8", "--ssh")
     before = Census.of(owner.record())
     conf = owner.said("export SLURM_CONF=").partition("=")[2]
-    names = processes.run(owner.said("srun").split(), timeout_s=30, env={**os.environ, "SLURM_CONF": conf}).stdout
-    name = processes.run(owner.said("ssh").split(), timeout_s=30).stdout
+    names = processes.run(owner.said("srun").split(), timeout_s=60, env={**os.environ, "SLURM_CONF": conf}).stdout
+    name = processes.run(owner.said("ssh").split(), timeout_s=60).stdout
 
     os.killpg(owner.process.pid, signal.SIGINT)
 
-    assert owner.process.wait(timeout=30) == 0
+    assert owner.process.wait(timeout=60) == 0
     assert sorted(names.split()) == ["n1", "n2"]
     assert name.strip() == "n1"
     assert owner.log.read_text().splitlines()[-1] == "taken down"

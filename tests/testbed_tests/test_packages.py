@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
-from tests.conftest import is_unexpected
-from tests.testbed import NotAvailableError
+from tests.plugins.summary import is_unexpected
+from tests.testbed import NotAvailableError, packages
 from tests.testbed.packages import POLICY, require
 
 
@@ -21,10 +22,14 @@ def test_without_root_the_reason_is_one_that_may_be(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the testbed needs root: no packages can be installed, no hosts can be made here")
-def test_a_package_that_is_not_to_be_had_is_named() -> None:
+def test_a_package_that_is_not_to_be_had_is_named_each_time_and_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     had_policy = POLICY.exists()
+    none = {"distlaunch-no-such-program": "distlaunch-no-such-package"}
 
-    with pytest.raises(NotAvailableError, match="distlaunch-no-such-package"):
-        require({"distlaunch-no-such-program": "distlaunch-no-such-package"})
+    with pytest.raises(NotAvailableError, match="the testbed needs distlaunch-no-such-package: ") as error:
+        require(none)
 
     assert POLICY.exists() == had_policy
+    monkeypatch.setattr(packages, "install", None)
+    with pytest.raises(NotAvailableError, match=re.escape(str(error.value))):  # nobody tries and waits again
+        require(none)

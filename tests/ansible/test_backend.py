@@ -1,0 +1,160 @@
+"""The backend without hosts: what it sends, when it starts a run again, which hosts it takes for lost, whom it could not tell."""
+
+from __future__ import annotations
+
+import json
+import signal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import bundle
+from launcher.backends import ansible
+from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
+from launcher.errors import CommandError, SpecError
+from launcher.spec import JobSpec, NodeRange
+from tests.ansible.test_stream import Clock, node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("ansible_asked_once")
+
+
+def plan(folder: Path, *command: str, spec: dict[str, Any] | None = None, **options: Any) -> Any:
+    """What would be sent from a working folder."""
+    backend = AnsibleBackend(AnsibleOptions(inventory=("n1,n2,n3,",), **options))
+    return backend.plan(JobSpec(name="x", command=command, cwd=str(folder), env={}, **(spec or {})), folder / "runs/x-1")
+
+
+def test_the_files_and_the_command_are_those_of_the_working_folder_or_of_the_scripts(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    for path in ("here/train.py", "here/sub/other.py", "here/pkg/__init__.py", "there/script.py", "there/beside.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+
+    def sent(*command: str, **more: Any) -> tuple[Any, list[str], str]:
+        made = plan(here, *command, **more)
+        files = [file.path for file in made.snapshot.files] if made.snapshot else None
+        assert bool(made.variables["distlaunch_digest"]) is bool(files)
+        return files, made.job["command"], made.variables["distlaunch_cwd"]
+
+    own = ["pkg/__init__.py", "sub/other.py", "train.py"]
+    assert sent("train.py", "--lr", "1") == (own, ["train.py", "--lr", "1"], "")
+    assert sent("sub/../sub/other.py") == (own, ["sub/other.py"], "")
+    assert sent("../there/script.py") == (["beside.py", "script.py"], ["script.py"], "")
+    assert sent("train.py", spec={"kind": "module"}) == (own, ["train.py"], "")
+    assert sent("train.py", in_place=True) == (None, ["train.py"], str(here))
+    files, command, cwd = sent(str(bundle.data("train") / "reduce.py"), in_place=True)
+    assert ("reduce.py" in files, command, cwd) == (True, ["reduce.py"], ""), "the hosts have no bundled scripts"
+
+
+def test_the_plan_has_what_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "x.py").touch()
+    spec = {"python": "/opt/python", "workers_per_node": 3, "nodes": NodeRange(min=1, max=2), "secrets": ("TOKEN",)}
+
+    made = plan(tmp_path, "x.py", spec=spec, spares=1, remote_dir="/data/runs", host_timeout=7)
+
+    wanted = {
+        "distlaunch_run": "x-1",
+        "distlaunch_hosts": ["n1", "n2", "n3"],
+        "distlaunch_nodes": 2,
+        "distlaunch_least_nodes": 1,
+        "distlaunch_dir": "/data/runs",
+        "distlaunch_secrets": ["TOKEN"],
+        "distlaunch_timeout_s": 7,
+        "distlaunch_python": "/opt/python",
+        "distlaunch_workers": 3,
+    }
+    assert {key: made.variables[key] for key in wanted} == wanted
+    assert [(node.node_rank, node.host, node.workers) for node in made.nodes] == [(0, "n1", 3), (1, "n2", 3)]
+    assert (made.spares, made.job["min_nodes"], made.job["max_nodes"]) == (("n3",), 1, 2)
+    assert made.master == "n1:chosen at start"
+    plain = plan(tmp_path, "x.py").variables
+    assert not {"distlaunch_python", "distlaunch_workers"} & set(plain), "each host's own"
+
+
+def test_a_secret_that_is_not_there_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.py").touch()
+    monkeypatch.delenv("TOKEN", raising=False)
+
+    with pytest.raises(SpecError, match="secret TOKEN: no such variable here"):
+        AnsibleBackend(AnsibleOptions()).submit(plan(tmp_path, "x.py", spec={"secrets": ("TOKEN",)}))
+
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("text", "number"), [("500KB", 500_000), ("1.5 mb", 1_500_000), ("2GB", 2_000_000_000), ("0.0001KB", 0)])
+def test_sizes(text: str, number: int) -> None:
+    assert ansible._bytes(text) == number
+
+
+@pytest.mark.parametrize(
+    ("spares", "attempt", "state", "cause", "again"),
+    [
+        (1, 0, "failed", "node", True),
+        (1, 1, "failed", "fabric", True),
+        (1, 2, "failed", "node", False),  # no restarts are left
+        (0, 0, "failed", "node", False),  # nobody takes its place
+        (1, 0, "failed", "user_code", False),
+        (1, 0, "failed", None, False),
+        (1, 0, "cancelled", "node", False),
+    ],
+)
+def test_a_run_goes_on_with_a_spare_where_a_host_was_lost(
+    tmp_path: Path, spares: int, attempt: int, state: str, cause: str | None, again: bool
+) -> None:
+    (tmp_path / "ansible").mkdir()
+    (tmp_path / "ansible/job.json").write_text(json.dumps({"max_restarts": 2, "attempt": attempt}))
+    outcome: Any = SimpleNamespace(state=state, cause={"class": cause} if cause else None)
+
+    assert AnsibleBackend(AnsibleOptions(spares=spares)).goes_on({"run_dir": str(tmp_path)}, outcome) is again
+
+
+def tail(rank: int, state: str, *, silent_since: float | None = None, problem: str = "", ending: str = "") -> Any:
+    """What the connection to a node knows."""
+    about = {"rank": rank, "host": f"n{rank + 1}"}
+    told = {"message": ending} if ending else {}
+    return SimpleNamespace(node=about, state=state, lost_at=silent_since, problem=problem, ending=told, finished=state == "ended")
+
+
+def test_a_host_is_lost_once_another_has_ended_without_it_and_it_was_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ansible, "time", clock)
+    now = clock.monotonic()
+
+    def said(*tails: Any) -> Any:
+        backend = AnsibleBackend(AnsibleOptions())
+        backend._streams = SimpleNamespace(tails=tails)  # type: ignore[assignment]
+        return backend.liveness({"hosts": ["n1", "n2"]})
+
+    silent = tail(1, "running", silent_since=now, problem="ssh: timed out")
+    both = said(tail(0, "running"), silent)
+    assert (both.nodes, both.detail, both.causes) == (("running", "unknown"), "no connection to n2: ssh: timed out", {})
+    assert said(tail(0, "ended"), silent).nodes == ("ended", "unknown"), "it may come back"
+    clock.ahead_s += 60
+    assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "the run goes on"
+    lost = said(tail(0, "ended"), silent)
+    assert lost.nodes == ("ended", "ended")
+    assert lost.causes == {1: {"class": "node", "message": "host n2 does not answer any more: ssh: timed out"}}
+    assert said(tail(0, "ended"), tail(1, "running")).nodes == ("ended", "running")
+    killed = said(tail(0, "ended", ending="the agent was killed"), tail(1, "unknown"))
+    assert killed.nodes == ("ended", "unknown")
+    assert killed.causes == {0: {"class": "node", "message": "host n1: the agent was killed"}}
+
+
+def test_whom_a_signal_did_not_reach_is_told_with_what_to_do(tmp_path: Path) -> None:
+    answers = """printf '\\ndistlaunch-host-1 {"signalled": true}\\n'"""
+    refuses = "echo 'user@n1: Permission denied (publickey).' >&2; exit 255"
+    told = f'echo "$*" > {tmp_path}/told; {answers}'
+    nodes = [node(tmp_path, 0, told), node(tmp_path, 1, refuses), node(tmp_path, 2, "exit 7")]
+
+    with pytest.raises(CommandError) as error:
+        AnsibleBackend(AnsibleOptions()).cancel({"nodes": nodes}, force=True)
+
+    assert error.value.message == "n1: user@n1: Permission denied (publickey).; n2: ssh ended with code 7"
+    assert "ssh-copy-id HOST" in str(error.value.hint)
+    assert f"/x/a host signal /x 0 {int(signal.SIGTERM)} --force" in (tmp_path / "told").read_text()
+    AnsibleBackend(AnsibleOptions()).signal({"nodes": nodes[:1]}, signal.SIGUSR1)
+    assert f"/x/a host signal /x 0 {int(signal.SIGUSR1)}'" in (tmp_path / "told").read_text()

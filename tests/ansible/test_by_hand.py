@@ -1,0 +1,114 @@
+"""What `--render-to` writes is whole: it starts the run by hand, from anywhere, with ansible-playbook alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ansible.conftest import WAITS
+from tests.command import ROOT
+from tests.testbed import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.ansible.conftest import Rack
+
+pytestmark = pytest.mark.ssh
+
+GONE = f"""
+for name in launcher playbooks train; do mount -t tmpfs tmpfs "{ROOT}/$name" || exit; done
+exec "$@"
+"""
+"""A shell's words, in mounts of its own: there is no launcher on the machine."""
+
+
+class Admin:
+    """Somebody who got a folder, and has Ansible."""
+
+    def __init__(self, rack: Rack, folder: Path) -> None:
+        self.folder = folder
+        self._inventory = rack.ssh.inventory
+        # The test's HOME is deep, and a socket below it would have too long a path.
+        sockets = json.loads((folder / "env/envvars").read_text())["ANSIBLE_SSH_CONTROL_PATH_DIR"]
+        path = f"{os.path.dirname(sys.executable)}:/usr/sbin:/usr/bin:/sbin:/bin"
+        self.env = {"HOME": str(rack.cli.folder), "PATH": path, "LANG": "C.UTF-8", "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
+
+    def run(self, *argv: str, fails: bool = False, **env: str) -> str:
+        """What a command says."""
+        alone = ("unshare", "--mount", "sh", "-c", GONE, "sh", *argv)
+        more = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        done = subprocess.run(alone, cwd=self.folder, env={**self.env, **env}, **more)  # type: ignore[call-overload]
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
+
+    def playbooks(self, *names: str, **variables: str) -> str:
+        """Run playbooks one after the other."""
+        more = ["-e", json.dumps(variables)] if variables else []
+        files = [f"project/{name}.yml" for name in names]
+        return self.run("ansible-playbook", "-i", str(self._inventory), "-e", "@env/extravars", *more, *files)
+
+
+def alike(text: str) -> str:
+    """A file without what each submission has of its own: the run's id."""
+    return re.sub(r"waits-\d{8}-\d{6}-\w{4}", "RUN", text)
+
+
+def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends(rack: Rack) -> None:
+    rack.write("waits.py", WAITS)
+    asked = ("--nodes", "2", "--secret", "TOKEN", "waits.py")
+    token: dict[str, str | None] = {"TOKEN": "s3cr3t"}
+    first = rack.cli.folder / "rendered"
+    shown = rack("--dry-run", "--output", "json", *asked, env=token)
+    written = rack("--render-to", str(first), *asked, env=token)
+    assert shown.exit_code == written.exit_code == 0, shown.stderr + written.stderr
+    assert not list(rack.remote.iterdir()), "nothing was sent"
+    texts = {name: alike(text) for name, text in shown.json["result"]["files"].items()}
+    assert {"start.sh", "job.json", "project/start.yml"} <= set(texts)
+    binary = {"agent.pyz", "files.tar.gz"}
+    found = {str(path.relative_to(first)) for path in first.rglob("*") if path.is_file()}
+    assert found == set(texts) | binary
+    assert {name: alike((first / name).read_text()) for name in texts} == texts, "--dry-run prints what --render-to writes"
+    assert not [path for path in first.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+
+    # By hand, from elsewhere, with the launcher gone.
+    folder = first.rename(rack.cli.folder / "moved by an admin")
+    admin = Admin(rack, folder)
+    run = rack.remote / "runs" / json.loads((folder / "env/extravars").read_text())["distlaunch_run"]
+    assert "No module named 'launcher.cli'" in admin.run(sys.executable, "-c", "import launcher.cli", fails=True)
+    assert "TOKEN: export it first" in admin.run("sh", "start.sh", fails=True)
+    assert re.search(r"n1 .*changed=1 ", admin.run("sh", "start.sh", TOKEN="s3cr3t"))
+    streams = [run / f"nodes/{rank}/stream" for rank in (0, 1)]
+    wait_until("the workers", lambda: all("ready TOKEN" in path.read_text() for path in streams), limit_s=90)
+    again = re.findall(r"changed=(\d+)", admin.run("sh", "start.sh", TOKEN="s3cr3t"))
+    assert again == ["0"], "a second start changes nothing"
+    seen = admin.playbooks("status", "collect", distlaunch_collect_to=f"{folder}/back")
+    assert len(re.findall(r'"?running"?: true', seen)) == 2
+    for rank in (0, 1):
+        assert "ready TOKEN" in (folder / "back" / run.name / f"nodes/{rank}/stream").read_text()
+
+    # A submission sends the same.
+    other = rack("--detach", *asked, env=token)
+    assert other.exit_code == 0, other.stderr
+    assert "files:" not in other.stderr, "the hosts have the very same files from the first run"
+    sent = rack.cli.runs / other.stdout.strip() / "ansible"
+    assert {name: alike((sent / name).read_text()) for name in texts} == texts
+    assert not (sent / "files.tar.gz").exists(), "nobody needs them any more"
+    assert (sent / "agent.pyz").read_bytes() == (folder / "agent.pyz").read_bytes()
+
+    # By hand again: the end of the one, and not of the other.
+    assert re.search(r"changed=1 ", admin.playbooks("stop"))
+    wait_until("the end", lambda: all('"done"' in path.read_text() for path in streams), limit_s=90)
+    for path in streams:
+        assert "saving with time left" in path.read_text()
+    after = admin.playbooks("stop", "preflight")
+    assert re.findall(r"changed=(\d+)", after)[:1] == ["0"]
+    assert '"master": "n1"' in after
+    assert rack.state(other.stdout.strip())["state"] == "running"
+    assert rack.shell("cancel", "--force", other.stdout.strip()).exit_code == 0
