@@ -86,7 +86,7 @@ class Selection:
     def wants(self, item: pytest.Item) -> bool:
         """Whether to run this test."""
         path = relative(item.path)
-        return self.may_have(path) and not (self.fast and (brings_hosts_up(item) or item.get_closest_marker(TORCH)))
+        return self.may_have(path) and (is_fast(item) or not self.fast)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Take away what is not wanted."""
@@ -154,6 +154,12 @@ def relative(path: Path) -> str:
 def folder_of(path: str) -> str:
     """The folder of tests that a file is in."""
     return [*path.split("/"), "", ""][1]
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Whether a test is in the fast tier."""
+    mine = folder_of(relative(item.path)) not in IMPORTS_TORCH
+    return mine and not item.get_closest_marker(TORCH) and not brings_hosts_up(item)
 
 
 def brings_hosts_up(item: pytest.Item) -> bool:

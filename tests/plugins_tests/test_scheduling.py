@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from tests.plugins import scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.plugins_tests.conftest import Inner
 
@@ -106,16 +108,20 @@ def test_each_cluster_comes_up_once_and_goes_after_its_last_test(inner: Callable
     assert len({pid for pid, _ in notes}) == 2, both
 
 
-def test_the_longest_tests_of_the_last_run_come_first(inner: Callable[..., Inner]) -> None:
-    tests = "import time\n" + "".join(f"def test_{n}():\n    time.sleep({n} / 20)\n\n" for n in range(8))
+def test_the_longest_tests_of_the_last_run_come_first(inner: Callable[..., Inner], tmp_path: Path) -> None:
+    names = [f"test_some.py::test_{number}" for number in range(8)]
+    known = tmp_path / "cache/v" / scheduling.CACHE
+    known.parent.mkdir(parents=True)
+    known.write_text(json.dumps({name: 10.0 + number for number, name in enumerate(names)} | {"gone.py::test_x": 1.0}))
+    tests = "".join(f"def test_{number}():\n    pass\n\n" for number in range(8))
     note = "def pytest_runtest_setup(item):\n    open('notes', 'a').write(item.name + '\\n')\n"
-    first = inner({"test_some.py": tests, "conftest.py": note}, "-n2")
-    notes = first.results.parent / "inner/notes"
-    notes.unlink()
 
-    again = inner({}, "-n2")
+    done = inner({"test_some.py": tests, "conftest.py": note}, "-n2")
 
-    assert "8 passed" in again.lines[-1]
-    order = [int(name.removeprefix("test_")) for name in notes.read_text().split()]
+    assert "8 passed" in done.lines[-1], done.text
+    order = [int(name.removeprefix("test_")) for name in (tmp_path / "inner/notes").read_text().split()]
     assert set(order[:2]) <= {7, 6, 5}
     assert set(order[-2:]) <= {0, 1, 2}
+    now = json.loads(known.read_text())
+    assert set(now) == set(names)
+    assert max(now.values()) < 10

@@ -15,20 +15,36 @@ if TYPE_CHECKING:
     from tests.plugins_tests.conftest import Inner
 
 
+COLLECT = """
+import sys
+import pytest
+
+class Count:
+    def pytest_collection_finish(self, session):
+        from tests.plugins import selection
+        print("tests", len(session.items), sum(map(selection.is_fast, session.items)))
+
+code = pytest.main(["-n0", "-q", "--collect-only"], plugins=[Count()])
+print("torch imported:", "torch" in sys.modules)
+sys.exit(code)
+"""
+
+
+def test_no_file_of_tests_imports_torch_when_it_is_collected_and_400_tests_are_fast() -> None:
+    done = subprocess.run((sys.executable, "-c", COLLECT), cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "torch imported: False" in done.stdout
+    (counts,) = (line.split()[1:] for line in done.stdout.splitlines() if line.startswith("tests "))
+    assert int(counts[0]) > int(counts[1]) >= 400
+
+
 def collected(*options: str) -> list[str]:
     """The tests of this project that would run."""
     argv = (sys.executable, "-m", "pytest", "-n0", "-q", "--collect-only", *options)
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
-
-
-def test_the_fast_tier_is_collected_without_torch_and_has_400_tests() -> None:
-    """Torch cannot be imported there."""
-    found = collected("--tier=fast")
-
-    assert len(found) >= 400
-    assert not [name for name in found if subjects.subject_of(name) in ("train", "benchmarks")]
 
 
 def test_only_the_subjects_that_are_named() -> None:

@@ -60,11 +60,9 @@ def test_the_tail_says_what_ran_and_how_long_and_pytests_own_line_is_the_last(
 
 def test_in_ci_a_skip_that_this_machine_could_have_run_is_a_failure(inner: Callable[..., Inner]) -> None:
     done = inner({"test_some.py": TESTS}, "-n0", env={"CI": "1"})
-    fine = inner({"test_some.py": TESTS.replace("of reasons", "no Go toolchain")}, "-n0", env={"CI": "1"})
 
     assert done.code == 1
-    assert "these should have run here: of reasons" in done.lines
-    assert fine.code == 0
+    assert [line for line in done.lines if "should have run" in line] == ["these should have run here: of reasons"]
 
 
 def test_one_core_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
