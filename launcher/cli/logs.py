@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 _POLL_S = 3.0
+_LOOK_S = 0.1
 _NO_NODE = -1
 """Stands for "nothing has come": what waits for the end of its line may have waited long enough."""
 
@@ -37,9 +38,13 @@ def logs(
     fmt: OutputOption = None,
 ) -> None:
     """Print what a run's workers wrote: their stdout to stdout, their stderr to stderr."""
-    found = runs.find(_observe.folder(fmt), run)
+    folder = _observe.folder(fmt)
+    found = runs.find(folder, run)
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
+    while follow and _is_being_submitted(found):
+        time.sleep(_LOOK_S)
+        found = runs.find(folder, found.id)
     try:
         ranks = parse_ranks(rank)
     except ValueError:
@@ -56,6 +61,10 @@ def logs(
     for number, reader in readers.items():
         _show(reader.close(), number, workers, foreign=ranks is None)
     workers.close()
+
+
+def _is_being_submitted(run: Run) -> bool:
+    return run.handle is None and (status.current(run) or {}).get("state") == "pending"
 
 
 def _show(records: Iterable[Record], node: int, workers: WorkerOutput, *, foreign: bool) -> None:

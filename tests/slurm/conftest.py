@@ -138,8 +138,8 @@ class Run:
     @cached_property
     def folder(self) -> Path:
         """The run's."""
-        found = self._until("a folder of the run", lambda: list(self.login.cli.runs.glob(f"{self.name}-*")))
-        return found[0]
+        found = self._until("a folder of the run", lambda: list(self.login.cli.runs.glob(f"{self.name}-*/run.json")))
+        return found[0].parent
 
     @property
     def id(self) -> str:
@@ -208,7 +208,7 @@ class Run:
 
     def wait_end(self) -> dict[str, Any]:
         """Its final state, of a run that nobody follows."""
-        self._until("its final state", lambda: self.status()["exit_code"] is not None, every_s=0.5)
+        self._until("its final state", lambda: self.status()["exit_code"] is not None, alive=False, every_s=0.5)
         return self.status()
 
     def status(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def end(process: subprocess.Popen[bytes]) -> Result:
         process.kill()
         stdout, stderr = process.communicate()
         late = True
-    done = Result(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+    done = Result(process.returncode, (stdout or b"").decode(errors="replace"), stderr.decode(errors="replace"))
     if late:
         raise WaitError(f"waited for the end of {process.args!r}, which has said:\n{done.stdout}\n{done.stderr}")
     return done

@@ -140,3 +140,17 @@ def test_scancel_from_outside_is_a_cancelled_run(login: Login) -> None:
     assert ended.exit_code == 130, ended.stderr
     status = run.status()
     assert (status["state"], status["cause"]["class"]) == ("cancelled", "cancelled")
+
+
+def test_a_worker_that_only_itself_was_sent_sigterm_has_failed(login: Login) -> None:
+    """Slurm's own SIGTERM reaches workers and agents at about one moment, and is no failure."""
+    login.write(
+        "kills.py", "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()\n"
+    )
+
+    done = login("slurm", "--nodes", "2", "kills.py")
+
+    assert done.exit_code == 1, done.stderr
+    assert re.search(
+        r"the script failed: killed by SIGTERM\n  first failure: rank 1, host n\d, node 1, signal SIGTERM\n", done.stderr
+    )

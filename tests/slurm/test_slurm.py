@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.slurm import expand
-from tests.slurm.conftest import SHOW, found
+from tests.slurm.conftest import SHOW, end, found
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,19 +134,28 @@ def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_folder_does_the_s
     assert (base / "job.out").read_text() == "this is to be submitted in its folder: cd FOLDER && sbatch job.sbatch\n"
 
 
-def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job(login: Login) -> None:
+def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job_and_logs_can_be_followed_before_it_comes(login: Login) -> None:
     login.write("show.py", SHOW)
+    hold = login.cli.folder / "hold"
+    os.mkfifo(hold)
     wrapper = login.write(
-        "bin/sbatch", '#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null\necho "sbatch: error: Socket timed out" >&2\nexit 1\n'
+        "bin/sbatch",
+        f'#!/bin/sh\nread go < {hold}\n/usr/bin/sbatch "$@" >/dev/null\necho "sbatch: error: Socket timed out" >&2\nexit 1\n',
     )
     wrapper.chmod(0o755)
     env: dict[str, str | None] = {"PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
 
-    done = login("slurm", "--nodes", "2", "--log-ranks", "all", "show.py", env=env)
+    run = login.follow("late", "--nodes", "2", "--log-ranks", "all", "show.py", env=env)
+    logs = login.start("logs", "--follow", run.id)
+    state = run.status()
+    hold.write_text("go\n")
+    done, seen = run.end(), end(logs)
 
+    assert (state["state"], state["detail"]) == ("pending", "being submitted")
     assert len(found(done)) == 2
-    (run,) = login.cli.runs.iterdir()
-    assert login.queue("%k").count(f"distlaunch:{run.name}") == 1
+    assert found(seen) == found(done)
+    assert [path.name for path in login.cli.runs.iterdir()] == [run.id]
+    assert login.queue("%k").count(f"distlaunch:{run.id}") == 1
 
 
 def test_what_slurm_does_not_take_is_one_clear_error_and_nothing_is_left_in_the_queue(login: Login) -> None:
