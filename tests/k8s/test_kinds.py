@@ -110,3 +110,15 @@ def test_kueue_admits_a_run_and_one_that_waits_says_so(kinds: User) -> None:
     done = second.result()
     assert (done.exit_code, done.stdout) == (0, "hello\n"), done.stderr
     assert kinds.state(second.run)["state"] == "success"
+
+    kinds.write("meet.py", MEET)
+    two = ("--nodes", "2", "--log-ranks", "all", "--cpu", "100m", "meet.py")
+    others = {
+        kind: kinds.follow("--queue", "team", "--kind", kind, *two) for kind in ("jobset", "trainjob", "pytorchjob", "pods")
+    }
+    for kind, follower in others.items():
+        done = follower.result()
+        assert (done.exit_code, done.stdout.count("sum 3")) == (0, 2), f"{kind}: {done.stderr}"
+    workloads = kinds.kube.api.get(f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{kinds.namespace}/workloads")["items"]
+    owners = {item["metadata"]["ownerReferences"][0]["kind"] for item in workloads}
+    assert owners == {"Job", "JobSet", "TrainJob", "PyTorchJob", "Pod"}, "all of them were Kueue's to admit"

@@ -123,7 +123,15 @@ KINDS = {
                 "webhookServiceName": "kueue-webhook-service",
                 "webhookSecretName": "kueue-webhook-server-cert",
             },
-            "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "kubeflow.org/pytorchjob", "pod"]},
+            "integrations": {
+                "frameworks": [
+                    "batch/job",
+                    "jobset.x-k8s.io/jobset",
+                    "trainer.kubeflow.org/trainjob",
+                    "kubeflow.org/pytorchjob",
+                    "pod",
+                ]
+            },
         },
         flags={"feature-gates": "VisibilityOnDemand=false"},
     ),
