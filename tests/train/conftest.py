@@ -1,30 +1,40 @@
-"""Real gloo processes for the bundled scripts, under torchrun and by torchrun's environment alone."""
+"""Real gloo processes for the bundled scripts: in torchrun's environment, forked from one that has torch; and under torchrun."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
+from tests.train.ranks import Done, Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.forked import Server
+    from tests.train.ranks import Popen
+
 SCRIPTS = Path(__file__).parents[2] / "train"
-TIMEOUT_S = 300
 
 if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))  # as python itself does for a script's folder
 
-Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+Alone = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Ranks]
+Together = Callable[..., Done]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """This process's, without what a launcher set, on the CPU, with one thread."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **more}
+BEFORE = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_ID")}
+"""This process's variables before it imports anything that sets some, without what a launcher sets."""
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of ranks: on the CPU, with one thread."""
+    return {**BEFORE, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **(more or {})}
 
 
 @pytest.fixture(scope="session")
@@ -33,48 +43,63 @@ def scripts() -> Path:
 
 
 @pytest.fixture(scope="session")
-def alone() -> Launch:
+def popen(torch_server: Server) -> Popen:
+    """`subprocess.Popen` by forks from a process that has imported what the scripts import, apart from their own modules."""
+
+    def fork(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        reason = torch_server.why_not(argv, **options)
+        assert reason is None, f"it would import everything anew: {reason}"
+        return torch_server.popen(argv, **options)
+
+    return fork
+
+
+@pytest.fixture(scope="session")
+def alone(popen: Popen) -> Alone:
     """Run a script as `python SCRIPT ARGS`."""
 
-    def launch(script: str | Path, *args: str) -> subprocess.CompletedProcess[str]:
+    def launch(script: str | Path, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, str(SCRIPTS / script), *args]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False)
+        pipe = subprocess.PIPE
+        process = popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=environment(env))
+        try:
+            stdout, stderr = process.communicate()
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
 
     return launch
 
 
 @pytest.fixture(scope="session")
-def torchrun() -> Launch:
-    """Run a script on `ranks` ranks under torchrun."""
+def start(popen: Popen, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Start a script on so many ranks; they end with the block."""
 
-    def launch(ranks: int, script: str | Path, *args: str) -> subprocess.CompletedProcess[str]:
-        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        argv = [*run, str(SCRIPTS / script), *args]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False)
+    def launch(count: int, script: str | Path, *args: str, env: Mapping[str, str] | None = None, watched: bool = True) -> Ranks:
+        argv, folder = [sys.executable, str(SCRIPTS / script), *args], tmp_path_factory.mktemp("ranks")
+        return Ranks(popen, argv, count=count, env=environment(env), folder=folder, watched=watched)
 
     return launch
 
 
-@contextmanager
-def two_ranks(script: str, *args: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Two ranks that nobody watches, to see what each does by itself; killed at the end of the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    processes = []
-    for rank in ("0", "1"):
-        place = environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        argv = [sys.executable, str(SCRIPTS / script), *args]
-        pipe = subprocess.PIPE
-        processes.append(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=place))
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+@pytest.fixture(scope="session")
+def ranks(start: Start) -> Together:
+    """Run a script on so many ranks to its end."""
+
+    def launch(count: int, script: str | Path, *args: str, **more: Any) -> Done:
+        with start(count, script, *args, **more) as running:
+            return running.done()
+
+    return launch
 
 
-@pytest.fixture(scope="session", name="two_ranks")
-def two_ranks_fixture() -> Callable[..., object]:
-    return two_ranks
+@pytest.fixture(scope="session")
+def torchrun() -> Alone:
+    """Run a script on so many ranks under torchrun itself."""
+
+    def launch(count: int, script: str | Path, *args: str) -> subprocess.CompletedProcess[str]:
+        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+        argv = [*run, str(SCRIPTS / script), *args]
+        return subprocess.run(argv, capture_output=True, text=True, env=environment(), check=False)
+
+    return launch

@@ -8,46 +8,51 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
-import matplotlib.image
 import pytest
-from comm import links, pairs, png, show
-from comm.operations import OPERATIONS
-from comm.timing import Row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.train.conftest import Launch
+    from comm import pairs
+
+    from tests.train.conftest import Alone, Together
+
+pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_every_operation_is_right_at_every_size(torchrun: Launch, tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_operation_is_right_at_every_size(ranks: Together, tmp_path: Path, count: int) -> None:
+    from comm.operations import OPERATIONS
+    from comm.timing import Row
+
     more = ("--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.svg"), "--limit", "12.5")
-    done = torchrun(ranks, "collectives.py", "--ops", "all", "-b", "4", "-e", "256K", "-f", "256", "--iters", "3", *more)
+    done = ranks(count, "collectives.py", "--ops", "all", "-b", "4", "-e", "256K", "-f", "256", "--iters", "3", *more)
 
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "a.json").read_text())
     rows = [Row(**row) for row in told["rows"]]
     assert {row.operation for row in rows} == set(OPERATIONS)
     assert {row.wrong for row in rows} == {0}
+    assert all(sum(row.operation == name for row in rows) == 3 for name in OPERATIONS), "4 bytes, 1 KiB, 256 KiB"
     for row in rows:
         assert row.algbw == pytest.approx(row.size_bytes / row.time_s / 1e9)
-        assert row.busbw == pytest.approx(row.algbw * OPERATIONS[row.operation].factor(ranks))
-    assert (told["ranks"], told["hosts"], told["backend"]) == (ranks, 1, "gloo")
+        assert row.busbw == pytest.approx(row.algbw * OPERATIONS[row.operation].factor(count))
+    assert (told["ranks"], told["hosts"], told["backend"]) == (count, 1, "gloo")
+    assert done.outs[1:] == [""] * (count - 1)
     picture = ET.parse(tmp_path / "a.svg").getroot()
     assert len(picture.findall("{*}polyline")) == len(OPERATIONS)
     assert any("12.5: given" in (text.text or "") for text in picture.iter("{http://www.w3.org/2000/svg}text"))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int64", "uint8"])
-def test_other_types_are_checked_exactly(torchrun: Launch, dtype: str) -> None:
-    done = torchrun(2, "collectives.py", "--dtype", dtype, "--iters", "2", "-b", "64", "-e", "64")
+def test_other_types_are_checked_exactly(ranks: Together, dtype: str) -> None:
+    done = ranks(2, "collectives.py", "--dtype", dtype, "--iters", "2", "-b", "64", "-e", "64")
 
     assert done.returncode == 0, done.stderr
     assert re.search(rf"all_reduce +64 +\d+ +{dtype} .* 0$", done.stdout, re.MULTILINE)
 
 
-def test_a_wrong_result_is_counted_and_fails(torchrun: Launch, tmp_path: Path, scripts: Path) -> None:
+def test_a_wrong_result_is_counted_and_fails(ranks: Together, tmp_path: Path, scripts: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(
         f"import sys; sys.path.insert(0, {str(scripts)!r})\n"
@@ -60,14 +65,14 @@ def test_a_wrong_result_is_counted_and_fails(torchrun: Launch, tmp_path: Path, s
         "collectives.OPERATIONS['all_reduce'] = replace(whole, run=run)\n"
         "sys.exit(collectives.main())\n"
     )
-    done = torchrun(2, str(broken), "--iters", "1", "-b", "64", "-e", "64")
+    done = ranks(2, str(broken), "--iters", "1", "-b", "64", "-e", "64")
 
     assert done.returncode == 1
     assert "1 elements were wrong" in done.stdout
 
 
-def test_all_lessons_hold(torchrun: Launch) -> None:
-    done = torchrun(3, "collectives.py", "--lesson", "all")
+def test_all_lessons_hold(ranks: Together) -> None:
+    done = ranks(3, "collectives.py", "--lesson", "all")
 
     assert done.returncode == 0, done.stderr + done.stdout
     assert "4 steps gave what all_reduce gives; each rank sent 4000 of 3000 elements" in done.stdout
@@ -75,8 +80,8 @@ def test_all_lessons_hold(torchrun: Launch) -> None:
     assert "wrong" not in done.stdout
 
 
-def test_pairs_of_ranks(torchrun: Launch, tmp_path: Path) -> None:
-    done = torchrun(3, "collectives.py", "--pairs", str(tmp_path / "p.svg"), "-e", "64K", "--json", str(tmp_path / "p.json"))
+def test_pairs_of_ranks(ranks: Together, tmp_path: Path) -> None:
+    done = ranks(3, "collectives.py", "--pairs", str(tmp_path / "p.svg"), "-e", "64K", "--json", str(tmp_path / "p.json"))
 
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "p.json").read_text())
@@ -85,7 +90,11 @@ def test_pairs_of_ranks(torchrun: Launch, tmp_path: Path) -> None:
     assert len(ET.parse(tmp_path / "p.svg").getroot().findall("{*}rect")) == 1 + 2 * 9
 
 
-def test_pictures_as_png(alone: Launch, tmp_path: Path) -> None:
+def test_pictures_as_png(alone: Alone, tmp_path: Path) -> None:
+    import matplotlib.image
+    from comm import links, pairs, png
+    from comm.timing import Row
+
     done = alone("collectives.py", "-b", "64", "-e", "256", "--iters", "1", "--plot", str(tmp_path / "alone.png"))
     rows = [Row("all_reduce", size, size // 4, "float32", 3, 1e-4, size / 1e5, size / 1e5, 0) for size in (64, 4096)]
     png.plot(str(tmp_path / "plot.png"), rows, links.Limit(9.0, "given"), "two ranks")
@@ -96,11 +105,13 @@ def test_pictures_as_png(alone: Launch, tmp_path: Path) -> None:
         assert min(matplotlib.image.imread(tmp_path / name).shape[:2]) > 300
 
 
-def test_alone_it_is_a_world_of_one(alone: Launch) -> None:
-    done = alone("collectives.py", "-b", "8", "-e", "8", "--iters", "1")
+def test_alone_it_is_a_world_of_one(alone: Alone) -> None:
+    done = alone("collectives.py", "--ops", "all", "-b", "8", "-e", "8", "--iters", "1")
 
     assert done.returncode == 0, done.stderr
     assert "1 ranks on 1 host over gloo" in done.stdout
+    rings = ["ring_send_recv", "ring_isend_irecv"]
+    assert [line.split()[0] for line in done.stdout.splitlines() if "a ring of one rank is not supported" in line] == rings
     assert alone("collectives.py", "--lesson", "ping-pong").stderr.endswith("start with --nproc-per-node 2\n")
 
 
@@ -116,7 +127,7 @@ def test_alone_it_is_a_world_of_one(alone: Launch) -> None:
         (("--backend", "nccl"), "has no GPU of its own"),
     ],
 )
-def test_wrong_input_is_one_line(alone: Launch, args: tuple[str, ...], message: str) -> None:
+def test_wrong_input_is_one_line(alone: Alone, args: tuple[str, ...], message: str) -> None:
     done = alone("collectives.py", *args)
 
     assert done.returncode in (1, 2)
@@ -125,6 +136,8 @@ def test_wrong_input_is_one_line(alone: Launch, args: tuple[str, ...], message: 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 9])
 def test_in_a_tournament_all_meet_once_and_nobody_twice_at_a_time(ranks: int) -> None:
+    from comm import pairs
+
     played = pairs.rounds(ranks)
 
     assert sorted(pair for pairs_ in played for pair in pairs_) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
@@ -132,6 +145,8 @@ def test_in_a_tournament_all_meet_once_and_nobody_twice_at_a_time(ranks: int) ->
 
 
 def test_slow_links_and_hosts_are_found_by_comparing() -> None:
+    from comm import pairs, show
+
     names = [f"n{number}" for number in range(5)]
 
     def matrix(rate: dict[tuple[int, int], float]) -> pairs.Matrix:
@@ -148,6 +163,9 @@ def test_slow_links_and_hosts_are_found_by_comparing() -> None:
 
 
 def test_the_limit_line_is_the_fastest_rdma_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from comm import links
+
     files = {
         "mlx5_0": ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
         "mlx5_1": ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
@@ -155,7 +173,5 @@ def test_the_limit_line_is_the_fastest_rdma_ports(tmp_path: Path, monkeypatch: p
     }
     monkeypatch.setattr(links, "_names", lambda path: list(files) if path.endswith("infiniband") else ["1"])
     monkeypatch.setattr(links, "_text", lambda path: files[path.split("/")[4]][os.path.basename(path) == "rate"])
-
-    import torch
 
     assert links.limit(torch.device("cpu"), spans_hosts=True) == links.Limit(100.0, "2 x 400 Gb/s RDMA")

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DRIVER = """
-import runpy, torch.distributed as dist
-dist.all_reduce = lambda value: value.fill_(7)
+    from tests.train.conftest import Alone, Together
+
+pytestmark = pytest.mark.torch
+
+WRONG_ON_RANK_1 = """
+import os, runpy, torch.distributed as dist
+right = dist.all_reduce
+dist.all_reduce = lambda value: (right(value), value.add_(int(os.environ["RANK"])))
 runpy.run_path({script!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_each_rank_prints_its_value_before_and_after(torchrun: Any, ranks: int) -> None:
-    run = torchrun(ranks, "reduce.py")
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_each_rank_prints_its_value_before_and_after(ranks: Together, count: int) -> None:
+    done = ranks(count, "reduce.py")
 
-    total = ranks * (ranks + 1) // 2
-    expected = [f"rank {r}/{ranks} on {socket.gethostname()}: before {r + 1}, after {total}" for r in range(ranks)]
-    assert run.returncode == 0, run.stderr
-    assert sorted(run.stdout.splitlines()) == expected
+    total, host = count * (count + 1) // 2, socket.gethostname()
+    assert done.codes == [0] * count, done.stderr
+    assert done.outs == [f"rank {r}/{count} on {host}: before {r + 1}, after {total}\n" for r in range(count)]
 
 
-def test_without_a_launcher_it_is_a_world_of_one(alone: Any) -> None:
+def test_without_a_launcher_it_is_a_world_of_one(alone: Alone) -> None:
     run = alone("reduce.py")
 
     assert run.returncode == 0, run.stderr
@@ -35,12 +39,13 @@ def test_without_a_launcher_it_is_a_world_of_one(alone: Any) -> None:
     assert run.stderr == ""
 
 
-def test_a_wrong_sum_is_an_error_on_the_rank_that_saw_it(alone: Any, scripts: Path, tmp_path: Path) -> None:
+def test_a_wrong_sum_is_an_error_on_the_rank_that_saw_it(ranks: Together, scripts: Path, tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER.format(script=str(scripts / "reduce.py")))
+    driver.write_text(WRONG_ON_RANK_1.format(script=str(scripts / "reduce.py")))
 
-    run = alone(driver)
+    done = ranks(2, driver, watched=False)
 
-    assert run.returncode == 1
-    assert run.stdout.endswith("before 1, after 7\n")
-    assert run.stderr.endswith("error: all_reduce gave 7, but the sum of 1 to 1 is 1\n")
+    assert done.codes == [0, 1], done.stderr
+    assert [out.rpartition(": ")[2] for out in done.outs] == ["before 1, after 3\n", "before 2, after 4\n"]
+    assert done.errs[0] == ""
+    assert done.errs[1].endswith("error: all_reduce gave 4, but the sum of 1 to 2 is 3\n")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from trainer.config import GLOBAL_BATCH
-from trainer.data import load_data
-from trainer.errors import InputError
-from trainer.flags import parse
-from trainer.model import build_model
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.train.conftest import Together
+
+pytestmark = pytest.mark.torch
+
 
 def prepare(*argv: str, world_size: int = 2) -> None:
     """What each rank does before it communicates."""
+    import torch
+    from trainer.data import load_data
+    from trainer.flags import parse
+    from trainer.model import build_model
+
     flags = parse(argv, world_size)
     build_model(flags, load_data(flags, world_size).classes, torch.device("cpu"))
 
@@ -57,17 +61,23 @@ def prepare(*argv: str, world_size: int = 2) -> None:
     ],
 )
 def test_a_wrong_flag_is_named_with_what_would_do(argv: list[str], message: str) -> None:
+    from trainer.errors import InputError
+
     with pytest.raises(InputError, match=message):
         prepare(*argv)
 
 
 def test_more_ranks_than_samples_are_refused() -> None:
+    from trainer.errors import InputError
+
     with pytest.raises(InputError, match="start at most 1438 ranks"):
         prepare(world_size=2000)
 
 
 @pytest.mark.parametrize(("package", "argv"), [("sklearn", []), ("torchvision", ["--model", "resnet18"])])
 def test_a_missing_package_is_named(package: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.errors import InputError
+
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else real(name))
 
@@ -77,39 +87,96 @@ def test_a_missing_package_is_named(package: str, argv: list[str], monkeypatch: 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 64])
 def test_the_default_batch_is_shared_among_the_ranks(world_size: int) -> None:
-    assert parse([], world_size).batch_size == GLOBAL_BATCH // world_size
+    from trainer.flags import parse
+
+    assert parse([], world_size).batch_size == 128 // world_size
 
 
-def refusal(two_ranks: Any, *argv: str) -> str:
-    """The line that rank 0 alone prints; both ranks must end with status 2."""
-    with two_ranks("train.py", *argv) as processes:
-        outputs = [process.communicate(timeout=60) for process in processes]
-        assert [process.returncode for process in processes] == [2, 2], outputs
-    assert outputs[1] == ("", "")
-    assert outputs[0][0] == ""
-    line: str = outputs[0][1]
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", 'lr = 0.5\nepochs = 3\nimage-shape = [1, 8, 8]\naugment = false\nmodel = "small"\n'),
+        ("a.yaml", "lr: 0.5\nepochs: 3\nimage_shape: 1x8x8\naugment: false\nmodel: small\n"),
+    ],
+)
+def test_a_flag_goes_before_the_file_and_print_config_says_where_each_is_from(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer.flags import parse
+
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(SystemExit) as ended:
+        parse(["--config", str(tmp_path / name), "--epochs", "7", "--print-config"], 2)
+
+    assert ended.value.code == 0
+    said = dict(line.split(" = ") for line in capsys.readouterr().out.splitlines())
+    assert said["epochs"] == "7  # flag"
+    assert (said["lr"], said["augment"]) == ("0.5  # file", "false  # file")
+    assert said["image_shape"] == "[1, 8, 8]  # file"
+    assert (said["seed"], said["batch_size"], said["out"]) == ("0  # default", "64  # default", "null  # default")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "lr = 'fast'\n", "a.toml: argument --lr: invalid float value: 'fast'"),
+        ("a.toml", "lr = = 1\n", "a.toml: "),
+        ("a.yaml", "bogus: 1\n", "a.yaml: unrecognized arguments: --bogus=1"),
+        ("a.yaml", "- 1\n", "a.yaml: not a table of settings"),
+    ],
+)
+def test_a_wrong_file_is_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+    from trainer.errors import InputError
+    from trainer.flags import parse
+
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(InputError, match=f"--config .*{message}"):
+        parse(["--config", str(tmp_path / name)], 1)
+
+
+def refusal(ranks: Together, *argv: str, **more: Any) -> str:
+    """The line that rank 0 alone prints; both ranks must end with status 2, by themselves."""
+    done = ranks(2, "train.py", *argv, watched=False, **more)
+
+    assert done.codes == [2, 2], done.stderr
+    assert done.stdout == ""
+    assert done.errs[1] == ""
+    line = done.errs[0]
     assert line.startswith("train.py: error: ")
     assert line.count("\n") == 1
     return line
 
 
-def test_two_ranks_with_a_wrong_flag_print_one_line(two_ranks: Any) -> None:
-    assert "--epochs must be at least 1" in refusal(two_ranks, "--epochs", "0")
+def test_two_ranks_with_a_wrong_flag_print_one_line(ranks: Together) -> None:
+    assert "--epochs must be at least 1" in refusal(ranks, "--epochs", "0")
 
 
-def test_a_folder_that_cannot_be_written_is_refused(two_ranks: Any, tmp_path: Path) -> None:
+def test_what_is_wrong_on_another_rank_is_said_with_its_host(ranks: Together, tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(
+        "import os, torch\ndef net(num_classes):\n    return torch.nn.Flatten() if os.environ['RANK'] == '0' else None\n"
+    )
+
+    line = refusal(ranks, "--model", "drawn:net", "--image-shape", "1x1x10", env={"PYTHONPATH": str(tmp_path)})
+
+    assert line.startswith(f"train.py: error: rank 1 on {socket.gethostname()}: --model drawn:net: net returned NoneType")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(ranks: Together, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    assert "cannot write there: Not a directory" in refusal(two_ranks, "--out", str(tmp_path / "file" / "out"))
+    assert "cannot write there: Not a directory" in refusal(ranks, "--out", str(tmp_path / "file" / "out"))
 
 
-def test_metrics_that_cannot_be_written_are_refused(two_ranks: Any, tmp_path: Path) -> None:
-    assert f"--metrics {tmp_path}" in refusal(two_ranks, "--metrics", str(tmp_path))
+def test_metrics_that_cannot_be_written_are_refused(ranks: Together, tmp_path: Path) -> None:
+    assert f"--metrics {tmp_path}" in refusal(ranks, "--metrics", str(tmp_path))
 
 
-def test_help_and_the_list_of_models_come_from_rank_0_alone(torchrun: Any) -> None:
-    shown, listed = torchrun(2, "train.py", "--help"), torchrun(2, "train.py", "--list-models")
+def test_help_and_the_list_of_models_come_from_rank_0_alone(ranks: Together) -> None:
+    shown, listed = ranks(2, "train.py", "--help"), ranks(2, "train.py", "--list-models")
 
-    assert shown.stdout.count("usage: train.py") == 1
-    assert listed.stdout.splitlines().count("resnet18") == 1
-    assert (shown.returncode, listed.returncode) == (0, 0)
+    assert shown.outs[0].count("usage: train.py") == 1
+    assert listed.outs[0].splitlines().count("resnet18") == 1
+    assert [shown.outs[1], listed.outs[1]] == ["", ""]
+    assert [*shown.codes, *listed.codes] == [0] * 4

@@ -1,147 +1,316 @@
-"""A run that was killed or stopped goes on as if nothing had happened; and what signals and bad losses do."""
+"""A run that was killed or stopped, wherever that was, goes on as if nothing had happened; and what signals and bad losses do."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
-import torch
-from trainer.stop import StopVote
-from trainer.world import World
 
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FLAGS = ["--epochs", "3", "--log-every", "1", "--report", "none"]
+    from tests.train.conftest import Alone, Start, Together
+    from tests.train.ranks import Done, Ranks
 
+pytestmark = pytest.mark.torch
 
-def losses(folder: Path) -> dict[int, float]:
-    """The loss of every step."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {record["step"]: record["loss"] for record in records if record["event"] == "train"}
+FLAGS = ("--epochs", "2", "--log-every", "1", "--report", "none", "--checkpoint-steps", "5", "--keep", "9", "--ema-decay", "0.9")
+
+HELD = """
+import os, random, signal, sys, threading
+sys.path.insert(0, {scripts!r})
+import numpy as np, torch, train
+from trainer import loop, saved
+
+at, number = {at!r}, {number!r}
+
+def hold():
+    if os.environ["RANK"] == "0":
+        print("held", flush=True)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this very thread goes no further
+
+def before(what, call, which=lambda *_: True):
+    left = [number]
+    def held(*args, **more):
+        if at == what and which(*args):
+            left[0] -= 1
+            if left[0] == 0:
+                hold()
+        return call(*args, **more)
+    return held
+
+def noisy(trainer, batch, step=train.Trainer.train_step):
+    noise = torch.rand(1).item() + random.random() + np.random.rand()  # as dropout and augmentation draw
+    batch.images.add_(1e-3 * noise)
+    return step(trainer, batch)
+
+train.Trainer.train_step = before("step", noisy)
+loop.evaluate = before("evaluation", loop.evaluate)
+os.replace = before("rename", os.replace, lambda old, new: "checkpoint-" in str(new))
+saved.sync_to_disk = before("disk", saved.sync_to_disk, lambda path: path.suffix == ".part")
+sys.exit(train.main())
+"""
+"""train.py whose steps depend on all random numbers; rank 0 says where it is and stops itself there, the `number`th time."""
 
 
 @pytest.fixture(scope="module")
-def whole(torchrun: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 36 steps on two ranks that nobody disturbed."""
-    out = tmp_path_factory.mktemp("whole")
-    run = torchrun(2, "train.py", "--out", str(out), "--checkpoint-steps", "5", *FLAGS)
-    assert run.returncode == 0, run.stderr
-    return out
+def script(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Write `HELD` with where to hold."""
+
+    def write(at: str = "", number: int = 0) -> Path:
+        path: Path = tmp_path_factory.mktemp("held") / "driver.py"
+        path.write_text(HELD.format(scripts=str(scripts), at=at, number=number))
+        return path
+
+    return write
 
 
-def test_after_a_kill_at_any_step_the_losses_are_the_same_bits(
-    whole: Path, two_ranks: Any, torchrun: Any, tmp_path: Path
-) -> None:
-    step = int(np.random.default_rng().integers(7, 30))
-    argv = ["--out", str(tmp_path), "--checkpoint-steps", "5", *FLAGS]
-    with two_ranks("train.py", *argv) as processes:
-        for line in processes[0].stdout:
-            if line[:1] == " " and step <= (int(line.split()[1].replace(",", "")) + 127) // 128:
-                break
-        for process in processes:
-            process.kill()
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
-    run = torchrun(2, "train.py", *argv)
 
-    assert run.returncode == 0, run.stderr
-    assert "resumed from" in run.stdout, step
-    assert losses(tmp_path) == losses(whole), f"killed at about step {step}"
-    ours, theirs = newest(tmp_path), newest(whole)
-    assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in theirs["model"])
+def losses(folder: Path) -> dict[tuple[str, int], float]:
+    """The loss of every step and evaluation."""
+    return {(one["event"], one["step"]): one["loss"] for one in records(folder) if one["event"] in ("train", "test")}
 
 
 def newest(out: Path) -> dict[str, Any]:
+    import torch
+
     state: dict[str, Any] = torch.load(max(out.glob("checkpoint-*.pt")), weights_only=True)
     return state
 
 
-def test_with_another_number_of_ranks_the_rest_of_the_epoch_comes(whole: Path, alone: Any, tmp_path: Path) -> None:
-    middle = next(
-        path for path in whole.glob("checkpoint-*.pt") if torch.load(path, weights_only=True)["progress"]["epoch_samples"]
+def origin(done: Done) -> str:
+    """The line that says from where a run went on."""
+    return next(line for line in done.outs[0].splitlines() if line.startswith(("resumed from", "no checkpoint")))
+
+
+@pytest.fixture(scope="module")
+def whole(ranks: Together, script: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 24 steps on two ranks that nobody disturbed."""
+    out: Path = tmp_path_factory.mktemp("whole")
+    done = ranks(2, script(), "--out", str(out), *FLAGS)
+    assert done.codes == [0, 0], done.stderr
+    return out
+
+
+def is_whole(out: Path, whole: Path) -> None:
+    """All losses are the same bits, and so are the weights, their average and the optimizer's state."""
+    import torch
+
+    assert len(losses(whole)) == 24 + 2
+    assert losses(out) == losses(whole)
+    ours, theirs = newest(out), newest(whole)
+    for name in ("model", "average"):
+        assert all(torch.equal(ours[name][key], value) for key, value in theirs[name].items()), name
+    moments = theirs["optimizer"]["state"]
+    assert all(torch.equal(ours["optimizer"]["state"][key]["exp_avg"], one["exp_avg"]) for key, one in moments.items())
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "goes_on_from", "left"),
+    [
+        ("step", 9, "5.pt: 0 epochs and 640 samples of the next done", 0),
+        ("evaluation", 1, "10.pt: 0 epochs and 1,280 samples of the next done", 0),
+        ("disk", 3, "10.pt: 0 epochs and 1,280 samples of the next done", 1),
+        ("rename", 4, "12.pt: 1 epoch done", 1),
+    ],
+)
+def test_after_a_kill_at_any_moment_the_losses_are_the_same_bits(
+    at: str, number: int, goes_on_from: str, left: int, whole: Path, start: Start, ranks: Together, script: Any, tmp_path: Path
+) -> None:
+    """In the middle of a step, in an evaluation, while a checkpoint is on its way to the disk, and before it has its name."""
+    argv = ("--out", str(tmp_path), *FLAGS)
+    with start(2, script(at, number), *argv) as running:
+        held(running)
+        running.kill()
+    assert len(list(tmp_path.glob("checkpoint-*.part"))) == left, "not killed where it should have been"
+
+    done = ranks(2, script(), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    assert (
+        origin(done)
+        == f"resumed from {tmp_path}/checkpoint-{goes_on_from.partition('.')[0]:0>8}.{goes_on_from.partition('.')[2]}"
     )
-    run = alone("train.py", "--out", str(tmp_path), "--resume", str(middle), *FLAGS)
+    is_whole(tmp_path, whole)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_with_another_number_of_ranks_the_rest_of_the_epoch_comes(ranks: Together, alone: Alone, tmp_path: Path) -> None:
+    two, one = tmp_path / "two", tmp_path / "one"
+    argv = ("--epochs", "1", "--log-every", "1", "--report", "none", "--checkpoint-steps", "7")
+    assert ranks(2, "train.py", "--out", str(two), *argv).codes == [0, 0]
+
+    run = alone("train.py", "--out", str(one), "--resume", str(two / "checkpoint-00000007.pt"), *argv)
 
     assert run.returncode == 0, run.stderr
-    end = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (end["event"], end["samples"]) == ("finished", 3 * 1438)
-    ours, theirs = losses(tmp_path), losses(whole)
+    assert "resumed from" in run.stdout
+    assert records(one)[-1]["event"] == "finished"
+    assert [row["samples"] for row in records(one) if row["event"] == "train"] == [8 * 128, 9 * 128, 10 * 128, 11 * 128, 1438]
+    ours, theirs = losses(one), losses(two)
     assert all(ours[step] == pytest.approx(theirs[step], rel=1e-2) for step in ours)
 
 
-def test_a_signal_on_one_rank_stops_all_and_the_deadline_is_known(two_ranks: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_signal_on_one_rank_stops_all_which_go_on_from_there(
+    whole: Path, script: Any, start: Start, ranks: Together, tmp_path: Path
+) -> None:
+    """The signal comes in the middle of an epoch, and there is a deadline."""
     deadline = tmp_path / "deadline"
-    deadline.write_text(str(time.time() + 60))
-    monkeypatch.setenv("DISTLAUNCH_DEADLINE_FILE", str(deadline))
-    with two_ranks("train.py", "--out", str(tmp_path / "out"), "--epochs", "1000", "--report", "none") as processes:
-        processes[0].stdout.readline()
-        for line in processes[0].stdout:
-            if line.startswith("    1 "):
-                break
-        processes[1].send_signal(signal.SIGUSR1)
-        outputs = [process.communicate(timeout=60) for process in processes]
+    deadline.write_text(str(time.time() + 600))
+    env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
+    out = tmp_path / "out"
+    with start(2, script("step", 3), "--out", str(out), *FLAGS, env=env) as running:
+        held(running)
+        running.signal(1, signal.SIGUSR1)
+        took(running, 1)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
 
-    assert [process.returncode for process in processes] == [143, 143], outputs
-    last = outputs[0][0].splitlines()[-1]
-    assert last.startswith("SIGUSR1: stopped at step ")
-    assert f"saved {tmp_path}/out/checkpoint-" in last
-    assert not list((tmp_path / "out").glob("*.part"))
+    assert done.codes == [143, 143], done.stderr
+    assert done.outs[1] == done.errs[1] == ""
+    (end,) = [one for one in records(out) if one["event"] == "stopped"]
+    assert 3 <= end["step"] < 24, "it did not stop"
+    path = f"{out}/checkpoint-{end['step']:08d}.pt"
+    assert done.outs[0].splitlines()[-1] == (
+        f"SIGUSR1: stopped at step {end['step']} after {end['samples']:,} samples; saved {path}"
+    )
+    assert not list(out.glob("*.part"))
+
+    again = ranks(2, script(), "--out", str(out), *FLAGS)
+
+    assert again.codes == [0, 0], again.stderr
+    assert origin(again).startswith(f"resumed from {path}: ")
+    is_whole(out, whole)
 
 
-def test_a_second_signal_ends_a_rank_at_once(two_ranks: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """Rank 1 is stopped, so that the vote of rank 0 waits for ever."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with two_ranks("train.py", "--out", str(tmp_path), "--epochs", "1000", "--report", "none") as (first, second):
-        for line in first.stdout:
-            if line.startswith("    1 "):
-                break
-        second.send_signal(signal.SIGSTOP)
+def held(running: Ranks) -> None:
+    """Wait until rank 0 has stopped itself."""
+    running.line(0, "held")
+    wait_until("rank 0 to stop", lambda: "\tT (" in running.status(0))
+
+
+def took(running: Ranks, rank: int) -> None:
+    """Wait until no signal is on its way to a rank."""
+    pending = re.compile(r"^(SigPnd|ShdPnd):\s+0*[1-9a-f]", re.MULTILINE)
+    wait_until(f"rank {rank} to take the signal", lambda: not pending.search(running.status(rank)))
+
+
+def test_a_deadline_that_nothing_can_be_saved_by_is_kept(script: Any, start: Start, tmp_path: Path) -> None:
+    """The disk does not answer: the run ends by itself, and says what its newest checkpoint is."""
+    deadline = tmp_path / "deadline"
+    env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
+    out = tmp_path / "out"
+    driver = script("step", 8)
+    driver.write_text(driver.read_text().replace("sys.exit(train", SLOW_DISK + "sys.exit(train"))
+    with start(2, driver, "--out", str(out), *FLAGS, env=env, watched=False) as running:
+        held(running)
+        deadline.write_text(str(time.time() + 2.0))
+        running.signal(0, signal.SIGTERM)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
+
+    assert done.codes == [143, 143], done.stderr
+    assert "was not complete at the deadline; the newest is None" in done.errs[0]
+    assert done.outs[0].splitlines()[-1].endswith("; nothing saved")
+
+
+SLOW_DISK = """
+import threading
+from trainer import checkpoint
+checkpoint.write_whole = lambda *_: threading.Event().wait()
+"""
+
+
+def test_a_second_signal_ends_a_rank_at_once(script: Any, start: Start, tmp_path: Path) -> None:
+    """Rank 0 is stopped, so that the vote of rank 1 waits for ever."""
+    with start(2, script("step", 7), "--out", str(tmp_path), *FLAGS, watched=False) as running:
+        held(running)
 
         def ended() -> bool:
-            first.send_signal(signal.SIGTERM)
-            return first.poll() is not None
+            running.signal(1, signal.SIGTERM)
+            return running.has_ended(1)
 
-        wait_until("the end of rank 0", ended, limit_s=30)
-        second.send_signal(signal.SIGCONT)
+        wait_until("the end of rank 1", ended)
+        assert running.ended(1) == 143
+        assert not running.has_ended(0)
+        running.kill()
+        assert running.done().errs[1] == "second signal: ended at once, without a further checkpoint\n"
 
-    assert first.returncode == 143
-    assert all(torch.load(path, weights_only=True) for path in tmp_path.glob("checkpoint-*.pt"))
+    assert newest(tmp_path)["progress"]["step"] == 5
 
 
-def test_signals_together_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_together_are_one_request(script: Any, start: Start, tmp_path: Path) -> None:
     """As when Slurm and the agent both signal a worker."""
-    kept = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1)
-    monkeypatch.setattr("os._exit", lambda status: pytest.fail(f"ended with {status}"))
-    try:
-        vote = StopVote(World(0, 0, 1, torch.device("cpu")))
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGUSR1)
-        wait_until("the first to be heard", lambda: vote._number == signal.SIGTERM, limit_s=10)
-    finally:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, kept[0])
-        signal.signal(signal.SIGUSR1, kept[1])
+    numbers = (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1)
+    with start(2, script("step", 3), "--out", str(tmp_path), *FLAGS) as running:
+        held(running)
+        for number in numbers:
+            running.signal(1, number)
+            took(running, 1)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
+
+    assert done.codes == [143, 143], done.stderr
+    assert done.errs[1] == ""
+    step = newest(tmp_path)["progress"]["step"]
+    saved = f"saved {tmp_path}/checkpoint-{step:08d}.pt"
+    assert done.outs[0].splitlines()[-1] == f"SIGTERM: stopped at step {step} after {step * 128:,} samples; {saved}"
 
 
-def test_a_loss_that_is_no_number_names_step_rank_samples_and_checkpoint(torchrun: Any, tmp_path: Path) -> None:
-    run = torchrun(2, "train.py", "--out", str(tmp_path), "--lr", "1e30", "--optimizer", "sgd", "--report", "none")
+def test_a_loss_that_is_no_number_names_step_rank_samples_and_checkpoint(ranks: Together, tmp_path: Path) -> None:
+    done = ranks(2, "train.py", "--out", str(tmp_path), "--lr", "1e30", "--optimizer", "sgd", "--report", "none")
 
-    assert run.returncode == 1
-    assert "the loss is nan at step" in run.stderr
-    assert "on rank " in run.stderr
-    assert ", samples " in run.stderr
-    assert "newest checkpoint: " in run.stderr
+    assert done.returncode == 1
+    assert "the loss is nan at step" in done.stderr
+    assert "on rank " in done.stderr
+    assert ", samples " in done.stderr
+    assert "newest checkpoint: " in done.stderr
+    told = next(error for error in done.errors if error)
+    assert "TrainingError: the loss is nan at step" in json.dumps(told), "what torchrun would show"
     assert not list(tmp_path.glob("*.part"))
-    assert all(losses_are_numbers(path) for path in tmp_path.glob("checkpoint-*.pt"))
+    assert all(weights_are_numbers(path) for path in tmp_path.glob("checkpoint-*.pt"))
 
 
-def losses_are_numbers(path: Path) -> bool:
+def weights_are_numbers(path: Path) -> bool:
+    import torch
+
     weights = torch.load(path, weights_only=True)["model"]
     return all(bool(tensor.isfinite().all()) for tensor in weights.values())
+
+
+def test_shards_of_a_checkpoint_are_complete_or_not_there(
+    script: Any, start: Start, ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """With --sync fsdp: a kill while shards are written, and a run that goes on from those before."""
+    argv = ("--sync", "fsdp", "--epochs", "1", "--log-every", "1", "--report", "none", "--checkpoint-steps", "4", "--keep", "9")
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
+    assert ranks(2, script(), "--out", str(undisturbed), *argv).codes == [0, 0]
+    driver = script("metadata", 2)
+    driver.write_text(driver.read_text().replace("sys.exit(train", LAST_FILE + "sys.exit(train"))
+    with start(2, driver, "--out", str(out), *argv) as running:
+        held(running)
+        running.kill()
+    assert (out / "checkpoint-00000008").is_dir(), "not killed where it should have been"
+    assert not (out / "checkpoint-00000008" / ".metadata").exists()
+
+    done = ranks(2, script(), "--out", str(out), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    assert origin(done) == f"resumed from {out}/checkpoint-00000004: 0 epochs and 512 samples of the next done"
+    assert losses(out) == losses(undisturbed)
+    assert (out / "checkpoint-00000008" / ".metadata").exists()
+
+
+LAST_FILE = """
+from torch.distributed.checkpoint import filesystem
+writer = filesystem.FileSystemWriter
+writer.finish = before("metadata", writer.finish)
+"""

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
-from torch import nn
-from trainer import roofline
-from trainer.report import summary
+from typing import TYPE_CHECKING
 
-SLOW_MEMORY = roofline.Peak(half_flops=1e30, single_flops=1e30, bytes_per_s=1e6)
-SLOW_MATHS = roofline.Peak(half_flops=2e6, single_flops=1e6, bytes_per_s=1e30)
+import pytest
+
+if TYPE_CHECKING:
+    from torch import nn
+    from trainer.roofline import Peak
+
+pytestmark = pytest.mark.torch
+
 ROW = {"event": "train", "samples_per_s": 500.0, "load_us_per_sample": 0.0, "train_us_per_sample": 2.0}
+
+
+def slow_memory() -> Peak:
+    from trainer.roofline import Peak
+
+    return Peak(half_flops=1e30, single_flops=1e30, bytes_per_s=1e6)
+
+
+def slow_maths() -> Peak:
+    from trainer.roofline import Peak
+
+    return Peak(half_flops=2e6, single_flops=1e6, bytes_per_s=1e30)
 
 
 def layer() -> nn.Module:
     """8 numbers to 4: two products a sample in a step, as nobody asks for the gradient of its input."""
+    from torch import nn
+    from trainer import roofline
+
     return roofline.on_meta(nn.Sequential(nn.Flatten(), nn.Linear(8, 4, bias=False)))
 
 
-@pytest.mark.parametrize(("dtype", "flops"), [(torch.float32, 1e6), (torch.bfloat16, 2e6)])
-def test_arithmetic_bounds_where_memory_is_fast(dtype: torch.dtype, flops: float) -> None:
-    assert roofline.images_per_s(layer(), (2, 2, 2), dtype, SLOW_MATHS) == pytest.approx(flops / (2 * 2 * 8 * 4))
+@pytest.mark.parametrize(("dtype", "flops"), [("float32", 1e6), ("bfloat16", 2e6)])
+def test_arithmetic_bounds_where_memory_is_fast(dtype: str, flops: float) -> None:
+    import torch
+    from trainer import roofline
+
+    assert roofline.images_per_s(layer(), (2, 2, 2), getattr(torch, dtype), slow_maths()) == pytest.approx(
+        flops / (2 * 2 * 8 * 4)
+    )
 
 
 def test_memory_bounds_where_arithmetic_is_fast() -> None:
+    import torch
+    from trainer import roofline
+
     moved = 2 * 4 * (8 + 4 + 8 * 4 / 32)  # both products: input, output, and the weights' share of 32 samples
-    assert roofline.images_per_s(layer(), (2, 2, 2), torch.float32, SLOW_MEMORY) == pytest.approx(1e6 / moved)
+    assert roofline.images_per_s(layer(), (2, 2, 2), torch.float32, slow_memory()) == pytest.approx(1e6 / moved)
 
 
 def test_a_normalisation_costs_passes_and_what_is_fused_costs_nothing() -> None:
+    import torch
+    from torch import nn
+    from trainer import roofline
+
     def net(*more: nn.Module) -> nn.Module:
         return roofline.on_meta(nn.Sequential(nn.Conv2d(3, 8, 1), *more, nn.Flatten(), nn.Linear(8 * 64, 4)))
 
     plain, fused, normalised = (
-        1 / roofline.images_per_s(net(*more), (3, 8, 8), torch.float32, SLOW_MEMORY)
+        1 / roofline.images_per_s(net(*more), (3, 8, 8), torch.float32, slow_memory())
         for more in ((), (nn.ReLU(),), (nn.BatchNorm2d(8),))
     )
 
@@ -43,6 +72,10 @@ def test_a_normalisation_costs_passes_and_what_is_fused_costs_nothing() -> None:
 
 
 def test_an_outline_leaves_the_model_alone_and_is_for_known_gpus_only() -> None:
+    import torch
+    from torch import nn
+    from trainer import roofline
+
     net = nn.Linear(8, 4)
 
     assert {parameter.device.type for parameter in roofline.on_meta(net).parameters()} == {"meta"}
@@ -53,7 +86,26 @@ def test_an_outline_leaves_the_model_alone_and_is_for_known_gpus_only() -> None:
     assert roofline.ceiling(nn.Sequential(), (3, 8, 8), torch.float32, "NVIDIA H200") is None, "cannot be counted"
 
 
+def test_the_summary_compares_ranks_and_runs() -> None:
+    """The first row warms up; a rank that works much longer than the median holds the others up."""
+    from trainer.report import summary
+
+    start = {"event": "start", "world_size": 3, "hosts": ["a", "b", "c"]}
+    rows = [
+        {**ROW, "load_us_per_sample": 6.0, "samples_per_s": speed, "own_s_per_step": [1.0, slow, 1.1]}
+        for speed, slow in ((1.0, 9.0), (600.0, 1.3), (300.0, 1.1), (450.0, 1.4))
+    ]
+
+    speed, slowest = summary([start, *rows], 100.0)
+    assert speed == "450 images/s, 75% of the time waiting for data; 150% of the baseline's speed per rank"
+    assert slowest == "slowest: rank 1 on b, 1.23 times the median's own work"
+    assert summary([start], None) == []
+    assert len(summary([start, {**ROW, "own_s_per_step": [1.0, 1.05, 1.0]}], None)) == 1, "within what is usual"
+
+
 def test_the_share_is_in_the_summary() -> None:
+    from trainer.report import summary
+
     start = {"event": "start", "world_size": 2, "hosts": ["a", "b"]}
 
     assert summary([start, ROW, ROW], None, 1000.0)[0].endswith("; 25% of the roofline, 1,000 images/s per GPU")

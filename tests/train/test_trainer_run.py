@@ -1,16 +1,28 @@
-"""train.py end to end, with real ranks over gloo."""
+"""train.py end to end, with real ranks over gloo: under torchrun, under distlaunch, and without a launcher."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
+import os
+import pty
+import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
+
+from tests.train.conftest import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.command import Cli
+    from tests.train.conftest import Alone, Together
+    from tests.train.ranks import Popen
+
+pytestmark = pytest.mark.torch
 
 WEIGHTS_DRIVER = """
 import sys; sys.path.insert(0, {scripts!r})
@@ -40,13 +52,19 @@ def records(path: Path, event: str | None = None) -> list[dict[str, Any]]:
 
 
 def newest(out: Path) -> dict[str, Any]:
+    import torch
+
     state: dict[str, Any] = torch.load(max(out.glob("checkpoint-*.pt")), weights_only=True)
     return state
 
 
+def losses(out: Path) -> list[float]:
+    return [record["loss"] for record in records(out / "metrics.jsonl") if "loss" in record]
+
+
 @pytest.fixture(scope="module")
-def digits(torchrun: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Output and folder of a run on two ranks with the default flags."""
+def digits(torchrun: Alone, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Output and folder of a run on two ranks with the default flags, under torchrun itself."""
     out = tmp_path_factory.mktemp("digits")
     run = torchrun(2, "train.py", "--out", str(out))
     assert run.returncode == 0, run.stderr
@@ -72,6 +90,20 @@ def test_the_table_says_what_was_measured_and_in_which_units(digits: tuple[str, 
     assert [row.split()[:3] for row in rows] == [[str(epoch), f"{epoch * 1438:,}", "128"] for epoch in range(1, 13)]
 
 
+def test_the_table_has_the_numbers_of_the_metrics(digits: tuple[str, Path]) -> None:
+    rows = [line.split() for line in digits[0].splitlines()[4:16]]
+    train, test = (records(digits[1] / "metrics.jsonl", event) for event in ("train", "test"))
+
+    for row, trained, tested in zip(rows, train, test, strict=True):
+        load, work = trained["load_us_per_sample"], trained["train_us_per_sample"]
+        assert row[3:] == [f"{trained['loss']:.4f}", f"{load:.1f}", f"{work:.1f}", f"{tested['accuracy']:.2%}"]
+        assert trained["samples_per_s"] == pytest.approx(2e6 / (load + work), rel=1e-6), "of two ranks"
+        assert len(trained["own_s_per_step"]) == 2
+        assert max(trained["own_s_per_step"]) * 12 * 1e6 / 719 < load + work + max(load, work)
+        assert (tested["total"], tested["correct"]) == (359, round(tested["accuracy"] * 359))
+        assert tested["correct"] / 359 <= tested["accuracy5"] <= 1
+
+
 def test_the_metrics_are_whole_json_lines(digits: tuple[str, Path]) -> None:
     every = records(digits[1] / "metrics.jsonl")
 
@@ -92,7 +124,15 @@ def test_the_two_newest_checkpoints_are_kept_and_no_part_is_left(digits: tuple[s
     assert names == sorted(kept)
 
 
-def test_the_same_command_again_finds_nothing_left_to_do(digits: tuple[str, Path], alone: Any) -> None:
+def test_the_best_checkpoint_is_the_one_with_the_highest_accuracy(digits: tuple[str, Path]) -> None:
+    best = json.loads((digits[1] / "best.json").read_text())
+
+    tested = {record["step"]: record["accuracy"] for record in records(digits[1] / "metrics.jsonl", "test")}
+    first = max(tested, key=lambda step: (tested[step], -step))
+    assert best == {"checkpoint": f"checkpoint-{first:08d}.pt", "accuracy": tested[first]}
+
+
+def test_the_same_command_again_finds_nothing_left_to_do(digits: tuple[str, Path], alone: Alone) -> None:
     stdout, out = digits
     run = alone("train.py", "--out", str(out))
 
@@ -101,76 +141,77 @@ def test_the_same_command_again_finds_nothing_left_to_do(digits: tuple[str, Path
     assert run.stdout.splitlines()[-1] == stdout.splitlines()[-1]
 
 
-def test_one_process_without_a_launcher_has_the_result_of_two_ranks(alone: Any, torchrun: Any, tmp_path: Path) -> None:
-    one = alone("train.py", "--epochs", "2", "--metrics", str(tmp_path / "one"))
-    two = torchrun(2, "train.py", "--epochs", "2", "--metrics", str(tmp_path / "two"))
+def test_what_a_crash_leaves_in_the_metrics_is_taken_out(digits: tuple[str, Path], alone: Alone, tmp_path: Path) -> None:
+    """Lines of steps after the checkpoint, and half a line."""
+    (tmp_path / "checkpoint-00000144.pt").write_bytes((digits[1] / "checkpoint-00000144.pt").read_bytes())
+    written = [record for record in records(digits[1] / "metrics.jsonl") if record["event"] != "finished"][: 1 + 3 * 12]
+    lines = [*map(json.dumps, written), '{"event": "train", "step": 100000}', '{"half a li']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
 
-    assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
-    losses = [[record["loss"] for record in records(tmp_path / name) if "loss" in record] for name in ("one", "two")]
-    assert len(losses[0]) == 5
-    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    run = alone("train.py", "--out", str(tmp_path))
+
+    assert run.returncode == 0, run.stderr
+    assert records(tmp_path / "metrics.jsonl")[: len(written)] == written
+    assert [record["event"] for record in records(tmp_path / "metrics.jsonl")[len(written) :]] == ["start", "finished"]
+    assert [record["step"] for record in records(tmp_path / "metrics.jsonl", "start")] == [0, 144]
 
 
-def test_all_ranks_hold_the_same_weights_from_start_to_end(torchrun: Any, scripts: Path, tmp_path: Path) -> None:
+def test_one_process_and_two_of_any_launcher_have_the_same_result(
+    alone: Alone, ranks: Together, distlaunch: Cli, tmp_path: Path
+) -> None:
+    """Under distlaunch to the last bit: it is the same program in the same environment."""
+    flags = ("--epochs", "2", "--report", "none")
+    one = alone("train.py", *flags, "--out", str(tmp_path / "one"))
+    two = ranks(2, "train.py", *flags, "--out", str(tmp_path / "two"))
+    launched = distlaunch(
+        "local",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+        *flags,
+        "--out",
+        str(tmp_path / "launched"),
+        env={"CUDA_VISIBLE_DEVICES": ""},
+    )
+
+    assert [one.returncode, *two.codes, launched.exit_code] == [0] * 4, one.stderr + two.stderr + launched.stderr
+    assert len(losses(tmp_path / "one")) == 5
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
+    assert losses(tmp_path / "launched") == losses(tmp_path / "two")
+
+
+def test_all_ranks_hold_the_same_weights_from_start_to_end(ranks: Together, scripts: Path, tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
     driver.write_text(WEIGHTS_DRIVER.format(scripts=str(scripts)))
 
-    run = torchrun(2, driver, "--epochs", "1", "--batch-size", "100")
+    done = ranks(2, driver, "--epochs", "1", "--batch-size", "100")
 
-    assert run.returncode == 0, run.stderr
+    assert done.codes == [0, 0], done.stderr
 
 
-def test_resnet18_trains_on_synthetic_images(torchrun: Any, tmp_path: Path) -> None:
+def test_resnet18_trains_on_synthetic_images(ranks: Together, tmp_path: Path) -> None:
     flags = "--model resnet18 --data synthetic --image-shape 3x32x32 --samples 24 --classes 4 --batch-size 4 --log-every 2"
-    run = torchrun(2, "train.py", *flags.split(), "--workers", "1", "--out", str(tmp_path))
+    done = ranks(2, "train.py", *flags.split(), "--workers", "1", "--out", str(tmp_path))
 
-    assert run.returncode == 0, run.stderr
+    assert done.codes == [0, 0], done.stderr
     assert [record["samples"] for record in records(tmp_path / "metrics.jsonl", "train")] == [16, 24]
-    assert "bn1.running_mean" in newest(tmp_path)["model"]
+    assert newest(tmp_path)["model"]["bn1.num_batches_tracked"] == 3, "of steps alone, not of tests or of what warms up"
 
 
-@pytest.fixture(scope="module")
-def stopped(two_ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str, str]]]:
-    """Folder of a run that SIGTERM ended in mid-training, and each rank's status and output."""
-    out = tmp_path_factory.mktemp("stopped")
-    with two_ranks("train.py", "--out", str(out)) as processes:
-        for line in processes[0].stdout:
-            if line.startswith("    2 "):
-                break
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        outputs = [process.communicate(timeout=60) for process in processes]
-        return out, [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+def test_on_a_terminal_a_bar_shows_how_far_the_epoch_is(popen: Popen, scripts: Path) -> None:
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, str(scripts / "train.py"), "--epochs", "2"]
+    process = popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment())
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # EIO: nobody has it open any more
+        while read := terminal.read(4096):
+            shown += read
+    stdout, _ = process.communicate()
 
-
-def test_sigterm_saves_and_ends_every_rank_with_143(stopped: tuple[Path, list[tuple[int, str, str]]]) -> None:
-    out, (first, second) = stopped
-    state = newest(out)["progress"]
-
-    assert (first[0], second[0]) == (143, 143), first[2] + second[2]
-    saved = out / f"checkpoint-{state['step']:08d}.pt"
-    assert (
-        first[1].splitlines()[-1] == f"SIGTERM: stopped at step {state['step']} after {state['samples']:,} samples; saved {saved}"
-    )
-    assert second[1:] == ("", "")
-    assert 24 <= state["step"] < 144
-
-
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(
-    stopped: tuple[Path, list[tuple[int, str, str]]], digits: tuple[str, Path], torchrun: Any
-) -> None:
-    out, _ = stopped
-    step = newest(out)["progress"]["step"]
-    with (out / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"event": "train", "step": 100000}\n{"half a li')  # a crash after the checkpoint leaves such lines
-
-    run = torchrun(2, "train.py", "--out", str(out))
-
-    assert run.returncode == 0, run.stderr
-    (end,) = records(out / "metrics.jsonl", "finished")
-    (expected,) = records(digits[1] / "metrics.jsonl", "finished")[:1]
-    assert (end["correct"], end["loss"], end["samples"]) == (expected["correct"], expected["loss"], expected["samples"])
-    ours, theirs = newest(out), newest(digits[1])
-    assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in theirs["model"])
-    assert [record["step"] for record in records(out / "metrics.jsonl", "start")] == [0, step]
-    assert max(record["step"] for record in records(out / "metrics.jsonl")) == 144
+    assert process.returncode == 0
+    done = [int(text.replace(b",", b"")) for text in re.findall(rb"\r    [12]  #*\.*  ([\d,]+) of 1,438 samples\x1b\[K", shown)]
+    assert done
+    assert set(done) <= set(range(0, 1438, 128))
+    assert shown.endswith(b"\r\x1b[K"), "it is taken away at the end"
+    assert "#" not in stdout

@@ -9,30 +9,24 @@ import shutil
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-import make_shards
 import numpy as np
 import pytest
-import torch
-from torchvision.io import decode_jpeg, encode_jpeg
-from torchvision.transforms.v2 import functional
-from trainer import decode, shards
-from trainer.data import index_share, load_data
-from trainer.errors import InputError, TrainingError
-from trainer.flags import parse
-from trainer.loader import Batches
-from trainer.sources import EncodedImages
-from trainer.world import World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainer.loader import Batches
+
+pytestmark = pytest.mark.torch
+
 SAMPLES = 60
-ALONE = World(0, 0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three shards of 20 small photographs of 4 classes."""
+    import make_shards
+
     out = tmp_path_factory.mktemp("shards")
     flags = ["--samples", str(SAMPLES), "--classes", "4", "--size", "40x50", "--samples-per-shard", "20"]
     assert make_shards.main(["synthetic", str(out), *flags]) == 0
@@ -64,6 +58,8 @@ def rebuilt(shard: Path, change: Any) -> None:
 
 
 def test_every_sample_is_read_as_the_tar_has_it(made: Path) -> None:
+    from trainer import shards
+
     found = shards.open_shards(spelt_out(made))
 
     expected = []
@@ -77,6 +73,8 @@ def test_every_sample_is_read_as_the_tar_has_it(made: Path) -> None:
 
 
 def test_the_index_is_small_mapped_and_built_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import shards
+
     monkeypatch.setattr(shards, "build_index", lambda path: pytest.fail(f"{path} was indexed again"))
 
     found = shards.open_shards(spelt_out(made))
@@ -88,6 +86,8 @@ def test_the_index_is_small_mapped_and_built_once(made: Path, monkeypatch: pytes
 
 
 def test_a_shard_that_changed_is_indexed_again(folder: Path) -> None:
+    from trainer import shards
+
     shard = folder / "data-000001.tar"
     rebuilt(shard, lambda name, blob: None if name.startswith("00000020") else b"3" if name.endswith("cls") else blob)
 
@@ -100,6 +100,8 @@ def test_a_shard_that_changed_is_indexed_again(folder: Path) -> None:
 def test_where_the_index_cannot_be_written_it_is_kept_among_the_caches(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from trainer import shards
+
     for path in folder.glob("*.idx"):
         path.unlink()
         path.with_name(path.name).mkdir()  # not even root can write a file there
@@ -112,6 +114,9 @@ def test_where_the_index_cannot_be_written_it_is_kept_among_the_caches(
 
 
 def test_ranks_share_the_indexing(folder: Path) -> None:
+    from trainer.data import index_share
+    from trainer.flags import parse
+
     for path in folder.glob("*.idx"):
         path.unlink()
 
@@ -121,6 +126,8 @@ def test_ranks_share_the_indexing(folder: Path) -> None:
 
 
 def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path) -> None:
+    from trainer import shards
+
     def as_json(name: str, blob: bytes) -> bytes | None:
         return None if name == "00000003.cls" else blob
 
@@ -139,6 +146,10 @@ def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path
 
 
 def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path) -> None:
+    from trainer.data import load_data
+    from trainer.errors import InputError
+    from trainer.flags import parse
+
     shard = folder / "data-000002.tar"
     with shard.open("r+b") as file:
         file.truncate(shard.stat().st_size // 2)
@@ -162,6 +173,10 @@ def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path) 
     ],
 )
 def test_a_pattern_without_samples_is_refused(folder: Path, pattern: str, message: str) -> None:
+    from trainer.data import load_data
+    from trainer.errors import InputError
+    from trainer.flags import parse
+
     (folder / "empty.tar").touch()
     tarfile.open(folder / "none.tar", "w").close()
 
@@ -170,20 +185,35 @@ def test_a_pattern_without_samples_is_refused(folder: Path, pattern: str, messag
 
 
 def test_labels_beyond_the_classes_are_refused(made: Path) -> None:
+    from trainer.data import load_data
+    from trainer.errors import InputError
+    from trainer.flags import parse
+
     with pytest.raises(InputError, match="has labels up to 3, but --classes is 2"):
         load_data(parse(["--data", spelt_out(made), "--classes", "2"], 1), 1)
 
 
 def test_test_shards_with_other_classes_are_refused(made: Path, folder: Path) -> None:
+    from trainer.data import load_data
+    from trainer.errors import InputError
+    from trainer.flags import parse
+
     rebuilt(folder / "data-000000.tar", lambda name, blob: b"7" if name.endswith("cls") else blob)
 
     with pytest.raises(InputError, match="--test-data has labels up to 7, --data has 4 classes"):
         load_data(parse(["--data", spelt_out(made), "--test-data", spelt_out(folder)], 1), 1)
 
 
-def batches(*argv: str, world: World = ALONE) -> Batches:
-    config = parse(["--model", "resnet18", "--image-shape", "3x24x32", "--batch-size", "8", *argv], world.world_size)
-    return Batches(load_data(config, world.world_size), config, world)
+def batches(*argv: str, rank: int = 0, count: int = 1) -> Batches:
+    """Those of one rank."""
+    import torch
+    from trainer.data import load_data
+    from trainer.flags import parse
+    from trainer.loader import Batches
+    from trainer.world import World
+
+    config = parse(["--model", "resnet18", "--image-shape", "3x24x32", "--batch-size", "8", *argv], count)
+    return Batches(load_data(config, count), config, World(rank, rank, count, torch.device("cpu")))
 
 
 def test_an_epoch_and_the_held_out_tenth_are_all_samples_once(made: Path) -> None:
@@ -198,8 +228,32 @@ def test_an_epoch_and_the_held_out_tenth_are_all_samples_once(made: Path) -> Non
     assert tested == 6
 
 
+def test_ranks_with_unequal_shares_count_by_their_samples(made: Path) -> None:
+    """54 samples in steps of 16: what is left, less than two for each of 4 ranks, joins the last step."""
+    every = [batches("--data", spelt_out(made), "--batch-size", "4", "--workers", "0", rank=rank, count=4) for rank in range(4)]
+
+    *_, last = zip(*(ours.train(0) for ours in every), strict=True)
+
+    assert [(batch.start, batch.end, batch.samples) for batch in last] == [(32, 54, share) for share in (6, 6, 5, 5)]
+    assert [batch.weight for batch in last] == pytest.approx([share * 4 / 22 for share in (6, 6, 5, 5)])
+
+
+def test_a_rank_without_samples_keeps_the_others_company(made: Path) -> None:
+    """As when an epoch goes on with more ranks than it has samples left."""
+    every = [batches("--data", spelt_out(made), "--batch-size", "4", "--workers", "0", rank=rank, count=4) for rank in range(4)]
+
+    ((first, second, third, fourth),) = zip(*(ours.train(0, start=52) for ours in every), strict=True)
+
+    assert [batch.weight for batch in (first, second, third, fourth)] == [2, 2, 0, 0]
+    assert [batch.samples for batch in (first, second, third, fourth)] == [1, 1, 0, 0]
+    assert len(third.images) == len(fourth.images) == 1
+    assert third.numbers.tolist() == fourth.numbers.tolist() == first.numbers.tolist() != second.numbers.tolist()
+
+
 @pytest.mark.parametrize("workers", ["0", "1", "3"])
 def test_a_batch_is_the_same_whoever_loads_it_and_wherever_the_epoch_began(made: Path, workers: str) -> None:
+    import torch
+
     one, other = batches("--data", spelt_out(made), "--workers", "0"), batches("--data", spelt_out(made), "--workers", workers)
 
     whole, later = list(one.train(2)), list(other.train(2, start=whole_end(one, 3)))
@@ -216,6 +270,10 @@ def whole_end(ours: Batches, steps: int) -> int:
 
 
 def test_images_are_cropped_as_torchvision_crops_them(made: Path) -> None:
+    import torch
+    from torchvision.transforms.v2 import functional
+    from trainer import decode, shards
+
     blob, _ = shards.open_shards(spelt_out(made)).read(5)
     image, slot = decode.decode(blob, 3), torch.empty(3, 24, 32, dtype=torch.uint8).to(memory_format=torch.contiguous_format)
     slot = torch.empty(1, 3, 24, 32, dtype=torch.uint8, memory_format=torch.channels_last)[0]
@@ -230,9 +288,42 @@ def test_images_are_cropped_as_torchvision_crops_them(made: Path) -> None:
     assert torch.equal(slot, expected.flip(-1))
 
 
+def test_the_evaluation_looks_at_the_middle() -> None:
+    import torch
+    from trainer import decode
+
+    image = torch.arange(40 * 80, dtype=torch.uint8).view(1, 40, 80)
+    slot = torch.empty(1, 1, 35, 35, dtype=torch.uint8)[0]
+
+    decode.place(image, slot, None)
+
+    assert decode.center_crop(40, 80, (32, 32)) == (2, 22, 35, 35), "seven eighths of the shorter side"
+    assert torch.equal(slot, image[:, 2:37, 22:57])
+
+
+def test_small_images_are_moved_by_up_to_four_pixels_and_mirrored() -> None:
+    import torch
+    from trainer import decode
+
+    images = torch.arange(1, 65, dtype=torch.uint8).view(1, 1, 8, 8).repeat(4, 1, 1, 1)
+    draws = np.array([[0.5, 0.5, 0.9], [0.0, 0.5, 0.9], [0.5, 0.999, 0.9], [0.5, 0.5, 0.1]])
+
+    same, down, left, mirrored = decode.shift_and_flip(images, draws, flip=True)[:, 0]
+
+    assert torch.equal(same, images[0, 0])
+    assert torch.equal(down[4:], images[0, 0, :4])
+    assert down[:4].eq(0).all()
+    assert torch.equal(left[:, :4], images[0, 0, :, 4:])
+    assert left[:, 4:].eq(0).all()
+    assert torch.equal(mirrored, images[0, 0].flip(-1))
+    assert torch.equal(decode.shift_and_flip(images, draws, flip=False)[3, 0], images[0, 0])
+
+
 def test_crops_are_distributed_as_torchvisions() -> None:
     """Mean and deviation of every side of the crop, over 4,000 of each."""
+    import torch
     from torchvision.transforms import RandomResizedCrop
+    from trainer import decode
 
     torch.manual_seed(0)
     image = torch.empty(1, 300, 500)
@@ -245,6 +336,9 @@ def test_crops_are_distributed_as_torchvisions() -> None:
 
 
 def test_a_damaged_image_is_skipped_counted_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from trainer.errors import TrainingError
+    from trainer.sources import EncodedImages
+
     rebuilt(folder / "data-000000.tar", lambda name, blob: blob[:100] if name == "00000007.jpg" else blob)
     argv = ["--data", spelt_out(folder), "--test-data", spelt_out(folder), "--workers", "2"]
     ours = batches(*argv)
@@ -264,6 +358,10 @@ def test_a_damaged_image_is_skipped_counted_and_named(folder: Path, capsys: pyte
 
 
 def test_a_folder_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) -> None:
+    import make_shards
+    from trainer import shards
+    from trainer.errors import InputError
+
     found = shards.open_shards(spelt_out(made))
     for number in range(len(found)):
         blob, label = found.read(number)
@@ -285,6 +383,9 @@ def test_a_folder_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) 
 
 
 def test_a_streams_samples_are_the_shards(made: Path) -> None:
+    import torch
+    from trainer.errors import InputError
+
     flags = ["--reader", "webdataset", "--samples", "32", "--classes", "4", "--test-data", spelt_out(made), "--workers", "2"]
     ours = batches("--data", f"pipe:cat {spelt_out(made)}", *flags)
     labels = torch.cat([batch.labels for batch in ours.train(0)])
@@ -299,6 +400,8 @@ def test_a_streams_samples_are_the_shards(made: Path) -> None:
 
 @pytest.mark.parametrize(("command", "said"), [("cat /dev/null", "empty file"), ("cat /nope/gone", "exit 1")])
 def test_a_stream_without_samples_ends(made: Path, command: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    from trainer.errors import TrainingError
+
     flags = ["--reader", "webdataset", "--samples", "32", "--classes", "4", "--test-data", spelt_out(made), "--workers", "2"]
     ours = batches("--data", f"pipe:{command}", *flags)
 
@@ -310,6 +413,10 @@ def test_a_stream_without_samples_ends(made: Path, command: str, said: str, capf
 
 
 def test_gray_and_upright_images_fit(tmp_path: Path) -> None:
+    import torch
+    from torchvision.io import decode_jpeg, encode_jpeg
+    from trainer import decode
+
     slot = torch.empty(1, 3, 16, 16, dtype=torch.uint8, memory_format=torch.channels_last)[0]
     gray = encode_jpeg(torch.full((1, 90, 20), 200, dtype=torch.uint8))
     decode.place(decode.decode(bytearray(gray.numpy().tobytes()), 3), slot, None)

@@ -5,26 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import torch
+
+    from tests.train.conftest import Alone, Together
+
+pytestmark = pytest.mark.torch
 
 DRIVER = """
 import sys; sys.path.insert(0, {scripts!r})
 import torch, train
 from pathlib import Path
+from torch.nn.parallel import DistributedDataParallel
 from trainer.world import process_group
 runs = {runs!r}
 with process_group() as world:
     for name, flags in runs.items():
         sys.argv = ["train.py", "--epochs", "2", *flags]
         trainer = train.Trainer(world)
+        sizes = set()
+        hook = trainer.net.register_forward_hook(lambda net, args, out: sizes.add(len(args[0])) if net.training else None)
+        parts = any(hasattr(parameter, "full_tensor") for parameter in trainer.net.parameters())
+        about = {{"ddp": isinstance(trainer.forward, DistributedDataParallel), "parts": parts}}
         assert trainer.train() == 0
+        hook.remove()
         weights = {{key: getattr(value, "full_tensor", lambda: value)() for key, value in trainer.net.state_dict().items()}}
         if world.rank == 0:
-            torch.save(weights, Path({out!r}) / (name + ".pt"))
-        del trainer
+            torch.save({{"weights": weights, "largest": max(sizes, default=0), **about}}, Path({out!r}) / (name + ".pt"))
+        del trainer, hook
 """
 SAME = {
     "ddp": [],
@@ -44,23 +55,32 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def trained(torchrun: Any, scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def trained(ranks: Together, scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder with the weights that each way ended with, and what the runs said."""
     out = tmp_path_factory.mktemp("weights")
     driver = out / "driver.py"
     driver.write_text(DRIVER.format(scripts=str(scripts), runs={**SAME, **OTHERS}, out=str(out)))
-    run = torchrun(2, driver)
-    assert run.returncode == 0, run.stderr
-    return out, run.stdout
+    done = ranks(2, driver)
+    assert done.codes == [0, 0], done.stderr
+    return out, done.stdout
+
+
+def saved(out: Path, name: str) -> dict[str, Any]:
+    import torch
+
+    loaded: dict[str, Any] = torch.load(out / f"{name}.pt", weights_only=True)
+    return loaded
 
 
 def weights(out: Path, name: str) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(out / f"{name}.pt", weights_only=True)
+    loaded: dict[str, torch.Tensor] = saved(out, name)["weights"]
     return loaded
 
 
 @pytest.mark.parametrize("name", [name for name in SAME if name != "ddp"])
 def test_it_ends_with_ddps_weights(trained: tuple[Path, str], name: str) -> None:
+    import torch
+
     ours, ddp = weights(trained[0], name), weights(trained[0], "ddp")
 
     assert ours.keys() == ddp.keys()
@@ -68,9 +88,20 @@ def test_it_ends_with_ddps_weights(trained: tuple[Path, str], name: str) -> None
         torch.testing.assert_close(ours[key], expected, rtol=2e-3, atol=2e-4)
 
 
+def test_each_is_what_its_name_says(trained: tuple[Path, str]) -> None:
+    about = {name: saved(trained[0], name) for name in (*SAME, *OTHERS)}
+
+    by_ddp = {name for name, one in about.items() if one["ddp"]}
+    assert by_ddp == {name for name, flags in {**SAME, **OTHERS}.items() if "--sync" not in flags}
+    assert {name for name, one in about.items() if one["parts"]} == {"fsdp"}
+    assert (about["accumulated"]["largest"], about["ddp"]["largest"]) == (16, 64)
+
+
 def test_one_process_with_two_devices_ends_with_ddps_weights(
-    trained: tuple[Path, str], alone: Any, scripts: Path, tmp_path: Path
+    trained: tuple[Path, str], alone: Alone, scripts: Path, tmp_path: Path
 ) -> None:
+    import torch
+
     driver = tmp_path / "driver.py"
     runs = {"data-parallel": ["--sync", "data-parallel", "--replicas", "2"]}
     driver.write_text(DRIVER.format(scripts=str(scripts), runs=runs, out=str(tmp_path)))
@@ -88,23 +119,26 @@ def test_what_is_not_the_same_learns(trained: tuple[Path, str]) -> None:
 
     learnt = dict(zip([*SAME, *OTHERS], ends, strict=True))
     assert all(learnt[name] > 80 for name in OTHERS), learnt
+    ddp = weights(trained[0], "ddp")
+    for name in OTHERS:
+        ours = weights(trained[0], name)
+        assert max(float((ours[key] - ddp[key]).abs().max()) for key in ddp) > 2e-3, f"{name} is no different from ddp"
 
 
-def test_data_parallel_is_one_process(two_ranks: Any) -> None:
-    with two_ranks("train.py", "--sync", "data-parallel") as processes:
-        outputs = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [2, 2]
-    assert "--sync data-parallel is one process with many devices; started were 2 ranks" in outputs[0][1]
+def test_data_parallel_is_one_process(ranks: Together) -> None:
+    done = ranks(2, "train.py", "--sync", "data-parallel", watched=False)
+
+    assert done.codes == [2, 2]
+    assert "--sync data-parallel is one process with many devices; started were 2 ranks" in done.errs[0]
 
 
-def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_cannot_shard(torchrun: Any, scripts: Path) -> None:
-    flags = ("--data", "synthetic", "--samples", "32", "--image-shape", "3x32x32", "--model", "resnet18", "--batch-size", "4")
-    sgd = (*flags, "--optimizer", "sgd")
+def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_cannot_shard(ranks: Together) -> None:
+    flags = ("--data", "synthetic", "--samples", "16", "--image-shape", "3x32x32", "--model", "resnet18", "--batch-size", "4")
 
-    run = torchrun(2, scripts / "train.py", *sgd, "--sync", "fsdp")
-    refused = torchrun(2, scripts / "train.py", *flags, "--sync", "fsdp", "--channels-last", "on")
+    done = ranks(2, "train.py", *flags, "--optimizer", "sgd", "--sync", "fsdp")
+    refused = ranks(2, "train.py", *flags, "--sync", "fsdp", "--channels-last", "on", watched=False)
 
-    assert run.returncode == 0, run.stderr
-    assert "test accuracy" in run.stdout
-    assert refused.returncode != 0
+    assert done.codes == [0, 0], done.stderr
+    assert "test accuracy" in done.stdout
+    assert refused.codes == [2, 2]
     assert "--sync fsdp cannot shard weights that lie channels-last" in refused.stderr

@@ -114,6 +114,8 @@ def _isend_irecv(buffers: Buffers) -> None:
 
 
 def _ring(buffers: Buffers) -> tuple[int, int]:
+    if buffers.world_size == 1:
+        raise NotImplementedError("a ring of one rank is not supported")
     return (buffers.rank + 1) % buffers.world_size, (buffers.rank - 1) % buffers.world_size
 
 

@@ -44,7 +44,7 @@ def parse(argv: Sequence[str], world_size: int) -> Config:
 
         _say_and_end("\n".join(names()))
     values = {**(_read_file(file) if file else {}), **given}
-    config = Config(**_resolved(values, world_size))
+    config = Config(**_resolved(dict(values), world_size))
     if show:
         origin = {name: "flag" if name in given else "file" if name in values else "default" for name in config.to_json()}
         _say_and_end("\n".join(f"{name} = {json.dumps(value)}  # {origin[name]}" for name, value in config.to_json().items()))
