@@ -262,7 +262,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--jobs", type=int, default=1, help="how many at a time, each in a copy of its own (default: 1)")
     top.add_argument("--budget", type=float, default=900, help="seconds of tests at most for one change (default: 900)")
     top.add_argument("--patience", type=float, default=180, help="seconds beyond three times what its tests take (default: 180)")
-    top.add_argument("--coverage", type=Path, help="the folder that `--cov=tests` has left (default: the newest)")
+    top.add_argument("--coverage", type=Path, help="the folder that `--cov-by-test` has left (default: the newest)")
     top.add_argument("--list", action="store_true", help="print the changes, and run nothing")
     return top
 
@@ -287,7 +287,7 @@ def main(words: Sequence[str]) -> int:
     print(
         f"tests by line: {place}"
         if place
-        else "no `scripts/test --cov=tests` yet: each change is tried with all tests of its subjects"
+        else "no `scripts/test --cov-by-test` yet: each change is tried with all tests of its subjects"
     )
     seconds = read_seconds()
     copies: list[Copy] = []

@@ -53,7 +53,7 @@ class Map(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Map:
-        """What `--cov=tests` has left; lines of which nobody knows the test are those of all whom it may have been."""
+        """What `--cov-by-test` has left; lines of which nobody knows the test are those of all whom it may have been."""
         names: dict[str, str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
         found: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for path in (folder / "tests").iterdir():

@@ -20,19 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-MODES = ("all", "tests")
 KEY = "distlaunch_measured"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("coverage")
-    group.addoption(
-        "--cov",
-        nargs="?",
-        const="all",
-        choices=MODES,
-        help="measure the lines that run, in all processes; `tests`: test by test, as scripts/mutate wants it",
-    )
+    group.addoption("--cov", action="store_true", help="measure which lines of the project run, in all processes")
+    group.addoption("--cov-by-test", action="store_true", help="the same test by test, as scripts/mutate wants it")
 
 
 def prepare(folder: Path, *, by_test: bool, root: Path = ROOT) -> None:
@@ -154,17 +148,17 @@ def in_this_process() -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    mode = config.getoption("cov")
-    if not mode:
+    by_test = config.getoption("cov_by_test")
+    if not (by_test or config.getoption("cov")):
         return
     worker = hasattr(config, "workerinput")
     if not worker:
-        controller = Controller(config, by_test=mode == "tests")
+        controller = Controller(config, by_test=by_test)
         config.pluginmanager.register(controller, "distlaunch-coverage")
         if controller.reason:
             return
         if not in_this_process():
             startup.lines = startup.measure()
     folder = getattr(config, "workerinput", {}).get(KEY, "") if worker else str(controller.folder)
-    if folder and mode == "tests":
+    if folder and by_test:
         config.pluginmanager.register(ByTest(Path(folder)), "distlaunch-coverage-by-test")

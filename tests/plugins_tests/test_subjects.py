@@ -68,7 +68,7 @@ def test_ci_measures_and_one_core_has_one_process(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CI", "1")
 
     assert command.argv(subjects.request(["fast"]), cores=1)[3:] == ["--numprocesses=0", "--tier=fast", "--cov"]
-    assert command.argv(subjects.request(["--cov=tests"]), cores=8)[3:] == ["--numprocesses=2", "--cov=tests"]
+    assert command.argv(subjects.request(["--cov-by-test"]), cores=8)[3:] == ["--numprocesses=2", "--cov-by-test"]
 
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
