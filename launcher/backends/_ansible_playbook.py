@@ -174,16 +174,22 @@ class Playbook:
     def run(self, secrets: Mapping[str, str]) -> None:
         """Run it to its end. Whatever interrupts that ends Ansible, too."""
         runner = self._runner(secrets)
-        thread = threading.Thread(target=runner.run, daemon=True)
-        thread.start()
+        ended = threading.Event()  # a Thread whose join() was interrupted says that it has ended when it has not
+
+        def work() -> None:
+            try:
+                runner.run()
+            finally:
+                ended.set()
+
+        threading.Thread(target=work, name="ansible", daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(0.1)
+            while not ended.wait(0.1):
                 self._follow()
                 self._tell_waits()
         except BaseException:
             self._cancelled = True
-            thread.join(15)
+            ended.wait(15)
             raise
         finally:
             self._follow()

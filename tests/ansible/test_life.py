@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
-import time
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.conftest import is_sshd, make
-from tests.ansible.test_run import WAITS
-from tests.testbed import fixtures, wait_until
+from tests.ansible.conftest import SUM, WAITS, is_sshd
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
-    from tests.command import Cli
     from tests.testbed import Host
 
 pytestmark = pytest.mark.ssh
 
-COUNTS = """
-import sys, time
-for n in range(int(sys.argv[1])):
-    print("line", n, flush=True)
-    time.sleep(0.01)
+EACH = 700
+COUNTS = f"""
+import os, sys
+for part, gate in enumerate([*sys.argv[1:], None]):
+    for n in range(part * {EACH}, (part + 1) * {EACH}):
+        print("line", n, flush=True)
+    if gate:
+        open(f"{{gate}}.{{os.environ['RANK']}}", "rb", buffering=0).read(1)
 """
+"""Lines by the hundred, and a gate after each lot but the last."""
 
 AGAIN = """
-import os, time
+import os, signal
 attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
-print("attempt", attempt, "on", os.uname().nodename, *([] if attempt != "0" else ["waits"]), flush=True)
-time.sleep(0 if attempt != "0" else 1000)
+why = os.environ.get("DISTLAUNCH_ATTEMPT_REASON", "waits")
+print("attempt", attempt, "on", os.uname().nodename, why, flush=True)
+if attempt == "0":
+    signal.pause()
 """
 
+IMPATIENT = """
+import sys
+from launcher import spec
+from launcher.backends import _ansible_stream, ansible
+from launcher.cli import main
+_ansible_stream._SILENT_S, ansible._LOST_S = (4.0, 160.0), 9.0
+whole = spec.JobSpec.for_agents
+spec.JobSpec.for_agents = lambda self: {**whole(self), "peer_timeout_s": 7.0}
+sys.exit(main())
+"""
+"""The command line, with a fifth of its patience for hosts that are silent."""
+
 FAMILY = """
-import os, signal, subprocess, sys, time
+import os, signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", "family-child"], start_new_session=True)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        time.sleep(1000)
+        signal.pause()
     os._exit(0)
+os.wait()
 print("ready", flush=True)
-time.sleep(1000)
+signal.pause()
 """
 
 
@@ -55,122 +74,201 @@ def ssh_sessions(host: Host) -> list[int]:
     return [process.pid for process in host.processes() if re.match(r"sshd: (?!/)", process.command())]
 
 
+def lines(*nodes: int, parts: int) -> list[str]:
+    """What COUNTS prints, as `logs` shows it."""
+    return sorted(f"[{node}:{node}] line {n}" for node in nodes for n in range(parts * EACH))
+
+
 def test_a_run_outlives_its_launcher_and_another_shell_sees_all_of_it(rack: Rack) -> None:
     rack.write("counts.py", COUNTS)
-    launcher = rack.start("--nodes", "2", "--name", "outlives", "counts.py", "1000")
-    wait_until(
-        "the run",
-        lambda: [path for path in rack.cli.runs.glob("outlives*/nodes/1/stream") if b"line" in path.read_bytes()],
-        limit_s=90,
-    )
-    os.kill(launcher.pid, signal.SIGKILL)
-    launcher.communicate()
-    run = next(rack.cli.runs.glob("outlives*")).name
+    gate = rack.gate("gate", 0, 1)
+    launcher = rack.start("--nodes", "2", "--name", "outlives", "--log-ranks", "all", "counts.py", str(gate))
+    launcher.until(f"line {EACH - 1}\n", count=2)
+    launcher.kill()
+    assert launcher.end() == -signal.SIGKILL
+    run = rack.id_of("outlives")
+    gate.open()
 
-    followed = rack.cli("logs", "-f", "--rank", "1", run, timeout_s=120)
+    followed = rack.open("logs", "-f", "--rank", "1", run)
 
-    assert [int(line.split()[1]) for line in followed.stdout.splitlines()] == list(range(1000))
-    assert rack.wait_for(run, "success")["exit_code"] == 0
-    lines = rack.cli("logs", run).stdout.splitlines()
-    assert sorted(lines) == sorted(f"[{node}:{node}] line {n}" for node in (0, 1) for n in range(1000))
+    assert followed.end() == 0, followed
+    assert followed.stdout.splitlines() == [f"line {n}" for n in range(2 * EACH)]
+    ended = rack.state(run)
+    assert (ended["state"], ended["exit_code"]) == ("success", 0)
+    assert sorted(rack.shell("logs", run).stdout.splitlines()) == lines(0, 1, parts=2)
 
 
-def test_no_line_is_lost_or_doubled_when_connections_break_and_two_follow(rack: Rack) -> None:
+def test_no_line_is_lost_or_doubled_when_connections_break_cables_are_pulled_and_sshd_stops(rack: Rack) -> None:
     rack.write("counts.py", COUNTS)
     host = rack.ssh.hosts[1]
-    first = rack.start("--nodes", "2", "--log-ranks", "all", "counts.py", "1500")
-    wait_until("the run", lambda: list(rack.cli.runs.glob("counts*/nodes/1/stream")), limit_s=90)
-    run = next(rack.cli.runs.glob("counts*")).name
-    rack.wait_line(run, "[1:1] line 50")
-    second = rack.cli.start("logs", "-f", run)
+    gates = [rack.gate(f"gate{number}", 0, 1) for number in range(4)]
+    first = rack.start("--nodes", "2", "--log-ranks", "all", "counts.py", *map(str, gates))
+    first.until("[1:1] line 0\n")
+    run = rack.id_of("counts")
+    second = rack.logs(run)
+    written = rack.remote / "runs" / run / "nodes/1/stream"
+
+    # Connections break while lines come, and both open new ones.
+    second.until(f"[1:1] line {EACH - 1}\n")
+    gates[0].open()
     for pid in ssh_sessions(host):
         os.kill(pid, signal.SIGKILL)
-    wait_until("a new connection", lambda: ssh_sessions(host), limit_s=60)
+    for follower in (first, second):
+        follower.until(f"[1:1] line {2 * EACH - 1}\n")
+
+    # The cable is out while lines are written there, which have to wait.
     host.cut_off()
-    time.sleep(2)  # long enough that lines have to wait
+    gates[1].open()
+    wait_until("lines to be written there", lambda: f"line {3 * EACH - 1}\n" in written.read_text(), limit_s=60)
     host.reconnect()
+    for follower in (first, second):
+        follower.until(f"[1:1] line {3 * EACH - 1}\n")
 
-    for process in (first, second):
-        stdout, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
-        assert sorted(stdout.decode().splitlines()) == sorted(f"[{node}:{node}] line {n}" for node in (0, 1) for n in range(1500))
+    # Nobody answers there any more: that is said, and the run goes on.
+    sshd = [process for process in host.processes() if is_sshd(process.command())]
+    for process in sshd:
+        process.send(signal.SIGKILL)
+    try:
+        gates[2].open()
+        wait_until("lines to be written there", lambda: f"line {4 * EACH - 1}\n" in written.read_text(), limit_s=60)
+        seen = rack.state(run)
+        shown = rack.shell("logs", run)
+    finally:
+        rack.ssh.start_sshd(host)
+    assert seen["exit_code"] is None, seen
+    assert seen["detail"].startswith("no connection to n2: "), seen
+    assert re.search("no connection to n2: .*; this is what came before", shown.stderr)
+    assert set(shown.stdout.splitlines()) >= set(lines(0, parts=4)) | set(lines(1, parts=3))
+    gates[3].open()
+
+    for follower in (first, second):
+        assert follower.end() == 0, follower
+        assert sorted(follower.stdout.splitlines()) == lines(0, 1, parts=5)
 
 
-def test_all_that_workers_have_started_ends_with_the_run_and_another_run_stays(rack: Rack) -> None:
+def family(rack: Rack, run: str, *hosts: Host) -> Counter[str]:
+    """What runs of FAMILY on these hosts."""
+    kinds = {"worker": r"family\.py", "child": "family-child", "agent": rf"/{run}/nodes/"}
+    commands = [process.command() for process in rack.left(*hosts)]
+    return Counter(kind for command in commands for kind, words in kinds.items() if re.search(words, command))
+
+
+def test_runs_at_once_do_not_meet_and_each_ends_with_all_that_it_has_started_wherever_it_is_cancelled(rack: Rack) -> None:
     rack.write("family.py", FAMILY)
     rack.write("waits.py", WAITS)
-    other = rack.detached("--nodes", "2", "waits.py")
+    rack.write("sum.py", SUM)
+    first = rack.detached("waits.py")
+    other = rack.start("--log-ranks", "all", "sum.py")
     run = rack.detached("--nodes", "2", "--grace", "1s", "family.py")
-    rack.wait_line(run, "ready", count=2)
-    rack.wait_line(other, "ready", count=2)
+    rack.logs(first).until("ready", count=4)
+    rack.logs(run).until("ready", count=2)
+    for host in rack.ssh.hosts[:2]:
+        assert family(rack, run, host) == {"agent": 1, "worker": 2, "child": 1}
 
-    cancelled = rack.cli("cancel", run, timeout_s=120)
+    running = rack.shell("requeue", run)
+    cancelled = rack.shell("cancel", run)
 
+    assert (running.exit_code, "its agents still run" in running.stderr) == (2, True), running.stderr
     assert cancelled.exit_code == 0, cancelled.stderr
-    left = rack.left()
-    assert not [command for command in left if run in command or "family" in command or "sleep(1000)" in command], left
-    assert rack.state(other)["state"] == "running"
-    assert rack.cli("cancel", "--force", other, timeout_s=120).exit_code == 0
+    assert family(rack, run) == {}
+    assert rack.state(run)["state"] == "cancelled"
+    assert other.end() == 0, other
+    said = sorted(line.partition(" ")[2] for line in other.stdout.splitlines())
+    assert said == [f"rank {rank}/4 on n{rank + 1}: sum 10" for rank in range(4)]
+
+    # The first one goes on; a machine that has not started it finds it and cancels it.
+    elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(rack.cli.folder / "elsewhere")}
+    hosts = ("--inventory", str(rack.ssh.inventory), "--remote-dir", str(rack.remote))
+    adopted = rack.shell("adopt", "waits", *hosts, env=elsewhere)
+    assert adopted.exit_code == 0, adopted.stderr
+    assert adopted.stdout.strip() == first
+    state = rack.shell("status", first, "--output", "json", env=elsewhere).json["result"]
+    assert state["state"] == "running"
+    assert [node["host"] for node in state["nodes"]] == ["n1", "n2", "n3", "n4"]
+    cancelled = rack.shell("cancel", first, env=elsewhere)
+    assert cancelled.exit_code == 0, cancelled.stderr
+    assert rack.shell("logs", first, env=elsewhere).stdout.count("saving with time left") == 4
+    assert rack.state(first)["state"] == "cancelled"
+    again = rack.shell("requeue", first, env=elsewhere)
+    assert (again.exit_code, "it was started from another machine" in again.stderr) == (3, True), again.stderr
+    unknown = rack.shell("adopt", "nothing", *hosts, env=elsewhere)
+    assert "no run 'nothing' on n1, n2, n3, n4" in unknown.stderr
+    assert unknown.exit_code == 2
 
 
-def test_ctrl_c_cancels_and_detached_runs_are_cancelled_from_elsewhere(rack: Rack) -> None:
+def test_ctrl_c_gives_all_workers_time_to_save_and_cancels_the_run(rack: Rack) -> None:
     rack.write("waits.py", WAITS)
-    launcher = rack.start("--nodes", "2", "--log-ranks", "all", "waits.py")
-    wait_until(
-        "the run", lambda: [p for p in rack.cli.runs.glob("waits*/nodes/1/stream") if b"ready" in p.read_bytes()], limit_s=90
-    )
+    inventory = rack.inventory("".join(f"{host.name} distlaunch_python=/nowhere\n" for host in rack.ssh.hosts[:2]))
+    launcher = rack.start("--log-ranks", "all", "waits.py", inventory=inventory)  # --python is for all hosts
+    launcher.until("ready", count=2)
 
-    os.kill(launcher.pid, signal.SIGINT)
+    launcher.kill(signal.SIGINT)
 
-    stdout, stderr = launcher.communicate(timeout=90)
-    assert launcher.returncode == 130, stderr
-    assert stdout.count(b"saving with time left") == 2
+    assert launcher.end() == 130, launcher
+    assert launcher.stdout.count("saving with time left") == 2
+    assert not rack.left()
+    assert rack.state(rack.id_of("waits"))["state"] == "cancelled"
 
 
-def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spare_takes_its_place(distlaunch: Cli) -> None:
-    with fixtures.make(3, ssh=True) as testbed:
-        rack = make(distlaunch, testbed.ssh)
-        rack.write("again.py", AGAIN)
-        options = ("--nodes", "2", "--spares", "1", "--max-restarts", "1", "--log-ranks", "all")
-        launcher = rack.start(*options, "again.py")
-        streams = "again*/nodes/1/stream"
-        wait_until("the run", lambda: [p for p in rack.cli.runs.glob(streams) if b"waits" in p.read_bytes()], limit_s=90)
+def switches(pid: int) -> int:
+    """How often a process's main thread has waited for something."""
+    status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+    return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
 
-        rack.ssh.hosts[1].cut_off()
 
-        stdout, stderr = launcher.communicate(timeout=240)
-        assert launcher.returncode == 0, stderr
-        assert b"the script failed" not in stderr
-        assert b"left out: n2" in stderr
-        lines = stdout.decode().splitlines()
-        assert sorted(lines) == [
-            "[0:0] attempt 0 on n1 waits",
-            "[0:0] attempt 1 on n1",
-            "[1:1] attempt 0 on n2 waits",
-            "[1:1] attempt 1 on n3",
-        ]
-        run = next(rack.cli.runs.glob("again*")).name
-        assert sorted(rack.cli("logs", run).stdout.splitlines()) == sorted(lines)
-        assert rack.state(run)["nodes"][1]["host"] == "n3"
+def test_a_second_ctrl_c_while_hosts_are_looked_at_starts_nothing_and_leaves_no_ansible(rack: Rack) -> None:
+    """The first one waits for what can be stopped in order."""
+    slow = rack.cli.write("slow-python", "#!/bin/sh\nexec cat 3>&1 >/dev/null\n")
+    slow.chmod(0o755)
+    rack.write("waits.py", WAITS)
+    launcher = rack.start("--nodes", "1", "--python", str(slow), "waits.py")
+    wait_until("n1 to be asked", lambda: "cat" in [process.command() for process in rack.left()], limit_s=90)
+
+    pid = launcher.process.pid
+    launcher.kill(signal.SIGINT)
+    before = switches(pid)
+    wait_until("the first to be heard", lambda: switches(pid) > before + 5, limit_s=60)
+    assert launcher.process.poll() is None
+    launcher.kill(signal.SIGINT)
+
+    assert launcher.end() == 130, launcher
+    run = rack.id_of("waits")
+    wait_until("Ansible to be gone", lambda: not [command for command in commands_here() if run in command], limit_s=60)
+    assert not list(rack.remote.rglob("started.json"))
+    rack.wait_nothing_left()
+
+
+def commands_here() -> list[str]:
+    """The command line of all that runs on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(path.read_text(errors="replace"))
+    return found
+
+
+def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spare_takes_its_place(rack: Rack) -> None:
+    rack.write("again.py", AGAIN)
+    options = ("--limit", "n1,n2,n3", "--nodes", "2", "--spares", "1", "--max-restarts", "1", "--log-ranks", "all")
+    launcher = rack.start(*options, "again.py", python=("-c", IMPATIENT), env={"ANSIBLE_TIMEOUT": "3"})
+    launcher.until("waits", count=2)
+
+    rack.ssh.hosts[1].cut_off()
+
+    try:
+        ended = launcher.end()
+    finally:
         rack.ssh.hosts[1].reconnect()
-
-
-def test_a_host_whose_sshd_stops_goes_on_and_is_followed_again(rack_of_two: Rack) -> None:
-    rack = rack_of_two
-    host = rack.ssh.hosts[1]
-    rack.write("counts.py", COUNTS)
-    launcher = rack.start("--log-ranks", "1", "counts.py", "2000")
-    wait_until(
-        "the run", lambda: [p for p in rack.cli.runs.glob("counts*/nodes/1/stream") if b"line 9" in p.read_bytes()], limit_s=90
-    )
-
-    for process in host.processes():
-        if is_sshd(process.command()):
-            process.send(signal.SIGKILL)
-    run = next(rack.cli.runs.glob("counts*")).name
-    wait_until("the connection to be missed", lambda: "n2" in str(rack.state(run).get("detail")), limit_s=60)
-    rack.ssh.start_sshd(host)
-
-    stdout, stderr = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, stderr
-    assert stdout.decode().splitlines() == [f"line {n}" for n in range(2000)]
+    assert ended == 0, launcher
+    assert "the script failed" not in launcher.stderr
+    assert "left out: n2" in launcher.stderr
+    said = sorted(launcher.stdout.splitlines())
+    assert said == [
+        "[0:0] attempt 0 on n1 waits",
+        "[0:0] attempt 1 on n1 failed",
+        "[1:1] attempt 0 on n2 waits",
+        "[1:1] attempt 1 on n3 failed",
+    ]
+    run = rack.id_of("again")
+    assert sorted(rack.shell("logs", run).stdout.splitlines()) == said
+    assert rack.state(run)["nodes"][1]["host"] == "n3"

@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -26,6 +29,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import distlaunch_choice
 import distlaunch_session
 
+_PR_SET_PDEATHSIG = 1
 _FILES_TIMES = 10
 """How much longer than a question the user's files may take."""
 
@@ -37,6 +41,7 @@ class ActionModule(ActionBase):
         """`answers` by step and host, `choice`, `problems` by host, `notes`; failed where no run could be started."""
         result = super().run(tmp, task_vars)
         self._args = args = dict(self._task.args)
+        _end_with_parent()
         result.update(changed=False, answers={}, problems={}, notes=[])
         if self._task.check_mode and args["do"] in ("start", "runs"):
             return {**result, "skipped": True}
@@ -262,6 +267,12 @@ class ActionModule(ActionBase):
                 os.write(fd, line)
             finally:
                 os.close(fd)
+
+
+def _end_with_parent():
+    """Ansible gives a task a session of its own: without this it goes on, and starts agents, when Ansible itself was killed."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux has it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _truth(value):
