@@ -179,6 +179,7 @@ def test_how_a_run_failed_is_told_once_and_nothing_goes_on(pods: User) -> None:
     fails = pods.follow("--nodes", "2", "--grace", "5s", "fails.py")
     eats = pods.follow("--memory", "200Mi", "--shm", "10Mi", "eats.py")
     absent = pods.follow("--image", "distlaunch.test/none:1", "--start-timeout", "5s", "eats.py")
+    patient = pods.follow("--image", "distlaunch.test/none:1", "--start-timeout", "10m", "eats.py")
 
     failed, eaten, missed = fails.result(), eats.result(), absent.result()
 
@@ -189,13 +190,17 @@ def test_how_a_run_failed_is_told_once_and_nothing_goes_on(pods: User) -> None:
     cause = pods.state(eats.run)["cause"]
     assert cause["class"] == "out_of_memory", cause
     assert "out of memory" in eaten.stderr
-    assert "pending: 1 of 1 pods wait: " in missed.stderr
+    patient.wait_err("pending: 1 of 1 pods wait: ")
+    patient.wait_err("ImagePull")
+    patient.process.send_signal(signal.SIGINT)
+    assert patient.result().exit_code == 130
     assert "ImagePull" in missed.stderr.rpartition("a node failed")[2]
     assert "distlaunch.test/none:1" in missed.stderr
+    pods.wait_nothing_left(absent.run)
+    pods.wait_nothing_left(patient.run)
     pods.kube.wait_pods(
         pods.namespace, "all pods to end", lambda found: all(pod["status"]["phase"] in ("Failed", "Succeeded") for pod in found)
     )
-    pods.wait_nothing_left(absent.run)
 
 
 def test_a_detached_run_is_seen_and_cancelled_from_another_shell(pods: User) -> None:

@@ -201,7 +201,7 @@ def _no_room(build: Build) -> str | None:
     """Why there is too little disk for this build and the others that are missing; said once, as the numbers change meanwhile."""
     wanted = {each.name: each for each in (build, *ALL) if missing(each)}
     takes_gb = sum(each.room_gb for each in wanted.values())
-    for folder in (cache(), _go_cache()):
+    for folder in (cache(), go_cache()):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free_gb = shutil.disk_usage(there).free / 1e9
         if free_gb < takes_gb:
@@ -212,7 +212,7 @@ def _no_room(build: Build) -> str | None:
     return None
 
 
-def _go_cache() -> Path:
+def go_cache() -> Path:
     """Where Go keeps what it has compiled; what was not used for five days it removes itself."""
     own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "go-build"
     return Path(os.environ.get("GOCACHE") or own)
