@@ -241,11 +241,16 @@ class ForkServer:
         out_r, out_w = os.pipe()
         err_r, err_w = os.pipe()
         server = os.getpid()
+        # A signal that reaches the child before it has its own handlers back waits for them: with ours it would be lost.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, processes.PASSED_ON)
         pid = os.fork()
         if pid == 0:
             os.close(out_r)
             os.close(err_r)
-            return self._child(server, request, out_w, err_w)
+            task = self._child(server, request, out_w, err_w)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return task
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(out_w)
         os.close(err_w)
         about = {key: request[key] for key in ("rank", "local_rank", "round")}

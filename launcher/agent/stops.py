@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -45,13 +46,22 @@ class Stops:
         """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
         return os.path.exists(os.path.join(self._job.folder, "cancel.json"))
 
+    def _forced(self) -> bool:
+        """Whether that end is to come without a grace time: of two signals that come before they are looked at, one is left."""
+        try:
+            with open(os.path.join(self._job.folder, "cancel.json"), encoding="utf-8") as file:
+                return bool(json.load(file).get("force"))
+        except (OSError, ValueError, AttributeError):
+            return False
+
     def asked_by(self, number: int) -> Optional[Ask]:
         """What a signal to this agent asks for; None when it is not about an end. The second one kills at once."""
         if number in STOPS:
             self._heard += 1
             if self._heard > 1 and not self._job.signals_reach_workers:  # Slurm repeats its own, and has SIGKILL
                 self.kill_at = time.monotonic()
-            return Ask(self._job.sigterm_means, number, self._killed_by_scheduler(), not self._job.signals_reach_workers)
+            at = time.time() if self._forced() else self._killed_by_scheduler()
+            return Ask(self._job.sigterm_means, number, at, not self._job.signals_reach_workers)
         if self._job.end_signal is None or number != signal.Signals[self._job.end_signal]:
             return None
         # One that workers do not hear: the time limit is near, or the launcher cancels.

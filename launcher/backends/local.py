@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from launcher.spec import JobSpec
 
 _ADDR = "127.0.0.1"
+_END_BYTES = 128 * 1024
+_FAREWELL_S = 10.0
+"""So long an agent may take to end after its last word."""
+
 _AGENT = ("agent.pyz", "--spec", "spec.json", "--node-rank")
 _START = """\
 #!/bin/sh
@@ -154,10 +158,13 @@ class LocalBackend(Backend[LocalPlan]):
         return handle
 
     def requeue(self, handle: Handle, attempt: int) -> Handle:
-        """Start the same agents again, when all have ended."""
-        if any(identity.alive() for identity in _agents(handle)):
-            raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+        """Start the same agents again, when all have ended; those that have said so are waited for."""
         run_dir = Path(handle["run_dir"])
+        limit = time.monotonic() + _FAREWELL_S
+        while alive := [rank for rank, identity in enumerate(_agents(handle)) if identity.alive()]:
+            if time.monotonic() > limit or not all(_is_done(run_dir / "nodes" / str(rank) / "stream") for rank in alive):
+                raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+            time.sleep(0.02)
         job = storage.read_json(run_dir / "spec.json")
         if job is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
@@ -193,6 +200,17 @@ class LocalBackend(Backend[LocalPlan]):
 
 def _agents(handle: Handle) -> list[proc.Identity]:
     return [proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"]]
+
+
+def _is_done(stream: Path) -> bool:
+    """Whether an agent has said its last word; it may still be about to end."""
+    try:
+        with stream.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+            last = file.read().splitlines()[-1:]
+    except OSError:
+        return False
+    return bool(last) and last[0].startswith(b'{"event":"done"')
 
 
 def _remove_cgroup(agent_json: Path) -> None:

@@ -213,6 +213,38 @@ def test_the_second_ctrl_c_does_not_wait_for_the_grace_time(distlaunch: Cli) -> 
     assert recorded(distlaunch)["state"] == "cancelled"
 
 
+def test_force_is_not_lost_on_an_agent_that_hears_both_signals_at_once(distlaunch: Cli) -> None:
+    distlaunch.write("stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
+    run = distlaunch("local", "--detach", "--grace", "300s", "stubborn.py").stdout.strip()
+    with distlaunch.start("logs", "-f", run) as process:
+        until(process, b"ready")
+        (agent,) = agents(distlaunch)
+        agent.send(signal.SIGSTOP)  # two signals that wait are one
+        asked = distlaunch("cancel", "--force", "--no-wait", run)
+        agent.send(signal.SIGCONT)
+        end(process)
+
+    assert (asked.exit_code, asked.stdout) == (0, f"{run}: stopping\n")
+    assert distlaunch("cancel", run).stdout == f"{run}: cancelled\n"
+
+
+EARLY = """
+import os, signal
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+"""
+"""A module that, once it is preloaded, ends whatever is forked before anything else runs there: here that is the worker alone."""
+
+
+def test_a_signal_that_comes_before_a_workers_first_line_is_not_lost(distlaunch: Cli) -> None:
+    distlaunch.write("early.py", EARLY)
+    distlaunch.write("script.py", "print('never')\n")
+
+    done = distlaunch("local", "-q", "--preload", "early", "script.py")
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "signal SIGTERM" in done.stderr
+
+
 INTERRUPTED = """
 import os, signal, sys
 def main(kind, moment, *args):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent.processes import start_ticks
 
 if TYPE_CHECKING:
     from tests.command import Cli
@@ -26,6 +32,25 @@ def test_a_run_that_failed_is_started_again_in_its_folder(distlaunch: Cli) -> No
     state = distlaunch("status", "last", "--output", "json").json["result"]
     assert (state["state"], state["exit_code"], state["attempt"], state["cause"]) == ("success", 0, 1, None)
     assert len(list(distlaunch.runs.iterdir())) == 1
+
+
+def test_an_agent_that_is_about_to_end_is_waited_for(distlaunch: Cli) -> None:
+    distlaunch.write("script.py", "")
+    assert distlaunch("local", "script.py").exit_code == 0
+    (path,) = distlaunch.runs.glob("*/run.json")
+    recorded = json.loads(path.read_text())
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as lingers:
+        recorded["handle"]["agents"] = [{"pid": lingers.pid, "start_ticks": start_ticks(lingers.pid)}]
+        path.write_text(json.dumps(recorded))
+        with distlaunch.start("requeue", "last") as requeue:
+            with pytest.raises(subprocess.TimeoutExpired):
+                requeue.wait(0.5)
+            lingers.communicate()
+            stdout, stderr = requeue.communicate(timeout=60)
+
+    assert requeue.returncode == 0, stderr
+    assert stdout.endswith(b": attempt 1\n")
+    assert distlaunch("logs", "-f", "last").exit_code == 0
 
 
 def test_a_run_that_goes_on_is_not(distlaunch: Cli) -> None:
