@@ -225,7 +225,9 @@ def started(argv: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
         for number in ignored:
             signal.signal(number, signal.SIG_DFL)
 
-    return subprocess.Popen(argv, **({"preexec_fn": heed} if ignored else {}), **options)
+    more: dict[str, Any] = {"preexec_fn": heed} if ignored else {}
+    process: subprocess.Popen[Any] = subprocess.Popen(argv, **more, **options)
+    return process
 
 
 def _umask() -> int:
