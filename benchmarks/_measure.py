@@ -78,6 +78,12 @@ def environment(scratch: str | Path) -> dict[str, str]:
     return env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | folders
 
 
+def launched(ranks: int) -> list[str]:
+    """What comes before a script that so many ranks of this machine run, where the launcher is not what is measured."""
+    options = ["--nproc-per-node", str(ranks), "--preload", "torchvision.models"]
+    return [sys.executable, "-m", "launcher", "local", *options]
+
+
 def measure(contender: Contender, *, stdout: IO[bytes] | None = None, watch: Callable[[int], None] | None = None) -> Sample:
     """Run the command once. `stdout` takes its output instead of the sample; `watch` is called with its pid once it runs."""
     if contender.before:

@@ -12,9 +12,9 @@ same images. Every file is read back before a ratio counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import make_shards
 import torch
 from torch import nn
 from trainer.checkpoint import Checkpoints, Progress
@@ -34,7 +35,7 @@ from trainer.loader import Batches
 from trainer.shards import ShardSet, open_shards
 from trainer.world import World, process_group
 
-from benchmarks._measure import ROOT, environment, verdict
+from benchmarks._measure import verdict
 
 BATCH, SIDE = 32, 64
 TARGETS = {"dcp.async_save": 0.3, "memcpy": 1.5, "StatefulDataLoader": 0.2, "an epoch's beginning": 1.2}
@@ -233,8 +234,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, process_group() as world:
         folder = Path(scratch)
-        make = [sys.executable, str(ROOT / "train/make_shards.py"), "synthetic", str(folder / "shards"), "--samples", "200"]
-        subprocess.run([*make, "--size", "120x160"], check=True, env=environment(scratch), stdout=subprocess.DEVNULL)
+        with contextlib.redirect_stdout(sys.stderr):
+            if make_shards.main(["synthetic", str(folder / "shards"), "--samples", "200", "--size", "120x160"]):
+                raise RuntimeError("no shards were made")
         stall, whole = stalls(options.model, options.saves, folder, world)
         show(f"stall per save, {options.model} with momentum", stall)
         show("a save and the forward and backward pass after it", whole, targets={})

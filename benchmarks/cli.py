@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         make_runs(Path(scratch, "many"), options.runs)
@@ -61,7 +62,7 @@ def main() -> None:
                 contenders.append(Contender(f"{peer} --help", [path, "--help"], env))
             else:
                 print(f"{peer} is not here to compare with; pip install {package}", file=sys.stderr)
-        print(show(side_by_side(contenders, rounds=options.rounds), base=contenders[0].name))
+        print(show(side_by_side(contenders, rounds=options.rounds, warm=not options.no_warm_up), base=contenders[0].name))
 
 
 if __name__ == "__main__":

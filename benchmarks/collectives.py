@@ -14,14 +14,18 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ROOT, environment
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parent.parent
 TARGET = 0.03
 """So much may the busbw differ, either way."""
 
@@ -83,7 +87,7 @@ def _interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Start the ranks with torchrun, or be one."""
+    """Start the ranks, or be one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sizes", default="64K,1M,16M")
@@ -92,10 +96,11 @@ def main() -> int:
     if "RANK" in os.environ:
         compare(options.sizes.split(","), options.rounds)
         return 0
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
+    run = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", str(options.ranks)]
     argv = [*run, __file__, "--sizes", options.sizes, "--rounds", str(options.rounds)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(argv, env=env, timeout=1800, check=False).returncode
+    with tempfile.TemporaryDirectory() as scratch:
+        env = {**environment(scratch), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.run(argv, env=env, timeout=1800, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/sync.py [--rounds 3] [--steps 12] [--batch-size 16] [--side 64] [--model resnet18] [--ways ddp,fsdp]
 
-Two ranks with gloo under torchrun on this machine, synthetic images, the same number of samples in every step; `data-parallel` is
+Two ranks with gloo under distlaunch on this machine, synthetic images, as many samples in every step; `data-parallel` is
 one process with two shares. A step's time is from the median throughput that the trainer logs, without the first rows. That the
 losses are those of a training is checked.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, measure
+from benchmarks._measure import ROOT, Contender, environment, launched, measure
 
 RANKS, CLASSES = 2, 10
 WAYS = (
@@ -37,12 +37,11 @@ def command(way: str, options: argparse.Namespace, folder: Path) -> list[str]:
     """The same steps in one of the ways."""
     ranks = 1 if way == "data-parallel" else RANKS
     samples = options.batch_size * RANKS * options.steps
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--sync", way, "--precision", "fp32"]
     flags += ["--batch-size", str(options.batch_size * RANKS // ranks), "--image-shape", f"3x{options.side}x{options.side}"]
     flags += ["--optimizer", "sgd", "--lr", "0.001", "--schedule", "constant", "--warmup", "0", "--workers", "1"]
     flags += ["--log-every", str(max(1, options.steps // 4)), "--out", str(folder), "--resume", "never", "--report", "none"]
-    return [*torchrun, str(ROOT / "train/train.py"), *flags]
+    return [*launched(ranks), str(ROOT / "train/train.py"), *flags]
 
 
 def step_s(way: str, options: argparse.Namespace, scratch: Path) -> float:

@@ -2,7 +2,7 @@
 
     python benchmarks/train_step.py [--rounds 3] [--steps 8] [--batch-size 16] [--side 224] [--model resnet18] [--precision auto]
 
-All run under torchrun with gloo. The recipe is that of torchvision's references/classification (float32, SGD with momentum);
+All run under distlaunch with gloo. The recipe is that of torchvision's references/classification (float32, SGD with momentum);
 the bare loop does the same steps as ours (channels_last, the same precision) on one batch in memory, without reader, log and
 checkpoints. `auto` is bf16 where the processor computes in it, and float32 elsewhere, where there is less to gain.
 `ceiling` is what float32 could reach if all of a step's arithmetic ran as fast as a product of large matrices.
@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, floor_verdict, measure
+from benchmarks._measure import ROOT, Contender, environment, floor_verdict, launched, measure
 
 RANKS, CLASSES = 2, 10
 FLOORS = {"recipe": 2.0, "bare": 0.98}
@@ -33,7 +33,6 @@ FLOORS = {"recipe": 2.0, "bare": 0.98}
 
 def commands(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     """The same steps by each."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     size = [str(options.batch_size), str(options.side), str(options.steps)]
     samples = options.batch_size * RANKS * options.steps
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--batch-size", size[0]]
@@ -42,8 +41,8 @@ def commands(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     flags += ["--out", str(folder / "out"), "--resume", "never"]
     step = str(ROOT / "benchmarks/_workers/step.py")
     return {
-        "ours": [*torchrun, str(ROOT / "train/train.py"), *flags, "--report", "none"],
-        **{kind: [*torchrun, step, kind, options.model, options.precision, *size] for kind in (*FLOORS, "ceiling")},
+        "ours": [*launched(RANKS), str(ROOT / "train/train.py"), *flags, "--report", "none"],
+        **{kind: [*launched(RANKS), step, kind, options.model, options.precision, *size] for kind in (*FLOORS, "ceiling")},
     }
 
 

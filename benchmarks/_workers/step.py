@@ -5,6 +5,8 @@ step. `bare` is what our trainer does without all that is around it: channels_la
 `ceiling` is no training: how fast one could be whose arithmetic all ran like a product of large float32 matrices.
 """
 
+# distlaunch: preload torch._dynamo
+
 from __future__ import annotations
 
 import statistics

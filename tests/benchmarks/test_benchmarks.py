@@ -7,13 +7,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.forked import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALLEST = {
     "collectives.py": ("--rounds", "2", "--sizes", "64K"),
-    "cli.py": ("--rounds", "1", "--runs", "3"),
+    "cli.py": ("--rounds", "1", "--runs", "3", "--no-warm-up"),
     "start.py": ("--rounds", "1", "--workers", "2", "--no-warm-up", "--only", "distlaunch,torchrun"),
     "logs.py": ("--rounds", "1", "--ranks", "2", "--lines", "500"),
     "loader.py": ("--rounds", "1", "--seconds", "0.2", "--images", "200", "--only", "ours,decode-and-crop"),
@@ -23,39 +27,74 @@ SMALLEST = {
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "30"),
 }
+COMPARED = {
+    "collectives.py": ("bare loop", "itself"),
+    "cli.py": ("python -c pass", "distlaunch --help", "torchrun --help"),
+    "start.py": ("distlaunch", "torchrun", "pss ratio"),
+    "logs.py": ("cat", "distlaunch, all ranks", "distlaunch, rank 0 shown"),
+    "loader.py": ("ours / decode-and-crop",),
+    "checkpoint.py": ("ours / memcpy", "ours / dcp.async_save", "ours / an epoch's beginning"),
+    "train_step.py": ("ours / recipe", "ours / bare", "ceiling"),
+    "reach.py": ("all pairs from one place",),
+    "sync.py": ("`ddp`", "`average-gradients`"),
+    "restart.py": ("distlaunch / torchrun",),
+}
+"""What each says of whom, at least."""
 
+IMPORT_TORCH = ("checkpoint.py", "reach.py", "train_step.py")
 ON_CLUSTERS = ("doctor.py", "slurm.py", "ssh.py", "k8s.py")
 """These bring up clusters of their own, and take minutes: what the tests of the backends do is what they measure."""
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", SMALLEST)
-def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path) -> None:
+def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"TMPDIR": str(tmp_path)}
+    argv = [sys.executable, str(ROOT / "benchmarks" / name), *SMALLEST[name]]
+    forked: Server | None = request.getfixturevalue("torch_server") if name in IMPORT_TORCH else None
 
-    run = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / name, *SMALLEST[name]],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
+    run = (forked or subprocess).run(argv, env=env, cwd=tmp_path, capture_output=True, text=True)
 
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
     assert re.search(r"ratio.*(\d\.\d|none)", run.stdout, re.DOTALL), run.stdout  # torchrun's restart does not always succeed
+    assert [what for what in COMPARED[name] if what not in run.stdout] == [], run.stdout
     assert set(re.findall(r"lost (.*)", run.stdout)) <= {"0"}
     assert set(re.findall(r"distlaunch +(\d of 1) runs trained again", run.stdout)) <= {"1 of 1"}
 
 
+@pytest.mark.torch(False)
 def test_every_benchmark_is_tried() -> None:
-    assert {path.name for path in (ROOT / "benchmarks").glob("[!_]*.py")} == {*SMALLEST, *ON_CLUSTERS}
+    assert (
+        {path.name for path in (ROOT / "benchmarks").glob("[!_]*.py")} == {*SMALLEST, *ON_CLUSTERS} == {*COMPARED, *ON_CLUSTERS}
+    )
 
 
+@pytest.mark.torch(False)
 @pytest.mark.parametrize("name", ON_CLUSTERS)
 def test_those_on_clusters_can_be_started(name: str) -> None:
-    run = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / name, "--rounds", "banana"], capture_output=True, text=True, timeout=60
-    )
+    run = subprocess.run([sys.executable, ROOT / "benchmarks" / name, "--rounds", "banana"], capture_output=True, text=True)
 
     assert run.returncode == 2
     assert "invalid int value: 'banana'" in run.stderr
+
+
+@pytest.mark.torch(False)
+def test_a_start_counts_only_if_every_rank_reduced_right() -> None:
+    from benchmarks.start import problem
+
+    right = "rank 0/2 on a: before 1, after 3\nrank 1/2 on b: before 2, after 3\n"
+    assert problem(2, right) is None
+    assert problem(2, right.replace("after 3", "after 4", 1)) == "rank 0 of 2 did not print 'before 1, after 3' once"
+    assert problem(2, right + right.splitlines()[1]) == "rank 1 of 2 did not print 'before 2, after 3' once"
+
+
+@pytest.mark.torch(False)
+def test_lines_that_are_lost_or_out_of_order_are_counted() -> None:
+    from benchmarks._workers.lines import text
+    from benchmarks.logs import missing
+
+    lines = [b"".join(b"[0:%d] %s\n" % (rank, line) for line in text(rank, 3).splitlines()) for rank in range(2)]
+    assert missing(b"".join(lines), 2, 3) == "0"
+    assert missing(lines[0] + b"".join(lines[1].splitlines(keepends=True)[:-1]), 2, 3) == "1"
+    first, second, third = lines[0].splitlines(keepends=True)
+    assert missing(second + first + third + lines[1], 2, 3) == "0, 1 ranks not in order"

@@ -6,10 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.train.conftest import Alone, Together
+
+pytestmark = pytest.mark.torch
 
 SETTINGS = """
 epochs: 1
@@ -29,16 +32,41 @@ label_smoothing: 0.1
 ema_decay: 0.5
 """
 
+ABOUT = """
+import sys; sys.path.insert(0, {scripts!r})
+import os, torch, train
+from trainer.loader import Normalise
+seen = {{"dtypes": set(), "formats": set()}}
+normalise = Normalise.__call__
+def spied(self, images):
+    out = normalise(self, images)
+    seen["dtypes"].add(str(out.dtype))
+    seen["formats"].add(out.is_contiguous(memory_format=torch.channels_last))
+    return out
+Normalise.__call__ = spied
+status = train.main()
+print("computed", sorted(seen["dtypes"]), sorted(seen["formats"]), torch.are_deterministic_algorithms_enabled())
+sys.exit(status)
+"""
+
 
 @pytest.fixture(scope="module")
-def first(alone: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a run by a YAML file."""
+def about(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train.py, which says at its end in which type and order of memory it computed, and with which algorithms."""
+    path: Path = tmp_path_factory.mktemp("about") / "about.py"
+    path.write_text(ABOUT.format(scripts=str(scripts)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def first(alone: Alone, about: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Folder and output of a run by a YAML file."""
     folder = tmp_path_factory.mktemp("first")
     (folder / "settings.yaml").write_text(SETTINGS)
     argv = ["--config", str(folder / "settings.yaml"), "--out", str(folder), "--tensorboard", str(folder / "tb")]
-    run = alone("train.py", *argv, "--log-every", "1")
+    run = alone(about, *argv, "--log-every", "1")
     assert run.returncode == 0, run.stderr
-    return folder
+    return folder, run.stdout
 
 
 def metrics(folder: Path, event: str) -> list[dict[str, Any]]:
@@ -46,8 +74,15 @@ def metrics(folder: Path, event: str) -> list[dict[str, Any]]:
     return [record for record in map(json.loads, lines) if record["event"] == event]
 
 
-def test_a_yaml_file_sets_them_and_the_checkpoint_keeps_them(first: Path) -> None:
-    saved: dict[str, Any] = torch.load(next(first.glob("checkpoint-*.pt")), weights_only=True)
+def newest(folder: Path) -> dict[str, Any]:
+    import torch
+
+    state: dict[str, Any] = torch.load(max(folder.glob("checkpoint-*.pt")), weights_only=True)
+    return state
+
+
+def test_a_yaml_file_sets_them_and_the_checkpoint_keeps_them(first: tuple[Path, str]) -> None:
+    saved = newest(first[0])
 
     stored = saved["config"]
     assert (stored["precision"], stored["optimizer"], stored["scale_lr"], stored["deterministic"]) == ("bf16", "sgd", 64, True)
@@ -55,62 +90,104 @@ def test_a_yaml_file_sets_them_and_the_checkpoint_keeps_them(first: Path) -> Non
     assert "average" in saved
 
 
-def test_tensorboard_has_what_the_metrics_have(first: Path) -> None:
+def test_precision_memory_order_and_determinism_are_as_set(first: tuple[Path, str], alone: Alone, about: Path) -> None:
+    other = alone(about, "--data", "synthetic", "--samples", "128", "--image-shape", "3x8x8", "--channels-last", "off")
+
+    assert first[1].splitlines()[-1] == "computed ['torch.bfloat16'] [True] True"
+    assert ", bfloat16: " in first[1].splitlines()[1]
+    assert other.stdout.splitlines()[-1] == "computed ['torch.float32'] [False] False", other.stderr
+
+
+def test_tensorboard_has_what_the_metrics_have(first: tuple[Path, str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(first / "tb"))
+    folder = first[0]
+    events = EventAccumulator(str(folder / "tb"))
     events.Reload()
-    tags = events.Tags()["scalars"]
-    (loss,) = [tag for tag in tags if "loss" in tag and "test" not in tag]
 
-    assert [point.value for point in events.Scalars(loss)] == pytest.approx([row["loss"] for row in metrics(first, "train")])
+    for event, field in (("train", "loss"), ("train", "samples_per_s"), ("test", "accuracy")):
+        points = events.Scalars(f"{event}/{field}")
+        assert [point.step for point in points] == [row["step"] for row in metrics(folder, event)]
+        assert [point.value for point in points] == pytest.approx([row[field] for row in metrics(folder, event)])
 
 
-def test_a_deterministic_run_comes_out_the_same_and_compares_itself(first: Path, alone: Any, tmp_path: Path) -> None:
-    argv = ["--config", str(first / "settings.yaml"), "--out", str(tmp_path), "--log-every", "1"]
-    run = alone("train.py", *argv, "--baseline", str(first / "metrics.jsonl"), "--report", str(tmp_path / "report.svg"))
+def test_a_run_comes_out_the_same_again_and_compares_itself(first: tuple[Path, str], alone: Alone, tmp_path: Path) -> None:
+    folder = first[0]
+    argv = ["--config", str(folder / "settings.yaml"), "--out", str(tmp_path), "--log-every", "1"]
+    run = alone("train.py", *argv, "--baseline", str(folder / "metrics.jsonl"), "--report", str(tmp_path / "report.svg"))
 
     assert run.returncode == 0, run.stderr
-    assert [row["loss"] for row in metrics(tmp_path, "train")] == [row["loss"] for row in metrics(first, "train")]
-    assert "baseline" in run.stdout
-    assert "<svg" in (tmp_path / "report.svg").read_text()
+    assert [row["loss"] for row in metrics(tmp_path, "train")] == [row["loss"] for row in metrics(folder, "train")]
+    assert newest(tmp_path)["progress"] == newest(folder)["progress"]
+    assert "of the baseline's speed per rank" in run.stdout
+    picture = (tmp_path / "report.svg").read_text()
+    panels = ("loss per sample", "test accuracy, %", "images/s", "time waiting for data, %", "learning rate", "own work per step")
+    assert [name for name in panels if name not in picture] == []
+    assert "small on synthetic, 1 rank, ddp" in picture
 
 
-def test_ranks_that_start_from_a_file_go_on_with_its_weights(first: Path, torchrun: Any, tmp_path: Path) -> None:
+def test_ranks_that_start_from_a_file_go_on_with_its_weights(first: tuple[Path, str], ranks: Together, tmp_path: Path) -> None:
     """With a rate of next to nothing, the weights after a step are those of the file."""
-    weights = first / "weights.pt"
-    state: dict[str, Any] = torch.load(next(first.glob("checkpoint-*.pt")), weights_only=True)["model"]
+    import torch
+
+    folder, weights = first[0], tmp_path / "weights.pt"
+    state = newest(folder)["model"]
     torch.save(state, weights)
-    argv = ["--config", str(first / "settings.yaml"), "--init", "file", "--weights", str(weights), "--lr", "1e-12"]
+    argv = ["--config", str(folder / "settings.yaml"), "--weights", str(weights), "--lr", "1e-12"]
 
-    run = torchrun(2, "train.py", *argv, "--weight-decay", "0", "--out", str(tmp_path), "--precision", "fp32")
+    done = ranks(2, "train.py", *argv, "--weight-decay", "0", "--out", str(tmp_path), "--precision", "fp32")
 
-    assert run.returncode == 0, run.stderr
-    ended = torch.load(next(tmp_path.glob("checkpoint-*.pt")), weights_only=True)["model"]
+    assert done.codes == [0, 0], done.stderr
+    ended = newest(tmp_path)["model"]
     learnt = [name for name in state if "running" not in name and "num_batches" not in name]
     for name in learnt:
         torch.testing.assert_close(ended[name], state[name], rtol=0, atol=1e-5)
 
 
-def test_weights_that_differ_between_ranks_are_refused(torchrun: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_differ_between_ranks_are_refused_or_sent(ranks: Together, tmp_path: Path) -> None:
     (tmp_path / "drawn.py").write_text(
         "import os, torch\n"
         "def net(num_classes):\n"
         "    torch.manual_seed(int(os.environ['RANK']))\n"
         "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    argv, env = ("--model", "drawn:net", "--image-shape", "1x8x8", "--epochs", "1"), {"PYTHONPATH": str(tmp_path)}
 
-    refused = torchrun(2, "train.py", "--model", "drawn:net", "--image-shape", "1x8x8", "--epochs", "1")
+    refused = ranks(2, "train.py", *argv, env=env, watched=False)
+    sent = ranks(2, "train.py", *argv, "--init", "broadcast", env=env)
 
-    assert refused.returncode == 1
+    assert refused.codes == [2, 2]
+    assert "rank 1 on " in refused.stderr
     assert "the weights at the start are not rank 0's (--init seed); --init broadcast sends them" in refused.stderr
+    assert sent.codes == [0, 0], sent.stderr
 
 
-@pytest.mark.timeout(330)  # compiling, on a busy machine
-def test_a_compiled_model_learns(alone: Any, tmp_path: Path) -> None:
-    run = alone("train.py", "--epochs", "1", "--samples", "128", "--data", "synthetic", "--image-shape", "1x8x8", "--compile",
-        "--classes", "4", "--metrics", str(tmp_path / "metrics.jsonl"))  # fmt: skip
+FLAT = """
+import atexit, torch, torch._inductor.config
+torch._inductor.config.compile_threads = 1  # else processes that import torch anew
+seen = set()
+class Net(torch.nn.Sequential):
+    def forward(self, images):
+        seen.add(torch.compiler.is_compiling())
+        return super().forward(images)
+def net(num_classes):
+    return Net(torch.nn.Flatten(), torch.nn.Linear(16, num_classes))
+atexit.register(lambda: print("compiled", sorted(seen)))
+"""
 
-    assert run.returncode == 0, run.stderr
-    assert len(metrics(tmp_path, "train")) == 1
+
+def test_a_compiled_model_learns(alone: Alone, tmp_path: Path) -> None:
+    """One that takes the compiler little time; it learns what the same model learns without."""
+    (tmp_path / "flat.py").write_text(FLAT)
+    env = {"PYTHONPATH": str(tmp_path)}
+    argv = ["--data", "synthetic", "--samples", "256", "--image-shape", "1x4x4", "--classes", "4", "--model", "flat:net"]
+    argv += ["--epochs", "1", "--precision", "fp32"]
+
+    plain = alone("train.py", *argv, "--metrics", str(tmp_path / "plain/metrics.jsonl"), env=env)
+    run = alone("train.py", *argv, "--compile", "--metrics", str(tmp_path / "compiled/metrics.jsonl"), env=env)
+
+    assert run.returncode == plain.returncode == 0, run.stderr + plain.stderr
+    assert plain.stdout.splitlines()[-1] == "compiled [False]"
+    assert run.stdout.splitlines()[-1] == "compiled [False, True]", "the evaluation needs no compiler"
+    (without,), (with_it,) = (metrics(tmp_path / name, "train") for name in ("plain", "compiled"))
+    assert with_it["loss"] == pytest.approx(without["loss"], rel=1e-4)
