@@ -60,7 +60,9 @@ def test_killing_a_host_ends_its_daemons_and_nobody_elses(bare: Testbed) -> None
     theirs = three.popen(("sleep", "1000"))
     two.popen(("setsid", "--fork", "setsid", "--fork", "sleep", "1000"))
     two.popen((sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"))
-    wait_until("both to run", lambda: {"sleep", sys.executable} <= {p.command().partition(" ")[0] for p in two.processes()}, limit_s=20)
+    wait_until(
+        "both to run", lambda: {"sleep", sys.executable} <= {p.command().partition(" ")[0] for p in two.processes()}, limit_s=20
+    )
 
     two.kill()
 
