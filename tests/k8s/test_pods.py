@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,8 @@ def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None
     assert reduced.exit_code == 0, reduced.stderr
     found = re.findall(r"\[(\d):(\d)\] rank (\d)/8 on \S+-(\d): before (\d), after 36", reduced.stdout)
     assert sorted(found) == [(str(r // 2), str(r), str(r), str(r // 2), str(r + 1)) for r in range(8)]
-    assert len({node["host"] for node in pods.state(reduce.run)["nodes"]}) == 2 or not ours, "where there are 8 GPUs each"
+    on = Counter(node["host"] for node in pods.state(reduce.run)["nodes"])
+    assert max(on.values()) <= 2 or not ours, "machines have 8 GPUs, and each pod takes 4"
     trained = train.result()
     assert trained.exit_code == 0, trained.stderr
     accuracy = re.search(r"test accuracy ([\d.]+)%", trained.stdout)
