@@ -36,7 +36,7 @@ _READ_AT_START = re.compile(
 
 _MAY_DIFFER = re.compile(
     r"(PYTHONPATH|PYTHONUNBUFFERED|(OMP|OPENBLAS|GOTO)_NUM_THREADS|TORCH_NCCL_\w+|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|HOME|KUBECONFIG"
-    r"|CUDA_VISIBLE_DEVICES)$"
+    r"|CUDA_VISIBLE_DEVICES|KMP_DUPLICATE_LIB_OK|KMP_INIT_AT_FORK)$"  # sklearn sets the last two where it is imported
 )
 """Those that a child can still be given, or reads again; HOME and KUBECONFIG only make defaults that nobody here uses."""
 
