@@ -50,7 +50,11 @@ def agent(argv, env, cwd):
     server_end.close()
     gang_end.close()
     processes.set_title(argv)
-    __main__.run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang))
+    try:
+        __main__.run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang))
+    except SystemExit as end:  # without taking torch apart
+        sys.stderr.flush()
+        os._exit(end.code)
 
 def serve():
     requests = socket.socket(fileno=fd)
