@@ -163,6 +163,17 @@ def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path) 
         load_data(parse(["--data", spelt_out(folder), "--batch-size", "4", "--strict"], 1), 1)
 
 
+def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(folder: Path) -> None:
+    from trainer import shards
+
+    found = shards.open_shards(spelt_out(folder))
+    os.truncate(folder / "data-000002.tar", 10_000)
+
+    with pytest.raises(OSError, match="the shard ends after 10000 bytes; it was cut off since it was indexed|ends after"):
+        found.read(59)
+    assert found.read(0)[0][:2] == b"\xff\xd8", "the others are whole"
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
