@@ -169,7 +169,7 @@ def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(fold
     found = shards.open_shards(spelt_out(folder))
     os.truncate(folder / "data-000002.tar", 10_000)
 
-    with pytest.raises(OSError, match="the shard ends after 10000 bytes; it was cut off since it was indexed"):
+    with pytest.raises(OSError, match=r"the shard ends before byte \d+; it was cut off since it was indexed"):
         found.read(59)
     assert found.read(0)[0][:2] == b"\xff\xd8", "the others are whole"
 

@@ -76,7 +76,7 @@ class ShardSet:
         blob = bytearray(size)
         got = self._files.read_into(shard, blob, offset)
         if got < size:
-            raise OSError(f"the shard ends after {offset + got} bytes; it was cut off since it was indexed")
+            raise OSError(f"the shard ends before byte {offset + size}; it was cut off since it was indexed")
         return blob, label
 
     def name(self, number: int) -> str:
