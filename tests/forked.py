@@ -252,6 +252,9 @@ _COMMANDS = (
 )  # fmt: skip
 """The command line, and what its backends import when they need it."""
 
+AT_START = dict(os.environ)
+"""This process's variables before it imports what sets some, as torch and scikit-learn do."""
+
 _TORCH = (
     "torch.distributed.nn", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict_saver", "torch._dynamo",
     "torchvision.models", "torchvision.io", "matplotlib.figure", "yaml",
@@ -266,7 +269,7 @@ def _commands() -> Server:
 
 @cache
 def _torch() -> Server:
-    return Server(_TORCH)
+    return Server(_TORCH, env=AT_START)
 
 
 def commands() -> Server:

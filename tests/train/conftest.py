@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
+from tests.forked import AT_START
 from tests.train.ranks import Done, Ranks
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ Start = Callable[..., Ranks]
 Together = Callable[..., Done]
 
 
-BEFORE = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_ID")}
-"""This process's variables before it imports anything that sets some, without what a launcher sets."""
+OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_ID")
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Of ranks: on the CPU, with one thread."""
-    return {**BEFORE, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **(more or {})}
+    kept = {name: value for name, value in AT_START.items() if name not in OF_A_LAUNCHER}
+    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **(more or {})}
 
 
 @pytest.fixture(scope="session")

@@ -88,6 +88,7 @@ class Ranks:
         for rank, process in enumerate(self.processes):
             if rank not in self._ended:
                 kill_group(process.pid)
+                process.kill()  # it may not have a session of its own yet
         for thread in self._threads:
             thread.join()
         self._held.close()

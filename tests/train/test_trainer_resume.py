@@ -144,6 +144,43 @@ def test_after_a_kill_at_any_moment_the_losses_are_the_same_bits(
     assert not list(tmp_path.glob("*.part"))
 
 
+LATE = """
+from trainer import checkpoint, snapshot
+free = threading.Event()
+
+def late(self, state, changing=(), take=snapshot.Snapshot.take):
+    free.clear()
+    copy, copied = take(self, state, changing)
+    return copy, lambda: (free.wait(), copied())
+
+def waited(*args, wait=checkpoint.wait):
+    free.set()
+    return wait(*args)
+
+def stepped(trainer, step=train.Trainer.optimizer_step):
+    step(trainer)
+    free.set()
+
+snapshot.Snapshot.take, checkpoint.wait, train.Trainer.optimizer_step = late, waited, stepped
+"""
+"""The copy for a checkpoint is not made before somebody waits for it, or the next step has changed the weights."""
+
+
+def test_a_step_waits_for_the_copy_that_a_checkpoint_takes_of_the_weights(
+    whole: Path, script: Any, start: Start, tmp_path: Path
+) -> None:
+    import torch
+
+    driver = script("step", 11)  # the second checkpoint is begun, so the first is complete
+    driver.write_text(driver.read_text().replace("sys.exit(train", LATE + "sys.exit(train"))
+    with start(2, driver, "--out", str(tmp_path), *FLAGS) as running:
+        held(running)
+        running.kill()
+
+    ours, theirs = (torch.load(out / "checkpoint-00000005.pt", weights_only=True)["model"] for out in (tmp_path, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_with_another_number_of_ranks_the_rest_of_the_epoch_comes(ranks: Together, alone: Alone, tmp_path: Path) -> None:
     two, one = tmp_path / "two", tmp_path / "one"
     argv = ("--epochs", "1", "--log-every", "1", "--report", "none", "--checkpoint-steps", "7")

@@ -393,6 +393,24 @@ def test_a_folder_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) 
         batches("--data", str(tmp_path / "images"))
 
 
+def test_threads_are_as_many_as_asked_for_or_this_ranks_share_of_the_cores(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.data import load_data
+    from trainer.flags import parse
+    from trainer.loader import thread_count
+    from trainer.sources import InMemory
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    given, none, unset = (batches("--data", spelt_out(made), *more) for more in (("--workers", "2"), ("--workers", "0"), ()))
+    digits = load_data(parse([], 1), 1).train
+
+    assert (given.threads, none.threads, unset.threads) == (2, 0, 4)
+    assert isinstance(digits, InMemory)
+    assert thread_count(parse([], 1), given.world, digits) == 0, "nothing to decode"
+    for one in (given, none, unset):
+        one.close()
+
+
 def test_a_streams_samples_are_the_shards(made: Path) -> None:
     import torch
     from trainer.errors import InputError
@@ -407,6 +425,18 @@ def test_a_streams_samples_are_the_shards(made: Path) -> None:
     assert len(set(labels.tolist())) > 1
     with pytest.raises(InputError, match="--reader webdataset needs --classes and --test-data"):
         batches("--data", spelt_out(made), "--reader", "webdataset")
+
+
+def test_only_shards_in_a_row_without_samples_end_a_stream(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many more are drawn here than may give nothing one after the other."""
+    from trainer import stream
+
+    monkeypatch.setattr(stream, "FRUITLESS", 2)
+    flags = ["--reader", "webdataset", "--samples", "160", "--classes", "4", "--test-data", spelt_out(made), "--workers", "2"]
+    ours = batches("--data", f"pipe:cat {spelt_out(made)}", *flags)
+
+    assert sum(batch.samples for epoch in range(2) for batch in ours.train(epoch)) == 320
+    ours.close()
 
 
 @pytest.mark.parametrize(("command", "said"), [("cat /dev/null", "empty file"), ("cat /nope/gone", "exit 1")])
