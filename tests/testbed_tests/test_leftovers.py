@@ -154,11 +154,13 @@ def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testb
 
 PYTEST = """
 import signal
-from tests.testbed import fixtures
+from tests.testbed import fixtures, wait_until
 
 def test_that_takes_long():
     with fixtures.make(2, ssh=True) as testbed:
-        testbed.hosts[0].popen(("setsid", "--fork", "sleep", "1000"))
+        host = testbed.hosts[0]
+        host.popen(("setsid", "--fork", "sleep", "1000"))
+        wait_until("its daemon", lambda: "sleep 1000" in [process.command() for process in host.processes()])
         print("it is up", flush=True)
         signal.pause()
 """
