@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.forked import AT_START
 
 if TYPE_CHECKING:
     from tests.forked import Server
@@ -49,7 +50,7 @@ ON_CLUSTERS = ("doctor.py", "slurm.py", "ssh.py", "k8s.py")
 @pytest.mark.torch
 @pytest.mark.parametrize("name", SMALLEST)
 def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"TMPDIR": str(tmp_path)}
+    env = {key: value for key, value in AT_START.items() if key != "PYTHONPATH"} | {"TMPDIR": str(tmp_path)}
     argv = [sys.executable, str(ROOT / "benchmarks" / name), *SMALLEST[name]]
     forked: Server | None = request.getfixturevalue("torch_server") if name in IMPORT_TORCH else None
 
