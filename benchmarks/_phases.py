@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _STEPS = {
     "agent, to its first event": "agent_started",
     "import of torch": "host_facts",
-    "torchelastic and rendezvous": "rendezvous",
+    "rendezvous": "rendezvous",
     "forks, to the first": "worker_started",
     "forks, to the last": "-worker_started",
     "workers' own run, to the last exit": "-worker_exited",
