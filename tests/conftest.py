@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.testbed.fixtures",
     "tests.forked",
-    *(f"tests.plugins.{name}" for name in ("selection", "scheduling", "machine", "measure", "failures", "summary")),
+    *(f"tests.plugins.{name}" for name in ("selection", "scheduling", "machine", "load", "measure", "failures", "summary")),
 ]
 
 

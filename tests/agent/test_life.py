@@ -248,14 +248,21 @@ def test_a_worker_may_end_long_before_the_others_and_need_not_use_torch_distribu
     assert list(run.stdout.values()) == [b"end\n"] * 2
 
 
-def test_a_failure_on_one_node_ends_the_others_and_is_their_cause_too(agents: Runner) -> None:
+def test_a_failure_on_one_node_ends_the_others_with_sigterm_and_is_their_cause_too(agents: Runner) -> None:
     run = agents(
-        "import os, time\n"
-        "if os.environ['RANK'] == '5': raise ValueError('only here')\n"
+        "import os, signal, sys, time\n"
+        "def end(*_):\n    print('heard SIGTERM', flush=True)\n    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "open(f'{sys.argv[1]}.{os.environ[\"RANK\"]}', 'w').close()\n"
+        "if os.environ['RANK'] == '5':\n"
+        "    while not all(os.path.exists(f'{sys.argv[1]}.{rank}') for rank in range(6)): time.sleep(0.01)\n"
+        "    raise ValueError('only here')\n"
         "time.sleep(600)\n",
-        nodes="3", nproc_per_node="2",
+        str(agents.folder / "ready"), nodes="3", nproc_per_node="2",
     )  # fmt: skip
 
+    assert run.stdout == dict.fromkeys(range(5), b"heard SIGTERM\n")
+    assert run.of("warning") == []
     assert run.result() == "failed"
     for done in run.of("done"):
         assert (done["cause"]["node"], done["cause"]["rank"], done["cause"]["message"]) == (2, 5, "ValueError: only here")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from launcher.agent import gang_process, ports
+import pytest
+
+from launcher.agent import gang_process, net, ports
 from launcher.agent.job import Job
 from launcher.agent.search import Beacon, Search
 from tests.testbed import wait_until
@@ -85,3 +87,10 @@ def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
     assert found is new
     assert old.closed
     assert told == [("waiting", "the nodes of the attempt before to end")]
+
+
+@pytest.mark.parametrize("family", ["127.0.0.1", "::1"])
+def test_the_way_to_a_host_is_known_by_its_name_of_either_family(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    monkeypatch.setattr(net, "resolve", lambda name: {"node-0": [family]}.get(name, []))
+
+    assert net.towards("node-0") == net.towards(family) == (None, family), "the loopback is no interface for peers"

@@ -12,7 +12,6 @@ import pytest
 
 from launcher.agent import ports
 from launcher.agent.store import Client, Prefixed, Server, Store, StoreError
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,14 +146,18 @@ def test_a_store_that_is_gone_or_never_there_is_an_error_that_says_so() -> None:
         client.close()
 
 
-def test_a_node_that_is_early_waits_for_the_store() -> None:
+def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     with ports.reserve() as held:
-        port = ports.port_of(held)
-        found: list[Client] = []
-        thread = threading.Thread(target=lambda: found.append(Client("127.0.0.1", port, timeout_s=60)), daemon=True)
-        thread.start()
-        wait_until("the thread to try", thread.is_alive)
-        held.listen()
-        thread.join(60)
-        assert len(found) == 1
-        found[0].close()
+        pauses: list[float] = []
+
+        def sleep(pause: float) -> None:
+            pauses.append(pause)
+            if len(pauses) == 5:
+                held.listen()
+
+        monkeypatch.setattr("launcher.agent.store.time.sleep", sleep)
+        Client("127.0.0.1", ports.port_of(held), timeout_s=60).close()
+
+    assert len(pauses) == 5
+    assert pauses == sorted(pauses), "the longer it takes, the less often it is asked"
+    assert pauses[0] < pauses[-1]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ssh
 
+INSTALLED = json.loads(metadata.distribution("distlaunch").read_text("direct_url.json") or "")["url"].removeprefix("file://")
 GONE = f"""
-for name in launcher playbooks train; do mount -t tmpfs tmpfs "{ROOT}/$name" || exit; done
+for name in launcher playbooks train; do
+    mount -t tmpfs tmpfs "{ROOT}/$name" && mount -t tmpfs tmpfs "{INSTALLED}/$name" || exit
+done
 exec "$@"
 """
 """A shell's words, in mounts of its own: there is no launcher on the machine."""

@@ -1,6 +1,6 @@
 """Would a test notice? Changes one thing at a time in a copy of the project and runs the tests that may notice, until one fails.
 
-    scripts/mutate [--count N] [--seed S] [--paths PATH ...] [--jobs N] [--budget SECONDS]
+    scripts/mutate [--count N] [--seed S] [--paths PATH ...] [--only N ...] [--jobs N] [--budget SECONDS]
 
 Known tools cannot do it here: mutmut runs tests in forks of one process, and what is tested lives in agents, on hosts and in
 workers; cosmic-ray changes the files in place and runs all tests for each change.
@@ -30,7 +30,7 @@ from tests.plugins import coverage_report, scheduling, subjects
 from tests.plugins.subjects import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tests.mutation.changes import Change
 
@@ -229,12 +229,12 @@ def diff(change: Change) -> str:
     return "\n".join(difflib.unified_diff(old, new, change.path, change.path, lineterm="", n=2))
 
 
-def tell(number: int, count: int, verdict: Verdict) -> None:
-    """One line per change."""
+def tell(number: int, verdict: Verdict) -> None:
+    """One line per change, with the number by which `--only` knows it."""
     change = verdict.change
     word = "noticed" if verdict.noticed else "SURVIVED"
     where = f"{change.path}:{change.line}"
-    print(f"{number:3d}/{count} {word:8s} {where}  {change.what}  [{verdict.by}] {verdict.seconds:.0f} s", flush=True)
+    print(f"{number:3d} {word:8s} {where}  {change.what}  [{verdict.by}] {verdict.seconds:.0f} s", flush=True)
 
 
 def conclude(verdicts: Sequence[Verdict]) -> None:
@@ -259,6 +259,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--count", type=int, default=10, help="how many changes (default: 10)")
     top.add_argument("--seed", type=int, default=1, help="which ones (default: 1)")
     top.add_argument("--paths", nargs="+", default=list(choice.PATHS), help=f"where (default: {' '.join(choice.PATHS)})")
+    top.add_argument("--only", type=int, nargs="+", metavar="N", help="of these changes, those with these numbers")
     top.add_argument("--jobs", type=int, default=1, help="how many at a time, each in a copy of its own (default: 1)")
     top.add_argument("--budget", type=float, default=900, help="seconds of tests at most for one change (default: 900)")
     top.add_argument("--patience", type=float, default=180, help="seconds beyond three times what its tests take (default: 180)")
@@ -275,10 +276,12 @@ def interrupt(_number: int, _frame: object) -> None:
 def main(words: Sequence[str]) -> int:
     """Try the changes."""
     args = parser().parse_args(words)
-    chosen = choice.choose(args.paths, args.count, args.seed, ROOT)
+    chosen = dict(enumerate(choice.choose(args.paths, args.count, args.seed, ROOT), start=1))
+    if args.only:
+        chosen = {number: chosen[number] for number in args.only if number in chosen}
     if args.list:
-        for change in chosen:
-            print(f"{change.path}:{change.line}  {change.what}")
+        for number, change in chosen.items():
+            print(f"{number:3d} {change.path}:{change.line}  {change.what}")
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, interrupt)
@@ -308,26 +311,26 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def work(trial: Trial, copies: list[Copy], chosen: list[Change]) -> list[Verdict]:
+def work(trial: Trial, copies: list[Copy], chosen: Mapping[int, Change]) -> list[Verdict]:
     """All changes, as many at a time as there are copies."""
     free = list(copies)
     verdicts: list[Verdict] = []
 
-    def one(change: Change) -> None:
+    def one(number: int) -> None:
         with trial.lock:
             copy = free.pop()
         try:
-            verdict = trial.run(copy, change)
+            verdict = trial.run(copy, chosen[number])
         finally:
             with trial.lock:
                 free.append(copy)
         with trial.lock:
             verdicts.append(verdict)
-            tell(len(verdicts), len(chosen), verdict)
+            tell(number, verdict)
 
     if len(copies) == 1:
-        for change in chosen:
-            one(change)
+        for number in chosen:
+            one(number)
     else:
         with ThreadPoolExecutor(len(copies)) as pool:
             try:

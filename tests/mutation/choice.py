@@ -78,9 +78,22 @@ def latest_map(folder: Path = results.ALL) -> Path | None:
 
 
 def tests_for(change: Change, known: Map | None, every: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
-    """The tests that may notice it, the shortest first; those of files about nothing but the way tests run are none of them."""
-    ran = known.of(change) if known else set()
+    """The tests that may notice it, the shortest first; those of files about nothing but the way tests run are none of them.
+
+    What a fixture of several tests runs is known of the first of them alone: so others of the same files come after them.
+    """
+
+    def by_time(tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (seconds.get(test, subjects.typical_s(test)), test))
+
+    ran = known.of(change) & set(every) if known else set()
     if not ran:
         able = affected.affected([change.path]).files
-        ran = {test for test in every if test.partition("::")[0] in able}
-    return sorted(ran & set(every), key=lambda test: (seconds.get(test, subjects.typical_s(test)), test))
+        return by_time(test for test in every if file_of(test) in able)
+    files = {file_of(test) for test in ran}
+    return by_time(ran) + by_time(test for test in every if file_of(test) in files and test not in ran)
+
+
+def file_of(test: str) -> str:
+    """The file of a test."""
+    return test.partition("::")[0]

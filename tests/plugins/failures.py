@@ -24,7 +24,7 @@ WORTH = ("stream*", "stderr*", "stdout*", "*.json", "*.log", "*.out", "*.err", "
 TOLD = ("stream*", "stderr*")
 """Those whose ends are printed with the failure: what agents and workers said."""
 
-LOGS = ("logs/*.log", "ssh/*.log")
+LOGS = ("logs/*.log", "ssh/*.log", "kubernetes/logs/*.log")
 """What a testbed's daemons write, below its folder."""
 
 MAX_BYTES = 200_000
@@ -61,10 +61,7 @@ class Failures:
                 text = copy(path, into / name)
                 if any(fnmatch(path.name, pattern) for pattern in TOLD) and text.strip():
                     ends.append(f"--- {path.relative_to(root)}\n{last_lines(text)}")
-        for record in registry.read():
-            if record.pid == os.getpid():
-                for path in sorted(path for pattern in LOGS for path in Path(record.folder).glob(pattern)):
-                    copy(path, into / f"testbed-{record.index}" / path.name)
+        keep_logs(into)
         if ends:
             report.sections.append(("what agents and workers wrote", "\n".join(ends)))
         told = [str(report.longrepr), *(f"----- {title}\n{text}" for title, text in report.sections)]
@@ -131,6 +128,14 @@ def copy(path: Path, target: Path) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
     return data.decode(errors="replace")
+
+
+def keep_logs(into: Path) -> None:
+    """Copy the ends of what the daemons of this process's testbeds wrote."""
+    for record in registry.read():
+        if record.pid == os.getpid():
+            for path in sorted(path for pattern in LOGS for path in Path(record.folder).glob(pattern)):
+                copy(path, into / f"testbed-{record.index}" / path.name)
 
 
 def last_lines(text: str) -> str:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.testbed import kube_given, kube_programs, packages, registry
+from tests.testbed import TestbedError, kube_given, kube_programs, packages, registry
 
 if TYPE_CHECKING:
     import pytest
@@ -42,8 +42,11 @@ def leftovers() -> list[str]:
         return []
     if packages.missing(packages.NETWORK):
         return ["a killed run has left a testbed, which cannot be removed: no `ip` here"]
-    with registry.locked():
-        removed = registry.clean()
+    try:
+        with registry.locked():
+            removed = registry.clean()
+    except TestbedError as error:
+        return [f"a killed run has left a testbed, which could not be removed: {error}"]
     return [
         f"removed testbed {record.index} ({record.network}), left by process {record.pid}, which was killed" for record in removed
     ]

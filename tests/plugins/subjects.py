@@ -19,7 +19,19 @@ TOP = "project"
 TIERS = ("fast",)
 CHANGED = "changed"
 
-TYPICAL_S = {"k8s": 6.0, "slurm": 5.0, "ssh": 6.0, "testbed": 3.0, "train": 2.0, "agent": 2.0, "cli": 1.0, "fabric": 1.0}
+TYPICAL_S = {
+    "agent": 1.1,
+    "benchmarks": 8.0,
+    "cli": 0.4,
+    "fabric": 0.8,
+    "k8s": 2.4,
+    "runner": 0.6,
+    "slurm": 2.1,
+    "ssh": 2.5,
+    "testbed": 1.9,
+    "train": 0.3,
+    "project": 0.8,
+}
 """How long a test takes of which nothing is known yet; others are short."""
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PLUGINS = ("selection", "scheduling", "machine", "measure", "failures", "summary")
+PLUGINS = ("selection", "scheduling", "machine", "load", "measure", "failures", "summary")
 
 
 @dataclass(frozen=True)

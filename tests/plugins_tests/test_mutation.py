@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import choice
-from tests.mutation.__main__ import Copy, Trial, parser
+from tests.mutation.__main__ import Copy, Trial, main, parser
 from tests.mutation.changes import changes, compiles
 from tests.plugins import measure
 from tests.plugins.subjects import ROOT
@@ -94,6 +94,9 @@ def test_the_tests_that_ran_the_line_are_taken_the_shortest_first(tmp_path: Path
     assert choice.tests_for(change, known, ["a", "b", "c"], {"a": 3.0, "b": 1.0}) == ["b", "a"]
     nowhere = change._replace(line=10**6, last_line=10**6)  # as lines that run only when the file is imported
     assert choice.tests_for(nowhere, known, ["a", "b", "c"], {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
+    shared = ["b.py::one", "a.py::two", "a.py::one", "c.py::one"]  # a fixture's lines are known of the first of a file alone
+    of_a_fixture = choice.Map({"a.py::two": {path: {change.line}}})
+    assert choice.tests_for(change, of_a_fixture, shared, {"a.py::two": 9.0}) == ["a.py::two", "a.py::one"]
     every = ["tests/runs/test_outcome.py::test_x", "tests/plugins_tests/test_summary.py::test_y"]
     assert choice.tests_for(change, None, every, {}) == every[:1]
 
@@ -140,6 +143,15 @@ def test_a_test_that_fails_without_any_change_counts_for_nothing(tmp_path: Path)
     copy.close()
 
     assert not verdict.noticed
+
+
+def test_the_changes_have_numbers_by_which_some_are_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "9", "--list"]) == 0
+    nine = capsys.readouterr().out.splitlines()
+    assert main(["--count", "9", "--list", "--only", "8", "3"]) == 0
+
+    assert [line.split()[0] for line in nine] == [str(number) for number in range(1, 10)]
+    assert capsys.readouterr().out.splitlines() == [nine[7], nine[2]]
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from tests.plugins import machine, results
 from tests.plugins.summary import is_unexpected
-from tests.testbed import kube_programs, packages, registry
+from tests.testbed import TestbedError, kube_programs, packages, registry
 from tests.testbed.registry import Record
 
 if TYPE_CHECKING:
@@ -111,6 +111,23 @@ def test_a_cluster_that_a_killed_run_has_left_is_removed_and_named(monkeypatch: 
     assert not folder.exists()
     assert registry.read() == []
     assert machine.leftovers() == []
+
+
+def test_one_that_cannot_be_removed_is_named_and_the_rest_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if os.geteuid() or packages.missing(packages.NETWORK):
+        pytest.skip("the testbed needs root")
+    monkeypatch.setattr(registry, "STATE", tmp_path / "state")
+    dead = subprocess.Popen(("true",))
+    dead.wait(timeout=20)
+    with registry.locked():
+        registry.write(Record(index=99, pid=dead.pid, start_ticks=1, folder=str(tmp_path), own_folder=False))
+    monkeypatch.setattr("tests.testbed.processes.run", refuse)
+
+    assert machine.leftovers() == ["a killed run has left a testbed, which could not be removed: ip: not permitted"]
+
+
+def refuse(*_args: object, **_options: object) -> NoReturn:
+    raise TestbedError("ip: not permitted")
 
 
 def test_the_last_runs_folders_stay_and_those_of_living_ones(tmp_path: Path) -> None:

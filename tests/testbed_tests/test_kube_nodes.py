@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.k8s.scripts import MEET
+from tests.plugins import failures
 from tests.testbed_tests.test_kube import a_pod
 
 if TYPE_CHECKING:
@@ -118,3 +119,10 @@ def test_the_image_has_this_machines_python_with_torch_and_nothing_of_its_folder
     kube_nodes.wait_pod(namespace, "looks", "Succeeded")
 
     assert kube_nodes.log(namespace, "looks") == f"True False {left}\n"
+
+
+def test_what_its_daemons_wrote_is_kept_when_a_test_fails(kube_nodes: Kube, tmp_path: Path) -> None:
+    failures.keep_logs(tmp_path)
+
+    names = {path.name for path in tmp_path.glob("testbed-*/*") if path.stat().st_size}
+    assert {"kube-apiserver.log", "etcd.log", "kubelet-n1.log", "containerd-n1.log"} <= names

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.plugins import failures
 from tests.testbed import SlurmOptions, fixtures, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.testbed import Slurm
 
@@ -130,3 +132,10 @@ def test_with_accounting_sacct_answers(slurm_accounting: Slurm) -> None:
         return slurm_accounting.run(argv).stdout.split()
 
     wait_until(f"sacct to say that job {job} failed", lambda: told() == ["FAILED|3:0|2"], limit_s=60)
+
+
+def test_what_its_daemons_wrote_is_kept_when_a_test_fails(cluster: Slurm, tmp_path: Path) -> None:
+    failures.keep_logs(tmp_path)
+
+    names = {path.name for path in tmp_path.glob("testbed-*/*") if path.stat().st_size}
+    assert {"slurmctld.log", "slurmd-n1.log", "slurmd-n4.log"} <= names

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.plugins import failures
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.testbed import SshHosts
 
 pytestmark = pytest.mark.ssh
@@ -39,3 +43,12 @@ def test_a_dead_host_refuses_and_comes_back(ssh_hosts: SshHosts) -> None:
     assert dead.returncode == 255
     assert "Connection refused" in dead.stderr
     assert ssh_hosts.run(host, ("true",)).returncode == 0
+
+
+def test_what_its_daemons_wrote_is_kept_when_a_test_fails(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    assert ssh_hosts.run(ssh_hosts.hosts[1], ("true",)).returncode == 0
+
+    failures.keep_logs(tmp_path)
+
+    (log,) = tmp_path.glob(f"testbed-*/{ssh_hosts.hosts[1].name}.log")
+    assert "Accepted publickey" in log.read_text()

@@ -246,6 +246,13 @@ def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(
     assert weight(again) == 1.0
 
 
+def test_where_no_file_can_be_made_the_reason_is_told_and_no_other(tmp_path: Path) -> None:
+    from trainer.saved import write_whole
+
+    with pytest.raises(RuntimeError, match=r"Parent directory .*/away does not exist"):
+        write_whole({"step": 1}, tmp_path / "away/checkpoint-00000012.pt")
+
+
 def test_a_deadline_ends_the_wait_for_a_disk_that_does_not_answer(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,3 +351,30 @@ from torch.distributed.checkpoint import filesystem
 writer = filesystem.FileSystemWriter
 writer.finish = before("metadata", writer.finish)
 """
+
+
+def test_shards_that_cannot_be_written_are_said_and_the_run_goes_on(script: Any, ranks: Together, tmp_path: Path) -> None:
+    driver = script()
+    driver.write_text(driver.read_text().replace("sys.exit(train", NO_ROOM + "sys.exit(train"))
+    argv = ("--sync", "fsdp", "--epochs", "1", "--report", "none", "--checkpoint-steps", "4", "--keep", "9")
+
+    done = ranks(2, driver, "--out", str(tmp_path / "out"), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    said = [line for line in done.stderr.splitlines() if "no checkpoint was saved" in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("no checkpoint was saved: rank 0: no room for it (")
+    assert said[0].endswith("the run goes on")
+    complete = sorted(path.parent.name for path in (tmp_path / "out").glob("checkpoint-*/.metadata"))
+    assert complete == ["checkpoint-00000008", "checkpoint-00000012"]
+
+
+NO_ROOM = """
+from torch.distributed.checkpoint import filesystem
+def finish(*args, finish=filesystem.FileSystemWriter.finish, left=[True], **more):
+    if left:
+        left.pop()
+        raise OSError("no room for it")
+    return finish(*args, **more)
+filesystem.FileSystemWriter.finish = finish
+"""

@@ -27,6 +27,7 @@ def save(
     written: Callable[[], None],
 ) -> Future[None]:
     """Begin to write all ranks' shards to the folder `path`; the result is there when the last file is."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
     if world.rank == 0:
@@ -38,7 +39,11 @@ def save(
     saving: Any = async_save(_state(parts), checkpoint_id=str(path), process_group=_group())
 
     def finish() -> None:
-        saving.result()
+        try:
+            saving.result()
+        except CheckpointException as error:  # whose own text names ranks, and no reason
+            rank, (reason, _) = min(error.failures.items(), key=lambda item: item[0])
+            raise RuntimeError(f"rank {rank}: {reason}") from error
         written()
 
     return writer.submit(finish)

@@ -1,0 +1,110 @@
+"""Requests to an API server that is busy, restarts, or answers nonsense."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.backends import _kube_api
+from launcher.backends._kube_api import ApiError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from launcher.backends._kube_api import Cluster
+
+FINE = '{"a": 1}'
+GONE = None
+"""No answer: the connection ends."""
+
+
+@contextmanager
+def answering(folder: Path, answers: list[tuple[int, str] | None]) -> Iterator[tuple[Cluster, list[str]]]:
+    """A server that gives these answers, one after the other; the methods that it was asked with."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            asked.append(self.command)
+            given = answers[len(asked) - 1]
+            if given is None:
+                self.close_connection = True
+                return
+            status, text = given
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the library's names
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        config = {"clusters": [place], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
+        path = folder / "config"
+        path.write_text(json.dumps(config))
+        yield _kube_api.connect(str(path), "", ""), asked
+        server.shutdown()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited between tries, in seconds; here that takes no time."""
+    found: list[float] = []
+    monkeypatch.setattr("launcher.backends._kube_api.time.sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize("bad", [(429, ""), (500, ""), (503, "{}"), (504, "x"), (200, '{"a":'), GONE])
+def test_what_may_pass_is_asked_again_after_longer_and_longer_pauses(
+    tmp_path: Path, pauses: list[float], bad: tuple[int, str] | None
+) -> None:
+    with answering(tmp_path, [bad, bad, bad, (200, FINE)]) as (cluster, asked):
+        assert cluster.call("GET", "/x") == {"a": 1}
+
+    assert len(asked) == 4
+    assert pauses == [0.2, 0.4, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "words"),
+    [((503, '{"message": "etcd is away"}'), ApiError, "etcd is away"), (GONE, UnreachableError, "http://127.0.0.1:")],
+)
+def test_the_fourth_bad_answer_is_the_last(
+    tmp_path: Path, pauses: list[float], bad: tuple[int, str] | None, error: type[Exception], words: str
+) -> None:
+    with answering(tmp_path, [bad] * 4) as (cluster, asked), pytest.raises(error, match=words):
+        cluster.call("DELETE", "/x")
+
+    assert asked == ["DELETE"] * 4
+    assert len(pauses) == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "bad", "error"),
+    [("GET", (404, ""), ApiError), ("GET", (403, ""), ApiError), ("POST", (503, ""), ApiError), ("POST", GONE, UnreachableError)],
+)
+def test_a_refusal_and_what_may_have_been_done_are_not_asked_again(
+    tmp_path: Path, pauses: list[float], method: str, bad: tuple[int, str] | None, error: type[Exception]
+) -> None:
+    with answering(tmp_path, [bad]) as (cluster, asked), pytest.raises(error):
+        cluster.call(method, "/x", {"b": 2} if method == "POST" else None)
+
+    assert asked == [method]
+    assert pauses == []
+
+
+def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+    with answering(tmp_path, [(404, "")]) as (cluster, _):
+        assert cluster.find("/x") is None
