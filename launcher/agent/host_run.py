@@ -11,6 +11,7 @@ import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
 from . import cgroup, host_checks, net, prefork, processes
+from .stops import CANCEL
 
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
@@ -85,7 +86,7 @@ def start(request: Request) -> Request:
     if already is not None and host_checks.alive(already):
         known = {} if request.get("reached") else _told(endpoint, own, already)
         return {**known, "running": True, "agent": already, "folder": folder, "work": already["work"]}
-    for of_a_start_before in (endpoint, endpoint + ".end"):
+    for of_a_start_before in (endpoint, endpoint + ".end", os.path.join(own, CANCEL)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(of_a_start_before)
     os.makedirs(own, mode=0o700, exist_ok=True)
@@ -226,16 +227,16 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
 
 
 def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
-    """Signal the node's agent; `force`: twice, at which it kills its workers, and what a dead one has left is ended."""
+    """Signal the node's agent; `force`: it kills its workers at once. What a dead one has left is ended."""
     identity = identity_of(folder, rank)
     if identity is None or not host_checks.alive(identity):
         _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
         return {"signalled": False}
+    if force:
+        with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
+            _write(os.path.join(folder, "nodes", str(rank), CANCEL), json.dumps({"force": True}))
     with contextlib.suppress(ProcessLookupError):
         os.kill(identity["pid"], number)
-        if force:
-            time.sleep(0.05)  # two signals at one moment would be one
-            os.kill(identity["pid"], signal.SIGTERM)
     return {"signalled": True}
 
 

@@ -11,6 +11,9 @@ from typing import NamedTuple, Optional
 
 from .job import Job
 
+CANCEL = "cancel.json"
+"""What the launcher notes before it tells us: in the run's folder; over SSH, of a forced end, in the node's."""
+
 STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 
 
@@ -44,15 +47,11 @@ class Stops:
 
     def cancelled(self) -> bool:
         """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
-        return os.path.exists(os.path.join(self._job.folder, "cancel.json"))
+        return os.path.exists(os.path.join(self._job.folder, CANCEL))
 
     def _forced(self) -> bool:
         """Whether that end is to come without a grace time: of two signals that come before they are looked at, one is left."""
-        try:
-            with open(os.path.join(self._job.folder, "cancel.json"), encoding="utf-8") as file:
-                return bool(json.load(file).get("force"))
-        except (OSError, ValueError, AttributeError):
-            return False
+        return any(_asks_for_force(os.path.join(folder, CANCEL)) for folder in (self._job.folder, os.path.dirname(self._file)))
 
     def asked_by(self, number: int) -> Optional[Ask]:
         """What a signal to this agent asks for; None when it is not about an end. The second one kills at once."""
@@ -86,3 +85,11 @@ class Stops:
                 file.write(f"{deadline:.3f}\n")
             os.replace(self._file + ".new", self._file)
         return deadline
+
+
+def _asks_for_force(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return bool(json.load(file).get("force"))
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -208,6 +209,26 @@ def test_ctrl_c_gives_all_workers_time_to_save_and_cancels_the_run(rack: Rack) -
     assert launcher.stdout.count("saving with time left") == 2
     assert not rack.left()
     assert rack.state(rack.id_of("waits"))["state"] == "cancelled"
+
+
+def test_force_kills_at_once_also_on_agents_that_hear_all_signals_at_one_moment(rack: Rack) -> None:
+    rack.write("deaf.py", "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    run = rack.detached("--nodes", "2", "--grace", "300s", "deaf.py")
+    logs = rack.logs(run)
+    logs.until("ready", count=2)
+    agents = [json.loads(path.read_text())["pid"] for path in rack.remote.glob(f"runs/{run}/nodes/*/started.json")]
+    for pid in agents:
+        os.kill(pid, signal.SIGSTOP)  # signals that wait are one
+
+    asked = rack.shell("cancel", "--force", "--no-wait", run)
+    for pid in agents:
+        os.kill(pid, signal.SIGCONT)
+
+    assert len(agents) == 2
+    assert (asked.exit_code, asked.stdout) == (0, f"{run}: stopping\n"), asked.stderr
+    logs.end()
+    ended = rack.shell("cancel", run)
+    assert (ended.exit_code, ended.stdout) == (0, f"{run}: cancelled\n"), ended.stderr
 
 
 def switches(pid: int) -> int:

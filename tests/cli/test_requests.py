@@ -93,6 +93,24 @@ def test_an_unknown_cluster_backend_or_command_lists_the_known(distlaunch: Cli) 
     assert "logs, ls" in done.stderr
 
 
+@pytest.mark.parametrize("backend", ["local", "slurm"])
+def test_a_backend_that_knows_no_runs_says_who_does(distlaunch: Cli, backend: str) -> None:
+    listed = distlaunch("ls", "--on", backend)
+
+    assert (listed.exit_code, listed.stdout) == (3, "")
+    assert f"{backend} does not know of runs" in listed.stderr
+    assert "distlaunch ls lists those started here" in listed.stderr
+
+
+def test_only_a_cluster_over_ssh_has_runs_to_adopt(distlaunch: Cli) -> None:
+    distlaunch.write("distlaunch.toml", '[clusters.here]\nbackend = "local"\n')
+
+    adopted = distlaunch("adopt", "--on", "here", "x-1")
+
+    assert (adopted.exit_code, adopted.stdout) == (3, "")
+    assert "local does not find others' runs" in adopted.stderr
+
+
 def test_any_working_folder_will_do(distlaunch: Cli) -> None:
     folder = 'a b/it\'s/say "x"/new\nline/$HOME/ünï/-dash/%s{}'
     distlaunch.write(f"{folder}/x.py", "import os, sys\nprint(ascii([os.getcwd(), sys.path[0], __file__]))\n")

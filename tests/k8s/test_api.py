@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends import _kube_api
+from launcher.backends import _kube_api, _kube_submit
 from launcher.backends._kube_api import ApiError, UnreachableError
+from launcher.backends._kube_pod import RUN_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,3 +109,27 @@ def test_a_refusal_and_what_may_have_been_done_are_not_asked_again(
 def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     with answering(tmp_path, [(404, "")]) as (cluster, _):
         assert cluster.find("/x") is None
+
+
+OURS = {"kind": "ConfigMap", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-1"}}}
+EXISTS = (409, '{"reason": "AlreadyExists", "message": "it exists"}')
+
+
+@pytest.mark.parametrize("bad", [(503, ""), GONE])
+def test_an_object_is_created_once_whatever_becomes_of_the_answers(
+    tmp_path: Path, pauses: list[float], bad: tuple[int, str] | None
+) -> None:
+    """The third try was received, and its answer was not."""
+    with answering(tmp_path, [bad, bad, bad, EXISTS, (200, json.dumps(OURS))]) as (cluster, asked):
+        assert _kube_submit._create(cluster, OURS) == OURS
+
+    assert asked == ["POST"] * 4 + ["GET"]
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_another_runs_object_of_that_name_is_not_ours(tmp_path: Path, pauses: list[float]) -> None:
+    theirs = {"kind": "ConfigMap", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-2"}}}
+    with answering(tmp_path, [EXISTS, (200, json.dumps(theirs))]) as (cluster, _), pytest.raises(ApiError, match="it exists"):
+        _kube_submit._create(cluster, OURS)
+
+    assert pauses == []

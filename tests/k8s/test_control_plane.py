@@ -129,6 +129,7 @@ def test_the_documented_role_is_enough(user: User) -> None:
 
     secret = user.kube.api.get(f"/api/v1/namespaces/{user.namespace}/secrets/{run}")
     assert secret["data"] == {"TOKEN": "czNjcjN0"}
+    assert secret["immutable"] is True
     assert secret["metadata"]["ownerReferences"][0]["kind"] == "Job"
     kept = [path for path in (account.cli.runs / run).rglob("*") if path.is_file()]
     assert kept

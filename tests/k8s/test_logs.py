@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.backends._kube_api import ApiError, UnreachableError
+from launcher.backends._kube_following import Following
 from launcher.backends._kube_logs import NodeLog, Position
 from launcher.backends._kube_states import Pod
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,3 +169,31 @@ def test_the_log_of_a_pod_that_was_removed_ends_with_a_word(tmp_path: Path) -> N
     assert b'"event":"warning"' in lines[1]
     assert b"was removed before it was read" in lines[1]
     assert log.is_complete(running)
+
+
+class NoLogs(FakeKubelet):
+    """An API server that tells of a pod, and shows its log to nobody."""
+
+    context = "c"
+
+    def call(self, _method: str, _path: str, **_more: Any) -> dict[str, Any]:
+        labels = {"batch.kubernetes.io/job-completion-index": "0"}
+        meta = {"name": "p", "uid": "u", "creationTimestamp": "2026-11-20T14:00:00Z", "labels": labels}
+        status = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+        return {"items": [{"metadata": meta, "status": status}], "metadata": {"resourceVersion": "1"}}
+
+    def open(self, path: str, _query: dict[str, Any], *, silent_s: float) -> FakeResponse:
+        if path.endswith("/log"):
+            raise ApiError(403, 'pods "p" is forbidden: User "eve" cannot get resource "pods/log" in API group ""')
+        raise UnreachableError(f"silent for {silent_s} s")
+
+
+def test_whoever_may_not_read_logs_is_told_which_right_is_missing(tmp_path: Path) -> None:
+    cluster: Any = NoLogs([])
+    following = Following(cluster, "x-1", tmp_path, nodes=1)
+    try:
+        error = wait_until("the failure", lambda: following.failure)
+    finally:
+        following.stop()
+
+    assert str(error) == "eve may not get pods/log in namespace 'ns', which is needed to read the pods' logs"

@@ -30,12 +30,17 @@ EVERYTHING = (
 )
 
 
+def documents(text: str) -> list[dict[str, Any]]:
+    """What is in YAML, read by libyaml: the parser in Python takes seconds for a megabyte."""
+    return list(yaml.load_all(text, yaml.CSafeLoader))
+
+
 def rendered(distlaunch: Cli, *options: str, **more: Any) -> list[dict[str, Any]]:
     """The documents that are printed, each checked against the schemas."""
     distlaunch.write("x.py", "print(1)\n")
     done = distlaunch("k8s", "--dry-run", "--image", "registry.test/torch:1", *options, "x.py", "--lr", "1", **more)
     assert done.exit_code == 0, done.stderr
-    found = list(yaml.safe_load_all(done.stdout))
+    found = documents(done.stdout)
     for item in found:
         for version in VERSIONS if item["kind"] not in CUSTOM else ():
             kubernetes_validate.validate(item, version, strict=True)
@@ -167,7 +172,7 @@ def test_secrets_are_referred_to_and_never_rendered(distlaunch: Cli) -> None:
     assert done.exit_code == 0, done.stderr
     assert "s3cr3t-value" not in done.stdout + done.stderr
     assert base64.b64encode(b"s3cr3t-value").decode() not in done.stdout
-    (item,) = [item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "Job"]
+    (item,) = [item for item in documents(done.stdout) if item["kind"] == "Job"]
     env = item["spec"]["template"]["spec"]["containers"][0]["env"]
     name = item["metadata"]["name"]
     assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "TOKEN"}}} in env
@@ -183,7 +188,7 @@ def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_toge
     found = [item for item in rendered(distlaunch) if item["kind"] == "ConfigMap"]
 
     assert len(found) > 5
-    assert max(len(yaml.dump(item)) for item in found) < 256 * 1024
+    assert max(len(yaml.dump(item, Dumper=yaml.CSafeDumper)) for item in found) < 256 * 1024
     inside = tmp_path / "input"
     inside.mkdir()
     for item in found:
@@ -208,7 +213,7 @@ def test_many_files_travel_in_large_pieces_and_too_many_are_refused_with_a_way_o
 
 def test_a_bundled_script_travels_with_the_run(distlaunch: Cli) -> None:
     done = distlaunch("k8s", "--dry-run", "--image", "i", "train.py", "--epochs", "1")
-    found = list(yaml.safe_load_all(done.stdout))
+    found = documents(done.stdout)
 
     assert spec_of(found)["command"] == ["/distlaunch/run/bundled/train.py", "--epochs", "1"]
     pieces = {key: text for item in found if item["kind"] == "ConfigMap" for key, text in item["binaryData"].items()}

@@ -23,8 +23,9 @@ TORCH = "torch"
 CLUSTERS = ("slurm", "ssh", "k8s", "testbed")
 """Marks of tests that bring hosts up."""
 
-IMPORTS_TORCH = ("train", "benchmarks")
-"""Folders whose tests import torch, or start what does; not even collected for the fast tier. Elsewhere such tests are marked."""
+NOT_FAST = ("train", "benchmarks", "plugins_tests")
+"""Folders that are not even collected for the fast tier: their tests import torch or start what does (elsewhere such tests are
+marked), or are about the way tests run, and start pytest."""
 
 WORKER_KEY = "distlaunch_files"
 
@@ -79,7 +80,7 @@ class Selection:
         """Whether a test of this file may be wanted."""
         if self.subjects and subjects.subject_of(path) not in self.subjects:
             return False
-        if self.fast and folder_of(path) in IMPORTS_TORCH:
+        if self.fast and folder_of(path) in NOT_FAST:
             return False
         return self.files is None or path in self.files
 
@@ -158,7 +159,7 @@ def folder_of(path: str) -> str:
 
 def is_fast(item: pytest.Item) -> bool:
     """Whether a test is in the fast tier."""
-    mine = folder_of(relative(item.path)) not in IMPORTS_TORCH
+    mine = folder_of(relative(item.path)) not in NOT_FAST
     return mine and not item.get_closest_marker(TORCH) and not brings_hosts_up(item)
 
 

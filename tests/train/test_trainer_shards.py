@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from trainer.loader import Batches
 
+    from tests.train.conftest import Together
+
 pytestmark = pytest.mark.torch
 
 SAMPLES = 60
@@ -145,7 +147,7 @@ def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path
     assert found.problems == [f"{shard}: 1 samples without an image or a class"]
 
 
-def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path) -> None:
+def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path, ranks: Together) -> None:
     from trainer.data import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
@@ -161,6 +163,9 @@ def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path) 
     assert problem.startswith(f"{shard}: damaged or cut off (")
     with pytest.raises(InputError, match=r"damaged or cut off.*--strict"):
         load_data(parse(["--data", spelt_out(folder), "--batch-size", "4", "--strict"], 1), 1)
+    done = ranks(2, "train.py", "--data", spelt_out(folder), "--batch-size", "4", "--epochs", "1", "--image-shape", "3x32x32")
+    assert done.codes == [0, 0], done.stderr
+    assert [line for line in done.stdout.splitlines() if "warning" in line] == [f"warning: {problem}"]
 
 
 def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(folder: Path) -> None:
