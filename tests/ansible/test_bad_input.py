@@ -176,3 +176,13 @@ def test_a_host_that_does_not_reach_node_0_is_named_and_what_has_started_is_stop
     assert re.search(rf"n2: cannot reach port \d+ of node 0 at any of its addresses: {first.address}$", done.stderr, re.MULTILINE)
     assert len(list(rack.remote.glob("runs/sum-*/nodes/0/started.json"))) == 1, "node 0 had started"
     rack.wait_nothing_left()
+
+
+def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack) -> None:
+    rack.write("x.py", "print('never')\n")
+
+    done = rack("x.py", env={"ANSIBLE_STRATEGY": "nosuch"})
+
+    assert done.exit_code == 4, done
+    (log,) = re.findall(r"Ansible's log: (.*)$", done.stderr, re.MULTILINE)
+    assert "nosuch" in Path(log).read_text()
