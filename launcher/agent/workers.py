@@ -15,6 +15,7 @@ from .job import Job
 from .watch import Word
 
 MONITOR_S = 0.1
+_FIRST_CAUSE_S = 2.0
 _FREE_RETRIES = 3
 """How often a round is repeated without counting, because somebody else took the master port meanwhile."""
 
@@ -171,8 +172,7 @@ class Workers:
 
         Then whether that counts: not when somebody else had taken the master port.
         """
-        self._agent.send({"cause?": sorted(self.failed())})
-        cause = self._agent.answer()["cause"]
+        cause = self._first_cause()
         counts = not (self._port_was_taken(cause) and self._free_retries < _FREE_RETRIES)
         self._free_retries += int(not counts)
         if counts and restarts >= self._job.max_restarts:
@@ -191,6 +191,20 @@ class Workers:
         again = restarts + int(counts)
         self._agent.event("restart", restarts=again, max_restarts=self._job.max_restarts, cause=cause)
         return counts
+
+    def _first_cause(self) -> Message:
+        """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen."""
+        limit, known = time.monotonic() + _FIRST_CAUSE_S, -1
+        cause: Message = {}
+        while True:
+            failed = sorted(self.failed())
+            if len(failed) > known:
+                self._agent.send({"cause?": failed})
+                cause, known = self._agent.answer()["cause"], len(failed)
+            told = self._gang.heard() is not None or self._gang.stopping.is_set()
+            if not cause["secondary"] or told or time.monotonic() > limit:
+                return cause
+            self.take_all(MONITOR_S)
 
     def _port_was_taken(self, cause: Message) -> bool:
         text = f"{cause.get('message')} {cause.get('traceback')}"

@@ -43,6 +43,32 @@ def test_a_crash_on_any_node_restarts_all_of_them_until_it_works(warm_agents: Ru
     assert len(used) == 4  # a port of its own for each round
 
 
+LATE = """
+import os, sys, time
+mine = f"{sys.argv[1]}.{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    sys.exit()
+if os.environ["RANK"] == "0":
+    open(mine, "w").write(str(os.getpid()))
+    raise RuntimeError("Connection closed by peer")
+if os.environ["RANK"] == sys.argv[2]:
+    while not os.path.exists(mine) or os.path.exists(f"/proc/{open(mine).read() or 'self'}"):
+        time.sleep(0.01)
+    os._exit(7)
+time.sleep(600)
+"""
+"""Rank 0 loses its connection and has ended before the rank that is to blame for it, as on a busy machine."""
+
+
+@pytest.mark.parametrize("culprit", ["1", "3"])
+def test_what_follows_from_a_failure_that_is_seen_later_is_not_the_cause_of_a_restart(agents: Runner, culprit: str) -> None:
+    run = agents(LATE, str(agents.folder / "ended"), culprit, nodes="2", nproc_per_node="2", max_restarts=1)
+
+    assert run.result() == "success", run.stderr
+    (restart,) = run.of("restart")
+    assert (restart["cause"]["rank"], restart["cause"]["exit_code"]) == (int(culprit), 7)
+
+
 @pytest.mark.torch
 def test_the_budget_of_restarts_is_the_gangs_not_each_nodes(warm_agents: Runner) -> None:
     script = CRASH.replace("int(sys.argv[2])", "(0 if count % 2 else 3)")
