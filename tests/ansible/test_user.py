@@ -83,7 +83,7 @@ def cgroups(name: str) -> list[Path]:
             for file in (path, *path.iterdir()):
                 os.chown(file, UID, UID)
     except OSError as error:
-        pytest.skip(f"no cgroups can be made here: {error}")
+        pytest.skip(f"no cgroups can be made here: {error.strerror}")
     return made
 
 

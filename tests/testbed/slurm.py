@@ -164,8 +164,9 @@ class Slurm:
         self.run(("scontrol", "update", f"NodeName={host.name}", "State=DRAIN", f"Reason={reason}"))
 
     def resume(self, host: Host) -> None:
-        """Undo `drain`, and bring a node that is DOWN back."""
+        """Undo `drain`, and bring a node that is DOWN back. Returns when jobs run there: IDLE it is called before."""
         self.run(("scontrol", "update", f"NodeName={host.name}", "State=RESUME"))
+        self.run(("srun", "--quiet", f"--nodelist={host.name}", "--nodes=1", "true"), timeout_s=60)
 
     # Its jobs
 
