@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Census:
     """All that a testbed has on this machine, by identity: the next testbed may well get the same names."""
 
+    record: Record
     folder: Path
     link: int
     processes: list[Process]
@@ -38,12 +39,16 @@ class Census:
     def of(cls, record: Record) -> Census:
         networks = {path.stat().st_ino: path.name for path in registry.NETNS.glob(record.netns("*"))}
         with processes.pinned(record.anchors()) as own:
-            return cls(Path(record.folder), socket.if_nametoindex(record.link), processes.inside(own), networks)
+            return cls(record, Path(record.folder), socket.if_nametoindex(record.link), processes.inside(own), networks)
 
     def left(self) -> list[str]:
         """What of it is still there."""
         left = [process.command() for process in self.processes if process.alive()]
-        left += [f"netns {path.name}" for path in registry.NETNS.glob("dlt*") if path.stat().st_ino in self.networks]
+        networks = {path.name for path in registry.NETNS.glob("dlt*") if path.stat().st_ino in self.networks}
+        for record in registry.read():
+            if record != self.record:  # the kernel, too, gives a number again once it is free
+                networks -= {path.name for path in registry.NETNS.glob(record.netns("*"))}
+        left += [f"netns {name}" for name in sorted(networks)]
         left += [f"link {name}" for index, name in socket.if_nameindex() if index == self.link]
         left += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.folder) in line]
         return left
