@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))"
+BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 """Ends when its parent has gone, also when that was killed."""
 
 
@@ -28,7 +28,8 @@ class Load:
         return f"load: {self.number} processes that compute"
 
     def pytest_sessionstart(self) -> None:
-        self.processes = [subprocess.Popen((sys.executable, "-S", "-c", BUSY)) for _ in range(self.number)]
+        argv = (sys.executable, "-S", "-c", BUSY, str(os.getpid()))
+        self.processes = [subprocess.Popen(argv) for _ in range(self.number)]
 
     def pytest_unconfigure(self) -> None:
         for process in self.processes:
