@@ -221,12 +221,17 @@ def started(argv: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
     """A process as from a terminal: one that runs the tests under nohup, or behind a script's `&`, ignores signals that count."""
     ignored = [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) == signal.SIG_IGN]
 
+    before = options.pop("preexec_fn", None)
+
     def heed() -> None:
         for number in ignored:
             signal.signal(number, signal.SIG_DFL)
+        if before is not None:
+            before()
 
-    more: dict[str, Any] = {"preexec_fn": heed} if ignored else {}
-    process: subprocess.Popen[Any] = subprocess.Popen(argv, **more, **options)
+    if ignored or before is not None:
+        options["preexec_fn"] = heed
+    process: subprocess.Popen[Any] = subprocess.Popen(argv, **options)
     return process
 
 
