@@ -49,7 +49,8 @@ class Recorder(os._Environ):  # type: ignore[type-arg]
     names: set[str] = set()  # noqa: RUF012 - the object exists already and changes its class
 
     def __getitem__(self, name: str) -> str:
-        self.names.add(name)
+        if isinstance(name, str):  # `os.get_exec_path` tries bytes first
+            self.names.add(name)
         return super().__getitem__(name)  # type: ignore[no-any-return]
 
 

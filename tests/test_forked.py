@@ -194,6 +194,19 @@ def test_commands_are_forked(distlaunch: Cli, cli_server: Server) -> None:
     assert cli_server.why_not(argv, env=distlaunch.env(), cwd=distlaunch.folder) is None
 
 
+def test_a_module_that_runs_a_program_when_it_is_imported_can_be_preloaded(tmp_path: Path) -> None:
+    """As matplotlib does, the first time on a machine, to find its fonts."""
+    (tmp_path / "runs_one.py").write_text("import os, subprocess\nsubprocess.run(['true'], check=True)\nos.environ['ASKED']\n")
+    (tmp_path / "x.py").touch()
+    server = Server(["runs_one"], [str(tmp_path)], {**ENV, "ASKED": "1"})
+    try:
+        argv = [sys.executable, "x.py"]
+        assert server.why_not(argv, env={**ENV, "ASKED": "1"}, cwd=tmp_path) is None
+        assert "ASKED" in str(server.why_not(argv, env={**ENV, "ASKED": "2"}, cwd=tmp_path))
+    finally:
+        server.close()
+
+
 OWNER = """
 import os, sys
 from tests.forked import Server
