@@ -26,12 +26,21 @@ HELD = """
 import os, random, signal, sys, threading
 sys.path.insert(0, {scripts!r})
 import numpy as np, torch, train
-from trainer import loop, saved
+from trainer import checkpoint, loop, saved
 
 at, number = {at!r}, {number!r}
+savers = []
+
+def remembered(saver, *args, save=checkpoint.Checkpoints.save, **more):
+    savers[:] = [saver]
+    return save(saver, *args, **more)
+
+checkpoint.Checkpoints.save = remembered
 
 def hold():
     if os.environ["RANK"] == "0":
+        if at == "step, all written":
+            savers[0].poll(None)
         print("held", flush=True)
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this very thread goes no further
 
@@ -50,7 +59,7 @@ def noisy(trainer, batch, step=train.Trainer.train_step):
     batch.images.add_(1e-3 * noise)
     return step(trainer, batch)
 
-train.Trainer.train_step = before("step", noisy)
+train.Trainer.train_step = before("step", before("step, all written", noisy))
 loop.evaluate = before("evaluation", loop.evaluate)
 os.replace = before("rename", os.replace, lambda old, new: "checkpoint-" in str(new))
 saved.sync_to_disk = before("disk", saved.sync_to_disk, lambda path: path.suffix == ".part")
@@ -117,7 +126,7 @@ def is_whole(out: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "number", "goes_on_from", "left"),
     [
-        ("step", 9, "5.pt: 0 epochs and 640 samples of the next done", 0),
+        ("step, all written", 9, "5.pt: 0 epochs and 640 samples of the next done", 0),
         ("evaluation", 1, "10.pt: 0 epochs and 1,280 samples of the next done", 0),
         ("disk", 3, "10.pt: 0 epochs and 1,280 samples of the next done", 1),
         ("rename", 4, "12.pt: 1 epoch done", 1),
@@ -268,7 +277,7 @@ checkpoint.write_whole = lambda *_: threading.Event().wait()
 
 def test_a_second_signal_ends_a_rank_at_once(script: Any, start: Start, tmp_path: Path) -> None:
     """Rank 0 is stopped, so that the vote of rank 1 waits for ever."""
-    with start(2, script("step", 7), "--out", str(tmp_path), *FLAGS, watched=False) as running:
+    with start(2, script("step, all written", 7), "--out", str(tmp_path), *FLAGS, watched=False) as running:
         held(running)
 
         def ended() -> bool:
