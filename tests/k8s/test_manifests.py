@@ -25,7 +25,7 @@ EVERYTHING = (
     "--volume=hostpath:/scratch:/scratch --volume=nfs:filer:/home:/home --volume=emptydir:10Gi:/tmp/x "
     "--node-selector=gpu=h100 --toleration=nvidia.com/gpu:NoSchedule --toleration=team=ml "
     "--exclude=gpu7,gpu8.lab --prefer-same=topology.kubernetes.io/zone --require-same=rack --spread --priority-class=high "
-    "--service-account=trainer --pull-secret=registry --pull-policy=IfNotPresent --secret-ref=HF=hub:token "
+    "--service-account=trainer.lab --pull-secret=registry.lab --pull-policy=IfNotPresent --secret-ref=HF=hub:token "
     "--label=team=ml --annotation=example.com/why=because --run-as=1000:2000 --time=1h --grace=1m"
 )
 
@@ -104,7 +104,7 @@ def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
         {"key": "team", "operator": "Equal", "value": "ml"},
     ]
     assert (pod["priorityClassName"], pod["serviceAccountName"], pod["imagePullSecrets"]) == (
-        "high", "trainer", [{"name": "registry"}],
+        "high", "trainer.lab", [{"name": "registry.lab"}],
     )  # fmt: skip
     same, affinity = {"labelSelector": {"matchLabels": {"distlaunch/run": name}}}, pod["affinity"]
     (machines,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
