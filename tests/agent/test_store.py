@@ -6,11 +6,13 @@ import json
 import socket
 import struct
 import threading
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import ports
+from launcher.agent import ports, store
 from launcher.agent.store import Client, Prefixed, Server, Store, StoreError
 
 if TYPE_CHECKING:
@@ -47,19 +49,19 @@ def each(served: Served) -> list[Store]:
 
 
 def test_the_calls_do_what_torchs_do_from_here_from_elsewhere_and_with_a_prefix(served: Served) -> None:
-    for store in each(served):
-        assert not store.check(["a"])
-        store.set("a", "ünï\n\0")
-        assert (store.get("a"), store.check(["a"]), store.check(["a", "b"])) == ("ünï\n\0".encode(), True, False)
-        assert [store.add("n", 2), store.add("n", 0), store.add("n", -1)] == [2, 2, 1]
-        assert store.compare_set("c", "", "first") == b"first"
-        assert store.compare_set("c", "", "second") == b"first"
-        assert store.compare_set("c", "first", "third") == b"third"
-        assert store.compare_set("none", "expected", "x") == b"expected"
-        assert not store.check(["none"])
-        assert store.multi_get(["c", "a"]) == [b"third", "ünï\n\0".encode()]
+    for way in each(served):
+        assert not way.check(["a"])
+        way.set("a", "ünï\n\0")
+        assert (way.get("a"), way.check(["a"]), way.check(["a", "b"])) == ("ünï\n\0".encode(), True, False)
+        assert [way.add("n", 2), way.add("n", 0), way.add("n", -1)] == [2, 2, 1]
+        assert way.compare_set("c", "", "first") == b"first"
+        assert way.compare_set("c", "", "second") == b"first"
+        assert way.compare_set("c", "first", "third") == b"third"
+        assert way.compare_set("none", "expected", "x") == b"expected"
+        assert not way.check(["none"])
+        assert way.multi_get(["c", "a"]) == [b"third", "ünï\n\0".encode()]
         with pytest.raises(StoreError, match="none"):
-            store.multi_get(["c", "none"])
+            way.multi_get(["c", "none"])
     assert served.store.get("round/0/c") == b"third"
 
 
@@ -155,7 +157,7 @@ def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatc
             if len(pauses) == 5:
                 held.listen()
 
-        monkeypatch.setattr("launcher.agent.store.time.sleep", sleep)
+        monkeypatch.setattr(store, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         Client("127.0.0.1", ports.port_of(held), timeout_s=60).close()
 
     assert len(pauses) == 5
