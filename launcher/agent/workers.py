@@ -16,6 +16,8 @@ from .watch import Word
 
 MONITOR_S = 0.1
 _FIRST_CAUSE_S = 2.0
+"""How long the consequence of a failure waits for that failure to be seen, here or on another node."""
+
 _FREE_RETRIES = 3
 """How often a round is repeated without counting, because somebody else took the master port meanwhile."""
 
