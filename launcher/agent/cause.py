@@ -7,10 +7,14 @@ import re
 import signal
 from typing import Any, Dict, List, Optional
 
+from .tail import TRACEBACK
+
 Cause = Dict[str, Any]
 
-TAIL_BYTES = 32 * 1024
-"""How much of a worker's stderr is kept to find its traceback in."""
+_MAX_TRACE = 16 * 1024
+"""A longer traceback is told without its middle."""
+
+_MAX_ERROR_FILE = 64 << 20
 
 # Compiled on first use: most agents end without a failure.
 _OUT_OF_MEMORY = r"OutOfMemoryError|\bMemoryError\b|Cannot allocate memory|can't allocate memory|bad_alloc"
@@ -25,13 +29,12 @@ _FABRIC = (
 _RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
 """torch's excepthook puts it before each line once a process group exists."""
 
-_TRACEBACK = rb"Traceback \(most recent call last\):\n"
-
 
 def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, stderr_tail: bytes, oom_kills: int) -> Cause:
     """The cause for one worker that ended; `about` is the fork server's message, `oom_kills` counts since the start."""
     code = about["code"]
     recorded = _read(error_file)
+    whole = f"the log of rank {about['rank']}" + (f" and {error_file}" if recorded else "")
     trace = recorded.get("traceback") or last_traceback(stderr_tail)
     sig = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() and -code < 32 else None
     if code < 0 and sig is None:
@@ -49,7 +52,7 @@ def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, s
         "local_rank": about["local_rank"],
         "exit_code": code if code >= 0 else None,
         "signal": sig,
-        "traceback": trace,
+        "traceback": trace and shorten(trace, whole=whole),
         "time": recorded.get("raised_at") or about["time"],
         "secondary": bool(re.search(_PEER_LOST, text)) and not re.search(_OUT_OF_MEMORY, text),
     }
@@ -88,7 +91,7 @@ def classify(text: str, sig: Optional[str], oom_kills: int) -> str:
 def last_traceback(tail: bytes) -> Optional[str]:
     """The last Python traceback in the end of a worker's stderr, with the chain of exceptions that led to it."""
     tail = re.sub(_RANK_PREFIX, b"", tail)
-    starts = [match.start() for match in re.finditer(_TRACEBACK, tail)]
+    starts = [match.start() for match in re.finditer(re.escape(TRACEBACK), tail)]
     if not starts:
         return None
     begin = starts[-1]
@@ -110,19 +113,34 @@ def _explain(message: str, sig: Optional[str], oom_kills: int) -> str:
     if sig == "SIGKILL":
         who = "the kernel's out-of-memory killer" if oom_kills else "somebody else, not distlaunch"
         return f"killed by SIGKILL, sent by {who}"
-    return message.splitlines()[0][:500] if message else message
+    return one_line(message)
+
+
+def one_line(message: str) -> str:
+    """The first line of a message, shortened."""
+    return message.splitlines()[0][:500] if message.strip() else message[:500]
+
+
+def shorten(text: str, *, whole: str) -> str:
+    """The text without its middle where it is long: `whole` says where all of it is."""
+    left_out = len(text) - _MAX_TRACE
+    if left_out <= 0:
+        return text
+    half = _MAX_TRACE // 2
+    lines = text.count("\n", half, half + left_out)
+    return f"{text[:half]}\n[... {lines} lines, {left_out} characters left out; whole in {whole} ...]\n{text[-half:]}"
 
 
 def _read(path: str) -> Cause:
     """What torchelastic's @record, or our worker, wrote about the exception."""
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            data = json.loads(file.read(_MAX_ERROR_FILE))
         message = data["message"]
         if isinstance(message, str):
             return {"message": message}
         extra = message.get("extraInfo", {})
-        raised_at = data.get("raised_at") or float(extra.get("timestamp", 0)) or None
-        return {"message": message.get("message"), "traceback": extra.get("py_callstack"), "raised_at": raised_at}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+        raised_at = float(data.get("raised_at") or extra.get("timestamp", 0)) or None
+        return {"message": str(message["message"]), "traceback": str(extra.get("py_callstack") or ""), "raised_at": raised_at}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {}  # whatever is there, a worker has written it

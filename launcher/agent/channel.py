@@ -1,13 +1,16 @@
-"""Messages between the processes of one node: JSON over a Unix socket that keeps message borders, with file descriptors."""
+"""Messages between the processes of one node: JSON of any size behind its length, with file descriptors, over a Unix socket."""
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
+import struct
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 Message = Dict[str, Any]
-_MAX_BYTES = 128 * 1024
+_LENGTH = struct.Struct("!Q")
+_READ_BYTES = 1 << 20
 _MAX_FDS = 4
 
 
@@ -16,11 +19,16 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._data = bytearray()
+        """Of the next message, as much as has come; never of the one after it, which poll and select then see in the socket."""
+
+        self._fds: List[int] = []
+        self._ended = False
 
     @classmethod
     def pair(cls) -> Tuple[Channel, Channel]:
         """Two connected ends."""
-        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(one), cls(other)
 
     @classmethod
@@ -37,30 +45,58 @@ class Channel:
     def send(self, message: Message, fds: Sequence[int] = ()) -> bool:
         """Send one message; False when nobody is there to read it."""
         data = json.dumps(message).encode()
+        data = _LENGTH.pack(len(data)) + data
         try:
-            if fds:
-                socket.send_fds(self._sock, [data], list(fds))
-            else:
-                self._sock.send(data)
+            sent = socket.send_fds(self._sock, [data], list(fds)) if fds else 0  # they come with its first byte
+            self._sock.sendall(memoryview(data)[sent:])
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
     def receive(self) -> Tuple[Optional[Message], List[int]]:
         """The next message and its descriptors; waits for it."""
-        try:
-            data, fds, _flags, _address = socket.recv_fds(self._sock, _MAX_BYTES, _MAX_FDS)
-        except ConnectionResetError:
+        while self._missing():
+            self._read()
+        data, fds = self._data[_LENGTH.size :], self._fds
+        if self._ended:
             return None, []
-        return (json.loads(data), list(fds)) if data else (None, [])
+        self._data, self._fds = bytearray(), []
+        return json.loads(data), fds
 
     def ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether `receive` would return at once, waiting up to `timeout_s` for that."""
+        """Whether `receive` would return at once, waiting up to `timeout_s` for that; a message may come in parts."""
         import select
+        import time
 
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))
+        limit = time.monotonic() + timeout_s
+        while self._missing():
+            if not poll.poll(max(0.0, limit - time.monotonic()) * 1000):
+                return False
+            self._read()
+        return True
+
+    def _missing(self) -> int:
+        """How many bytes the message, or its length, still needs; 0 also at the end."""
+        if self._ended:
+            return 0
+        need = _LENGTH.size
+        if len(self._data) >= need:
+            need += _LENGTH.unpack_from(self._data)[0]
+        return need - len(self._data)
+
+    def _read(self) -> None:
+        """Take a part of what is missing; waits for it."""
+        try:
+            data, fds, flags, _address = socket.recv_fds(self._sock, min(self._missing(), _READ_BYTES), _MAX_FDS)
+        except ConnectionResetError:
+            data, fds, flags = b"", [], 0
+        if flags & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, "no file descriptors are left for a worker's output")
+        self._fds += fds
+        self._data += data
+        self._ended = not data
 
     def close(self) -> None:
         """Close this end."""

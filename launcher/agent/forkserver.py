@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from typing import Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, NoReturn, Optional, Set
 
 from . import ending, processes, worker
 from .channel import Channel, Message
@@ -51,7 +51,20 @@ class ForkServer:
         self.env: Dict[str, str] = {}
 
     def serve(self) -> Task:
-        """Import, then answer requests until the agent is gone."""
+        """Import, then answer requests until the agent is gone. A failure of ours is told like one of the script."""
+        me = os.getpid()
+        try:
+            return self._serve()
+        except Exception as error:  # noqa: BLE001 - nobody above would tell it
+            import traceback
+
+            if os.getpid() == me:
+                self._fail("server", traceback.format_exc(), message=f"{type(error).__name__}: {error}")
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _serve(self) -> Task:
         setup = self._setup()
         job = setup["job"]
         elastic = job["min_nodes"] != job["max_nodes"]
@@ -121,8 +134,7 @@ class ForkServer:
             except BaseException:  # noqa: BLE001 - whatever it is, it is told and ends the run
                 import traceback
 
-                self.agent.send({"failed": "import", "module": name, "traceback": traceback.format_exc()[-16_000:]})
-                os._exit(1)
+                self._fail("import", traceback.format_exc(), module=name)
         gc.enable()
         worker.set_environment(self.env)
         torch = sys.modules.get("torch")
@@ -142,8 +154,14 @@ class ForkServer:
 
             error.__traceback__ = None
             text = "".join(traceback.format_exception(type(error), error, None))
-            self.agent.send({"failed": "script", "message": f"{type(error).__name__}: {error}", "traceback": text})
-            os._exit(1)
+            self._fail("script", text, message=f"{type(error).__name__}: {error}")
+
+    def _fail(self, what: str, trace: str, **about: str) -> NoReturn:
+        """Tell the agent, and our own stderr, and end."""
+        sys.stderr.write(trace)
+        sys.stderr.flush()
+        self.agent.send({"failed": what, "traceback": trace, **about})
+        os._exit(1)
 
     def _spawn_where_a_fork_is_not_the_same(self) -> None:
         """Start an interpreter per worker where it has to be another one, or the script wants variables to be read again."""
@@ -202,7 +220,7 @@ class ForkServer:
                     os.read(self.wakeup[0], 4096)
                 self._reap()
             for channel in (self.agent, self.gang):
-                if channel.fileno() not in ready:
+                if channel.fileno() not in ready or not channel.ready():
                     continue
                 message, _ = channel.receive()
                 if message is None and channel is self.agent:

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, Callable, Optional, Tuple
 
+from . import threads
 from .channel import Channel, Message
 from .gang import Gang, NotNeededError, RendezvousError, StopRequestedError, connect, node_0_is_there
 from .job import Job
@@ -21,6 +22,7 @@ _AGAIN_S = 1.0
 
 def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[int]) -> int:
     """Run this node's workers to their end and tell the agent how it went."""
+    threads.watch(lambda message, trace: _end_broken(channel, message, trace))
     agent = AgentLink(channel)
     gang: Any = None
     result: Message
@@ -45,15 +47,21 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
     except Exception as error:  # noqa: BLE001 - torch raises RuntimeError for all of its network errors
         import traceback
 
-        traceback.print_exc()
+        trace = traceback.format_exc()
+        sys.stderr.write(trace)
         message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
         lost = isinstance(error, RuntimeError)  # the store's, which another node's end may have taken away
-        result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost}
+        result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost, "traceback": trace}
     agent.send({**result, "time": time.time()})
     if gang is not None:
         gang.farewell()
     sys.stderr.flush()
     return 0
+
+
+def _end_broken(agent: Channel, message: str, trace: str) -> None:
+    agent.send({"broken": message, "traceback": trace})
+    os._exit(os.EX_SOFTWARE)
 
 
 def _by_peer(word: Word) -> Message:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from . import cause, facts, processes
+from . import cause, facts, processes, threads
 from .channel import Message
 from .job import Job
 from .joining import LOOK_S, NOT_NEEDED, Joining
@@ -59,6 +59,9 @@ class Node:
         """Of the present round, as the other nodes were told it."""
 
         self.failed: Optional[cause.Cause] = None
+        self.broken: Optional[Tuple[str, str]] = None
+        """Message and traceback of a thread of ours that has failed."""
+
         self.heartbeat_at = time.monotonic() + job.heartbeat_s
         self.selector = selectors.DefaultSelector()
 
@@ -78,6 +81,7 @@ class Node:
         """Everything; returns the exit code of the agent."""
         processes.become_subreaper()
         self._catch_signals()
+        threads.watch(self._thread_failed)
         try:
             if not self._cancelled_meanwhile():
                 self._begin()
@@ -96,6 +100,12 @@ class Node:
             self._fail(f"{type(error).__name__}: {error}", trace=traceback.format_exc())
             self._end_processes()
             return self._done()
+
+    def _thread_failed(self, message: str, trace: str) -> None:
+        """Called in that thread; the loop goes on from here."""
+        self.broken = (message, trace)
+        with contextlib.suppress(BlockingIOError):  # it is full: the loop wakes anyway
+            os.write(self._wake, b"\0")
 
     def _cancelled_meanwhile(self) -> bool:
         """A scheduler that took the run's nodes back while it was being cancelled starts it again, and must not."""
@@ -214,7 +224,7 @@ class Node:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _from_server(self) -> None:
-        if not self.server_open:
+        if not self.server_open or not self.server.channel.ready():
             return
         message, fds = self.server.channel.receive()
         if message is None:
@@ -262,7 +272,7 @@ class Node:
                 self._read(pipe)
 
     def _from_gang(self) -> None:
-        if not self.gang_open:  # read to its end in the same turn of the loop
+        if not self.gang_open or not self.server.gang.ready():  # read to its end in the same turn of the loop, or a part came
             return
         message, _ = self.server.gang.receive()
         if message is None:
@@ -281,6 +291,8 @@ class Node:
             self._look_for_own_signal()
             self.first_cause = self._cause() or self.blame.of_node("a worker ended, and left no trace of why")
             self.server.gang.send({"cause": self.first_cause})
+        elif "broken" in message:
+            self._break_down(message["broken"], message["traceback"])
         elif "result" in message:
             self.result = message
             word = message.get("word", {})
@@ -304,9 +316,15 @@ class Node:
         if self.failed is None and self.stops.reason is None:
             self.failed = self.blame.of_node(message, kind, traceback=trace)
 
+    def _break_down(self, message: str, trace: Optional[str] = None) -> None:
+        """A part of ours has failed: the workers have their grace time."""
+        self._fail(message, trace=trace)
+        self.stops.kill_at = self.stops.kill_at or time.monotonic() + self.job.grace_s
+        self.server.signal(signal.SIGTERM)
+
     def _server_failed(self, message: Message) -> None:
-        if message["failed"] == "script":
-            self._fail(message["message"], "user_code", message["traceback"])
+        if message["failed"] in ("script", "server"):
+            self._fail(message["message"], "user_code" if message["failed"] == "script" else "node", message["traceback"])
             return
         last = message["traceback"].rstrip().rpartition("\n")[2]
         name = message["module"]
@@ -326,9 +344,7 @@ class Node:
             self._from_gang()
         self.gang_gone = True
         if self.result is None and self.stops.reason is None:
-            self._fail(f"the process of the gang ended unexpectedly (code {code})")
-            self.stops.kill_at = self.stops.kill_at or time.monotonic() + self.job.grace_s
-            self.server.signal(signal.SIGTERM)
+            self._break_down(f"the process of the gang ended unexpectedly (code {code})")
 
     # -- signals and the end ------------------------------------------------------------------------------------------
 
@@ -340,10 +356,13 @@ class Node:
         for number in processes.PASSED_ON - set(ignored):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self._wakeup = reader
+        self._wakeup, self._wake = reader, writer
         self.selector.register(reader, selectors.EVENT_READ, self._from_signals)
 
     def _from_signals(self) -> None:
+        if self.broken is not None:
+            self._break_down(*self.broken)
+            self.broken = None
         with contextlib.suppress(BlockingIOError):
             for number in os.read(self._wakeup, 4096):
                 ask = self.stops.asked_by(number)

@@ -8,8 +8,8 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from . import cause
 from .protocol import STDERR, STDOUT, LineTagger, encode_event
+from .tail import Tail
 
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 256 * 1024
@@ -70,10 +70,9 @@ class Pipe:
     def __init__(self, fd: int, node: int, rank: int, stream: str) -> None:
         self.fd = fd
         self.ended = False
-        self.tail = b""
+        self.tail = Tail() if stream == STDERR else None
         """The last bytes of stderr, for the traceback in them."""
 
-        self._keeps_tail = stream == STDERR
         self._tagger = LineTagger(node, rank, stream)
         self._pending_since: Optional[float] = None
         os.set_blocking(fd, False)
@@ -91,8 +90,8 @@ class Pipe:
             self._pending_since = None
             self.ended = True
             return False
-        if self._keeps_tail:
-            self.tail = (self.tail + data)[-cause.TAIL_BYTES :]
+        if self.tail is not None:
+            self.tail.add(data)
         writer.add(self._tagger.feed(data))
         self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .prefork import Forked, Process
 
 _END_S = 12.0
+_TITLE_PARTS = 256
+"""So many arguments, of 4 KiB each, make room for the workers' own command line: no argument of a process may have 128 KiB."""
 
 
 class ServerProcess:
@@ -49,13 +52,18 @@ class ServerProcess:
         import subprocess
 
         fds = [self._server_end.fileno(), self._gang_end.fileno()]
-        title_bytes = sum(len(os.fsencode(arg)) + 1 for arg in self.job.command)
+        parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self.job.command), 4096)
+        room = [*["-" * 4095] * min(parts, _TITLE_PARTS), "-" * rest]
         archive = os.path.abspath(sys.argv[0])
-        process = subprocess.Popen(
-            # room for the workers' own command line
-            [sys.executable, "-u", archive, "--fork-server", *map(str, fds), "-" * title_bytes],
-            env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
-        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-u", archive, "--fork-server", *map(str, fds), *room],
+                env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise OSError(error.errno, _too_large(env)) from error
         self._server_end.close()
         self._gang_end.close()
         return process
@@ -85,3 +93,10 @@ class ServerProcess:
         if self.cgroup is not None:
             cgroup.remove(self.cgroup)
         return left
+
+
+def _too_large(env: Dict[str, str]) -> str:
+    sizes = {name: len(os.fsencode(name + value)) + 2 for name, value in env.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    whole = sum(sizes.values())
+    return f"the environment has {whole} bytes, {sizes[largest]} of them in {largest}: more than the kernel gives a process"

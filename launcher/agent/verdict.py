@@ -38,6 +38,9 @@ class Blame:
 
     def of_node(self, message: str, kind: str = "node", **more: Any) -> cause.Cause:
         """A cause for which no worker is to blame."""
+        if more.get("traceback"):
+            more["traceback"] = cause.shorten(more["traceback"], whole=f"the agent's stderr on node {self.node}")
+        message = cause.one_line(message)
         return {**cause.of_node(host=self.host, node=self.node, message=message, kind=kind, time=time.time()), **more}
 
     def of_workers(self, workers: Iterable[Worker]) -> Optional[cause.Cause]:
@@ -52,8 +55,9 @@ class Blame:
             elif about is None or about["code"] == 0 or about["stopped"]:
                 continue
             tail = worker.output["stderr"].tail
+            said = tail.text if tail else b""
             found = cause.of_worker(
-                host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=tail, oom_kills=kills
+                host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=said, oom_kills=kills
             )
             causes.append(found)
         return cause.first(causes) if causes else None
@@ -69,7 +73,7 @@ class Blame:
             told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **when)
             return "failed", cause.first([told, own]) if own else told
         if "error" in result:
-            more = {name: result[name] for name in ("secondary", "time") if name in result}
+            more = {name: result[name] for name in ("secondary", "time", "traceback") if name in result}
             return "failed", self.of_node(result["error"], result.get("class", "node"), **more)
         return "failed", own or self.of_node("a worker ended, and left no trace of why")
 

@@ -146,8 +146,11 @@ def record_failure(path: Optional[str], error: BaseException) -> None:
 
     now = time.time()
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    said = "<exception str() failed>"  # as in the traceback
+    with contextlib.suppress(Exception):
+        said = str(error)
     extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}
-    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    message = {"message": f"{type(error).__name__}: {said}", "extraInfo": extra}
     with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump({"message": message, "raised_at": now}, file)
 

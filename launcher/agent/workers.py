@@ -126,6 +126,7 @@ class Workers:
         self.stop_if_asked()
         for worker in workers:
             self._server.send({"start": self._request(group, worker)})
+            self.take_all(0.0)  # however many they are, neither side waits for the other to read
         while len(self.running) + len(self.exited) < len(workers):
             self._take(self._server.receive()[0])
         pids = {about["local_rank"]: pid for pid, about in {**self.running, **self.exited}.items()}

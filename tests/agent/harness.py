@@ -34,8 +34,8 @@ class Run:
     handle: dict[str, Any]
     backend: LocalBackend
     events: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
-    stdout: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
-    stderr: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
+    stdout: dict[int, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
+    stderr: dict[int, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     foreign: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:

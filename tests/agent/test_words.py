@@ -1,0 +1,224 @@
+"""Whatever size a text has that crosses a process, and whatever fails in a thread: the run ends, and says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent import cause
+from launcher.agent.channel import Channel
+from tests.agent.harness import gone
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Runner
+
+KIB, MIB = 1024, 1024 * 1024
+SIZES = [0, 1, 127 * KIB, 128 * KIB, 137_000, 208 * KIB, 300_000, MIB, 8 * MIB]
+
+KEY = "Unexpected key: model.layers.0.weight\n"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_messages_of_any_size_arrive_in_order_with_their_descriptors(size: int) -> None:
+    one, other = Channel.pair()
+    reader, writer = os.pipe()
+    texts = ["x" * size, "\0\n\udcff\u2028", "y" * size]
+
+    def tell() -> None:
+        for text in texts:
+            one.send({"text": text}, [writer])
+        one.close()
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    for text in texts:
+        message, fds = other.receive()
+        assert message == {"text": text}
+        assert [os.fstat(fd).st_ino for fd in fds] == [os.fstat(writer).st_ino]
+        os.close(fds[0])
+    assert other.receive() == (None, [])
+    thread.join()
+    other.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_message_that_comes_in_parts_is_not_ready_before_it_is_whole() -> None:
+    sock, theirs = socket.socketpair()
+    channel = Channel(theirs)
+    text = json.dumps({"text": "x" * 1000}).encode()
+    whole = len(text).to_bytes(8, "big") + text
+    for at in (0, 3, 8, 9, len(whole) - 1):
+        sock.sendall(whole[:at])
+        assert not channel.ready()
+        sock.sendall(whole[at:] + whole)  # the next one stays in the socket, where poll sees it
+        for _ in range(2):
+            assert channel.ready()
+            assert channel.receive() == ({"text": "x" * 1000}, [])
+    sock.sendall(whole[:5])
+    sock.close()
+    assert channel.ready()
+    assert channel.receive() == (None, [])
+    channel.close()
+
+
+@pytest.mark.parametrize(("start", "size"), [*(("fork", size) for size in SIZES), ("spawn", 137_000), ("spawn", MIB)])
+def test_an_error_of_any_size_ends_the_run_with_itself_as_the_cause(agents: Runner, size: int, start: str) -> None:
+    text = (KEY * (size // len(KEY) + 1))[:size]
+    run = agents(f"raise RuntimeError(({KEY!r} * {size // len(KEY) + 1})[:{size}])\n", start=start)
+
+    assert run.result() == "failed"
+    found = run.cause()
+    assert (found["class"], found["rank"], found["exit_code"]) == ("user_code", 0, 1)
+    assert found["message"].startswith("RuntimeError: " + text.partition("\n")[0][:400])
+    assert "raise RuntimeError" in found["traceback"]
+    assert len(found["traceback"]) < 20_000
+    assert run.stderr[0].count(KEY.encode()) == text.count(KEY)  # the log has the whole
+    if size > 100_000 and start == "fork":
+        assert "characters left out; whole in the log of rank 0 and " in found["traceback"]
+        path = found["traceback"].partition("the log of rank 0 and ")[2].partition(" ...]")[0]
+        assert text in json.loads(Path(path).read_text())["message"]["message"]
+
+
+@pytest.mark.parametrize("what", ["binary", "nul", "unprintable", "surrogates", "deep"])
+def test_an_error_whose_text_is_odd_is_told_all_the_same(agents: Runner, what: str) -> None:
+    script = {
+        "binary": "import os; raise ValueError(os.urandom(200_000).decode('latin-1'))",
+        "nul": "raise KeyError('layer\\0' * 40_000)",
+        "unprintable": "class Odd(Exception):\n    def __str__(self): raise RuntimeError('no text')\nraise Odd",
+        "surrogates": "raise ValueError('\\udcff\\ud800' * 100_000)",
+        "deep": "import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('[' * 1_000_000); os._exit(1)",
+    }[what]
+    run = agents(script + "\n", max_restarts=1)
+
+    assert run.result() == "failed"
+    assert len(run.of("restart")) == 1
+    assert (run.cause()["class"], run.cause()["exit_code"]) == ("user_code", 1)
+    assert len(run.cause()["message"]) <= 500
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "[]",
+        "{}",
+        '{"message": 7}',
+        '{"message": {"message": [1], "extraInfo": 3}}',
+        "\0",
+        '{"message": {"extraInfo": {"timestamp": "x"}, "message": ""}}',
+    ],
+)
+def test_an_error_file_is_a_workers_word_and_may_hold_anything(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "0-0.json"
+    file.write_text(written)
+
+    found = cause.of_worker(
+        host="h",
+        node=0,
+        about={"code": 3, "rank": 0, "local_rank": 0, "time": 1.0},
+        error_file=str(file),
+        stderr_tail=b"",
+        oom_kills=0,
+    )
+
+    assert found["exit_code"] == 3
+    assert isinstance(found["message"], str)
+    assert isinstance(found["time"], float)
+
+
+def test_an_environment_and_arguments_as_large_as_the_kernel_takes_reach_the_workers(agents: Runner) -> None:
+    script = "import os, sys, zlib; print(len(os.environ['BIG0']), len(sys.argv), zlib.crc32(' '.join(sys.argv[1:]).encode()))\n"
+    arguments = [random.Random(n).randbytes(3000).hex() for n in range(80)]  # 480 KB
+    variables = {f"BIG{n}": "v" * 120_000 for n in range(3)}
+    run = agents(script, *arguments, request={"env": variables})
+
+    assert run.result() == "success", run.agent_stderr()
+    assert run.stdout[0].decode() == f"120000 81 {zlib.crc32(' '.join(arguments).encode())}\n"
+
+
+def test_an_environment_that_is_too_large_for_the_kernel_is_named(agents: Runner) -> None:
+    run = agents("print(1)\n", request={"env": {"SMALL": "1", "TOO_LARGE": "v" * 8 * MIB}})
+
+    assert run.result() == "failed"
+    assert "TOO_LARGE" in run.cause()["message"]
+    assert "more than the kernel gives a process" in run.cause()["message"]
+
+
+@pytest.mark.parametrize("size", [127 * KIB, 300_000, 8 * MIB])
+def test_a_script_that_cannot_be_compiled_may_have_lines_of_any_length(agents: Runner, size: int) -> None:
+    run = agents(f"x = 'first line'\ny = '{'x' * size}\n")
+
+    assert run.result() == "failed"
+    assert run.cause()["class"] == "user_code"
+    assert "SyntaxError" in run.cause()["message"]
+    assert len(run.cause()["traceback"]) < 20_000
+
+
+def test_an_agent_that_stalls_during_a_restart_goes_on_with_it(agents: Runner, tmp_path: Path) -> None:
+    script = f"""
+import os, sys, time
+count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(count, flush=True)
+open({str(tmp_path)!r} + "/" + count + os.environ["RANK"], "w").close()
+if count < "3":
+    while not os.path.exists({str(tmp_path)!r} + "/stopped"):
+        time.sleep(0.01)
+    sys.exit(1)
+"""
+    run = agents.start(script, nodes="2", nproc_per_node="2", max_restarts=3)
+    run.until(lambda: all((tmp_path / f"0{rank}").exists() for rank in range(4)))
+    os.kill(run.agent_pid(1), signal.SIGSTOP)
+    (tmp_path / "stopped").touch()
+    run.until(lambda: "round 1" in str(run.of("waiting")))  # node 1's own workers have long been ended
+    os.kill(run.agent_pid(1), signal.SIGCONT)
+    run.wait()
+
+    assert run.result() == "success", run.of("done")
+    assert [run.stdout[rank] for rank in range(4)] == [b"0\n1\n2\n3\n"] * 4
+
+
+BREAKS = """
+import os, threading
+def run(thread, really=threading.Thread.run):
+    if thread.name == os.environ.get("TEST_BREAK") and not os.path.exists(os.environ["TEST_BREAK_ONCE"]):
+        open(os.environ["TEST_BREAK_ONCE"], "w").close()
+        raise ValueError("broken on purpose")
+    really(thread)
+threading.Thread.run = run
+"""
+
+
+@pytest.mark.parametrize("thread", ["watch", "guard", "store", "agent", "search", "beacon"])
+def test_no_thread_dies_alone(agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BREAKS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TEST_BREAK", thread)
+    monkeypatch.setenv("TEST_BREAK_ONCE", str(tmp_path / "broken"))
+    by_name = {"rendezvous": {"addr": "localhost", "ports": list(range(19_000, 19_020))}}
+    run = agents("import time; time.sleep(600)\n", request=by_name if thread in ("search", "beacon") else {})
+
+    assert run.result() == "failed"
+    assert run.cause()["class"] == "node"
+    assert run.cause()["message"] == f"the agent's thread '{thread}' failed: ValueError: broken on purpose"
+    assert "sitecustomize.py" in run.cause()["traceback"]
+    assert gone(*run.worker_pids())
+
+
+def test_a_fork_server_that_fails_says_why(agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import os, sys\ndef pipe():\n    raise OSError(24, 'Too many open files')\n"
+    (tmp_path / "sitecustomize.py").write_text(text + "if '--fork-server' in sys.orig_argv:\n    os.pipe = pipe\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = agents("print(1)\n")
+
+    assert run.result() == "failed"
+    assert (run.cause()["class"], run.cause()["message"]) == ("node", "OSError: [Errno 24] Too many open files")
+    assert "forkserver.py" in run.cause()["traceback"]
