@@ -24,7 +24,7 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 """A line longer than this is sent in several records."""
 
 MAX_PENDING_BYTES = 1024 * 1024
-"""The decoder never holds more than this of an unfinished line."""
+"""The decoder never holds more than this of an unfinished line; no event is longer."""
 
 STDOUT, STDERR = "stdout", "stderr"
 _MARKS = {STDOUT: "|", STDERR: "!"}
@@ -58,9 +58,22 @@ Record = Union[Event, Output, Foreign]
 
 
 def encode_event(name: str, node: int, **fields: Any) -> bytes:
-    """One event line; `time` is added, unix seconds."""
-    event = {"event": name, "time": round(time.time(), 3), "node": node, **fields}
-    return json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n"
+    """One event line, never longer than a decoder takes; `time` is added, unix seconds."""
+    event: Any = {"event": name, "time": round(time.time(), 3), "node": node, **fields}
+    for limit in (None, 16 * 1024, 1024, 0):
+        line = json.dumps(event if limit is None else _shortened(event, limit), separators=(",", ":")).encode("ascii") + b"\n"
+        if len(line) < MAX_PENDING_BYTES:
+            break
+    return line
+
+
+def _shortened(value: Any, limit: int) -> Any:
+    """The same with no text, and nothing in a list, longer than that."""
+    if isinstance(value, str) and len(value) > limit:
+        return f"{value[:limit]}[... {len(value) - limit} characters left out]"
+    if isinstance(value, dict):
+        return {key: _shortened(item, limit) if key != "event" else item for key, item in value.items()}
+    return [_shortened(item, limit) for item in value[:limit]] if isinstance(value, (list, tuple)) else value
 
 
 class LineTagger:

@@ -53,6 +53,20 @@ def test_a_line_of_another_program_is_foreign_and_does_not_disturb() -> None:
     assert [type(record).__name__ for record in records] == ["Foreign", "Foreign", "Output", "Event"]
 
 
+@pytest.mark.parametrize("size", [0, 50_000, 500_000, 1_000_000, 8_000_000])
+def test_an_event_is_one_however_long_its_texts_are(size: int) -> None:
+    fields = {"message": "x" * size, "cause": {"host": "\0" * size, "node": 3}, "list": ["y"] * size}
+
+    decoder = protocol.Decoder()
+    (event,) = decoder.feed(protocol.encode_event("warning", 0, **fields))
+
+    assert isinstance(event, protocol.Event)
+    assert event.name == "warning"
+    assert event.fields["cause"]["node"] == 3
+    assert event.fields["message"].startswith("x" * min(size, 10))
+    assert size > 50_000 or event.fields["message"] == "x" * size
+
+
 def test_every_byte_of_both_streams_arrives_from_real_workers(agents: Runner) -> None:
     texts = list(TEXTS.values())
     run = agents(
