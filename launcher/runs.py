@@ -8,6 +8,7 @@ nodes/K/     node K's agent stream and errors
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -141,18 +142,32 @@ def new_id(name: str, now: float | None = None) -> str:
 
 def create(run: Run) -> None:
     """Make the run's folder with its `run.json`. Raises `StorageError`."""
-    unfinished = run.path.with_name(f".{run.id}")
+    unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")
     with storage.storage_errors(run.path, _HINT):
         run.path.parent.mkdir(parents=True, exist_ok=True)
         # Scripts and their variables are in here: nobody else's to read.
         unfinished.mkdir(mode=0o700)
         try:
             _record(replace(run, path=unfinished))
-            unfinished.rename(run.path)
-        except (OSError, StorageError) as error:
+            _put_in_place(unfinished, run)
+        except StorageError as error:
+            raise StorageError(error.message, hint=_HINT) from error
+        finally:
+            with suppress(OSError):
+                (unfinished / "run.json").unlink()
             with suppress(OSError):
                 unfinished.rmdir()
-            raise StorageError(getattr(error, "message", str(error)), hint=_HINT) from error
+
+
+def _put_in_place(unfinished: Path, run: Run) -> None:
+    """The folder under its name, which only one can have: moved, or made anew where folders cannot be moved (object stores)."""
+    try:
+        unfinished.rename(run.path)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        run.path.mkdir(mode=0o700)
+        _record(run)
 
 
 def record_handle(run: Run, handle: dict[str, Any]) -> Run:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent import files
 from launcher.errors import StorageError
 
 if TYPE_CHECKING:
@@ -17,18 +18,14 @@ StrPath = str | os.PathLike[str]
 
 def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
     """Replace the file: readers see the old content or all of the new one. Raises `StorageError`."""
-    with storage_errors(path), _finished_beside(path, data, mode) as temporary:
-        os.replace(temporary, path)
+    with storage_errors(path):
+        files.write_whole(os.fspath(path), data, mode)
 
 
 def write_once(path: StrPath, data: bytes, *, mode: int = 0o644) -> bool:
     """Create the file with this content; False, and nothing is changed, when it exists already."""
-    with storage_errors(path), _finished_beside(path, data, mode) as temporary:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        return True
+    with storage_errors(path):
+        return files.write_once(os.fspath(path), data, mode)
 
 
 def encode_json(value: Any) -> bytes:
@@ -53,19 +50,3 @@ def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}", hint=hint) from error
-
-
-@contextmanager
-def _finished_beside(path: StrPath, data: bytes, mode: int) -> Iterator[str]:
-    """A flushed temporary file with the data in the path's own folder; removed afterwards where it is still there."""
-    folder, name = os.path.split(os.fspath(path))
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield temporary
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)

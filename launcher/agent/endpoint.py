@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from . import net, ports
+from . import files, net, ports
 from .cause import Cause
 from .job import Job
 from .search import Beacon, Search
@@ -50,9 +49,7 @@ class Endpoint:
         addresses = [known] if known else list(candidates)
         self.address = (addresses[0], self._port)
         if self.file:
-            with open(self.file + ".new", "w", encoding="ascii") as file:
-                json.dump({"addresses": addresses, "port": self._port}, file)
-            os.replace(self.file + ".new", self.file)
+            files.write_whole(self.file, json.dumps({"addresses": addresses, "port": self._port}).encode("ascii"), sync=False)
 
     def look(self) -> Optional[Tuple[str, int]]:
         """The address, once it is known."""
@@ -95,12 +92,7 @@ class Endpoint:
         """
         if self.file:
             with contextlib.suppress(OSError):
-                own = f"{self.file}.{os.getpid()}"
-                with open(own, "w", encoding="ascii") as file:
-                    json.dump({"cause": why}, file)
-                with contextlib.suppress(FileExistsError):
-                    os.link(own, self.file + ".end")
-                os.remove(own)
+                files.write_once(self.file + ".end", json.dumps({"cause": why}).encode("ascii"), sync=False)
 
     def ended(self) -> Optional[Dict[str, Optional[Cause]]]:
         """What another node has told so, if one has."""

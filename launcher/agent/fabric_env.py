@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from . import fabric_pci
+from . import fabric_pci, files
 from .fabric import Fabric, read
 from .fabric_nics import USABLE, Nic
 from .fabric_rdma import Hca
@@ -118,9 +118,7 @@ def for_node(env: Mapping[str, str], job_env: Mapping[str, str], gpus: int, file
     choice = choose(found, known, tree=tree, gpus=gpus, nccl=nccl_version(sys.path))
     choice.variables += set_already
     with contextlib.suppress(OSError):  # a full disk; the run can do without
-        with open(file + ".new", "w", encoding="utf-8") as out:
-            json.dump(found.to_json(), out, indent=1)
-        os.replace(file + ".new", file)
+        files.write_whole(file, json.dumps(found.to_json(), indent=1).encode(), sync=False)
     return choice.to_json()
 
 

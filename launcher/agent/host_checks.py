@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from . import facts, net, processes
+from . import facts, files, net, processes
 
 _PROBE_BYTES = 256 * 1024
 
@@ -76,14 +76,8 @@ def _probe(folder: str) -> None:
 def _disk(base: str) -> List[Any]:
     """Which disk the folder is on: hosts with the same answer share it."""
     path = os.path.join(base, "disk-id")
-    with contextlib.suppress(FileExistsError):
-        temporary = f"{path}.{os.urandom(16).hex()}"
-        with open(temporary, "w", encoding="ascii") as file:
-            file.write(os.urandom(16).hex())
-        try:
-            os.link(temporary, path)
-        finally:
-            os.unlink(temporary)
+    if not os.path.exists(path):
+        files.write_once(path, os.urandom(16).hex().encode("ascii"))
     with open(path, encoding="ascii") as file:
         about = os.fstat(file.fileno())
         return [file.read(), about.st_ino, about.st_mtime_ns]

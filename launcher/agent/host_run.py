@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
-from . import cgroup, host_checks, net, prefork, processes
+from . import cgroup, files, host_checks, net, prefork, processes
 from .stops import CANCEL
 
 _FIRST_LINE_S = 60.0
@@ -292,6 +292,4 @@ def _remove_cgroup(agent_json: str) -> None:
 
 def _write(path: str, text: str) -> None:
     """The whole file, for its owner alone."""
-    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-        file.write(text)
-    os.replace(path + ".new", path)
+    files.write_whole(path, text.encode("ascii"), 0o600, sync=False)

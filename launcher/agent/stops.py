@@ -9,6 +9,7 @@ import signal
 import time
 from typing import NamedTuple, Optional
 
+from . import files
 from .job import Job
 
 CANCEL = "cancel.json"
@@ -81,9 +82,7 @@ class Stops:
         deadline = deadline or time.time() + self._job.grace_s
         self.kill_at = time.monotonic() + max(0.0, deadline - time.time())
         with contextlib.suppress(OSError):  # a full disk must not keep the workers from ending
-            with open(self._file + ".new", "w", encoding="ascii") as file:
-                file.write(f"{deadline:.3f}\n")
-            os.replace(self._file + ".new", self._file)
+            files.write_whole(self._file, f"{deadline:.3f}\n".encode("ascii"), sync=False)
         return deadline
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -157,3 +160,51 @@ def test_a_full_disk_is_said_and_leaves_nothing(distlaunch: Cli) -> None:
 
     assert done.exit_code == 4
     assert "error[storage]: cannot write '/dev/full/runs" in done.stderr
+
+
+def no_such_thing(*_: object, **__: object) -> None:
+    """What an object store's mount says to a hard link."""
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("lacking", [("link",), ("link", "replace", "rename")])
+def test_without_hard_links_the_first_result_stays_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: tuple[str, ...]
+) -> None:
+    for name in lacking:
+        monkeypatch.setattr(os, name, no_such_thing)
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: runs.finish(run, {"state": "success", "writer": number}), range(8)))
+
+    assert won.count(True) == 1
+    assert (run.result or {})["writer"] == won.index(True)
+    assert not runs.finish(run, {"state": "failed"})
+    assert sorted(path.name for path in run.path.iterdir()) == ["result.json", "run.json"]
+    with pytest.raises(StorageError):
+        runs.create(run)
+    assert [path.name for path in tmp_path.iterdir()] == [run.id]
+
+
+NO_LINKS = """
+import errno, os
+def none(*_, **__):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+os.link = none
+"""
+
+
+def test_a_run_on_a_file_system_without_hard_links_ends_with_its_result(distlaunch: Cli) -> None:
+    """In the launcher, and in its agents, of which one ends before the other has found it."""
+    distlaunch.write("site/sitecustomize.py", NO_LINKS)
+    distlaunch.write("x.py", "raise SystemExit(3)\n")
+    found = os.pathsep.join([str(distlaunch.folder / "site"), distlaunch.env()["PYTHONPATH"]])
+
+    done = distlaunch("local", "--nodes", "2", "x.py", env={"PYTHONPATH": found}, real=True)
+
+    assert done.exit_code == 1, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    state = distlaunch("status", "last", "--output", "json").json["result"]
+    assert state["state"] == "failed"
+    (folder,) = distlaunch.runs.iterdir()
+    assert (folder / "result.json").exists()
