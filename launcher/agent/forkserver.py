@@ -30,6 +30,11 @@ _IMPORT_TIME = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 """Set while torch is imported: numpy's OpenBLAS would start threads, and a CUDA count would initialise CUDA."""
 
 
+_LAST_WORD_S = 4.0
+_PARENT_DIED = signal.SIGRTMAX
+"""What the kernel sends us at the agent's end."""
+
+
 def _nothing(_signum: int, _frame: object) -> None:
     """Signals are the agent's business; a scheduler that signals every process of a step means the workers."""
 
@@ -109,6 +114,10 @@ class ForkServer:
         self.original = {n: handler for n in numbers if (handler := signal.getsignal(n)) is not None}
         for number in processes.PASSED_ON:
             signal.signal(number, _nothing)
+        self.parent = os.getppid()
+        if self.parent == setup["agent"]:
+            signal.signal(_PARENT_DIED, self._parent_died)
+            processes.die_with_parent(self.parent, _PARENT_DIED)
         job = setup["job"]
         self.start = job["start"]
         self.env = setup["env"]
@@ -203,6 +212,7 @@ class ForkServer:
         self.agent.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(_PARENT_DIED, _nothing)
         processes.die_with_parent(server)
         return lambda: _gang_main(setup, theirs, self.gang_end, self.listen_fd)
 
@@ -224,7 +234,7 @@ class ForkServer:
                     continue
                 message, _ = channel.receive()
                 if message is None and channel is self.agent:
-                    self._quit()
+                    self._agent_is_gone()
                 elif message is None:
                     poll.unregister(channel.fileno())
                 else:
@@ -248,6 +258,21 @@ class ForkServer:
     def _quit(self) -> None:
         processes.sweep(patience_s=0.2)
         os._exit(0)
+
+    def _agent_is_gone(self) -> None:
+        """End everything; the process of the gang, last of all, tells the others of it."""
+        processes.sweep(keep={self.gang_pid}, patience_s=0.2)
+        limit = time.monotonic() + _LAST_WORD_S
+        with contextlib.suppress(ChildProcessError):
+            while not os.waitpid(self.gang_pid, os.WNOHANG)[0] and time.monotonic() < limit:
+                time.sleep(0.01)
+        self._quit()
+
+    def _parent_died(self, _signum: int, _frame: object) -> None:
+        """The agent was killed while this process does not look at its channel, as it imports; or somebody else has sent this."""
+        if os.getppid() != self.parent:
+            signal.signal(_PARENT_DIED, _nothing)
+            self._agent_is_gone()
 
     def _signal(self, number: int, *, mark: bool) -> None:
         for pid in self.workers:
@@ -303,7 +328,8 @@ class ForkServer:
     # -- in the child -------------------------------------------------------------------------------------------------
 
     def _child(self, server: int, request: Message, out: int, err: int) -> Task:
-        worker.restore_signals({n: h for n, h in self.original.items() if signal.getsignal(n) is _nothing})
+        ours = (_nothing, self._parent_died)
+        worker.restore_signals({n: h for n, h in self.original.items() if signal.getsignal(n) in ours})
         processes.die_with_parent(server)
         os.setsid()
         os.dup2(out, 1)

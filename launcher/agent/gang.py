@@ -183,9 +183,14 @@ class GangBase:
         """How many nodes there are."""
         return self._members
 
-    def farewell(self) -> None:
-        """Node 0's store serves until all others have seen how the run ended, or for 3 seconds."""
+    def farewell(self, *, told: bool) -> None:
+        """Node 0's store serves until all others have seen how the run ended, or for 3 seconds.
+
+        `told`: they know of this node's end, and need not hear of it from the store.
+        """
         limit = time.monotonic() + _FAREWELL_S
+        if told:
+            self._watch.leave()
         while self._watch.has_to_say and time.monotonic() < limit:
             time.sleep(_POLL_S)
         try:

@@ -15,6 +15,7 @@ from .job import Job
 from .joining import NOT_NEEDED
 from .store import StoreError
 from .watch import Word
+from .witness import Witness
 from .workers import AgentLink, PeerEndedError
 
 _AGAIN_S = 1.0
@@ -24,10 +25,13 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
     """Run this node's workers to their end and tell the agent how it went."""
     threads.watch(lambda message, trace: _end_broken(channel, message, trace))
     agent = AgentLink(channel)
+    witness = Witness(Job(**setup["job"]), setup)
+    agent.on_end = witness.agent_is_gone
     gang: Any = None
     result: Message
     try:
         gang, group = _join(setup, server, agent, listen_fd)
+        witness.gang = gang
         succeeded = group.run()
         gang.set_closed()
         result = {"result": "success" if succeeded else "failed"}
@@ -54,7 +58,7 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost, "traceback": trace}
     agent.send({**result, "time": time.time()})
     if gang is not None:
-        gang.farewell()
+        gang.farewell(told="error" not in result)
     sys.stderr.flush()
     return 0
 

@@ -130,7 +130,7 @@ class Node:
         self.host_facts = facts.host(env)
         if self.node_rank == 0:
             self.joining.endpoint.open()
-        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "folder": self.folder}
+        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "folder": self.folder, "agent": os.getpid()}
         self.server.start(env, about, self.joining.endpoint)
         self.joining.look_at_fabric(env)  # while torch is imported
         self.selector.register(self.server.channel.fileno(), selectors.EVENT_READ, self._from_server)
@@ -278,6 +278,7 @@ class Node:
         if message is None:
             self.selector.unregister(self.server.gang.fileno())
             self.gang_open = False
+            self.gang_gone = self.gang_gone or self.result is not None  # the fork server, which imports, may say so late
         elif "event" in message:
             if message["event"] == "rendezvous":  # a new round begins
                 self.joining.met = True

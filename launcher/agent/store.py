@@ -104,6 +104,10 @@ class Client(Store):
             except (OSError, ValueError) as error:
                 raise StoreError(f"the run's store is gone: {error}") from error
 
+    def leave(self, key: str, value: str) -> None:
+        """What the store is to set, if the key is not there, when this connection ends; an empty key: nothing."""
+        self._ask("leave", key, value)
+
     def close(self) -> None:
         """End the connection."""
         self._sock.close()
@@ -150,7 +154,7 @@ class Server(Store):
                     self._selector.modify(key.fileobj, key.data.events, key.data)
                 else:
                     self._selector.unregister(key.fileobj)
-                    key.data.close()
+                    key.data.close(self._ask)
 
     def _accept(self) -> None:
         try:
@@ -171,6 +175,9 @@ class _Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._received, self._to_send = bytearray(), bytearray()
+        self._left = ("", "")
+        """Key and value that `leave` has told."""
+
         self.events = selectors.EVENT_READ
 
     def step(self, events: int, answer: Any) -> bool:
@@ -199,11 +206,16 @@ class _Connection:
                 return
             call, *args = json.loads(self._received[_LENGTH.size : end])
             del self._received[:end]
-            reply = json.dumps(answer(call, *args)).encode()
+            if call == "leave":
+                self._left = (str(args[0]), str(args[1]))
+            reply = json.dumps(None if call == "leave" else answer(call, *args)).encode()
             self._to_send += _LENGTH.pack(len(reply)) + reply
 
-    def close(self) -> None:
+    def close(self, answer: Any) -> None:
         self._sock.close()
+        key, value = self._left
+        if key:
+            answer("compare_set", key, "", value)
 
 
 def _set(values: Dict[str, str], key: str, value: str) -> None:

@@ -69,8 +69,9 @@ class Blame:
         if "word" in result:  # another node ended the run
             word = result["word"]
             text = word.get("message") or f"node {word['node']} ended the run"
-            when = {"time": word["time"]} if "time" in word else {}  # what our workers raised after that is a consequence
-            told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **when)
+            # With its time: what our workers raised after that is a consequence.
+            more = {name: word[name] for name in ("time", "secondary") if name in word}
+            told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **more)
             return "failed", cause.first([told, own]) if own else told
         if "error" in result:
             more = {name: result[name] for name in ("secondary", "time", "traceback") if name in result}

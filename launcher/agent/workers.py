@@ -28,6 +28,7 @@ class AgentLink:
     def __init__(self, channel: Channel) -> None:
         self.send = channel.send
         self.on_stop: Callable[[Message], None] = lambda _: None
+        self.on_end: Callable[[], None] = lambda: None
         self._channel = channel
         self._answers: queue.Queue[Message] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True, name="agent").start()
@@ -36,6 +37,7 @@ class AgentLink:
         while True:
             message = self._channel.receive()[0]
             if message is None:
+                self.on_end()
                 os._exit(1)  # the agent is gone, and the fork server ends the workers
             if "stop" in message:
                 self.on_stop(message)

@@ -106,7 +106,7 @@ def test_an_elastic_run_ends_with_node_0_and_says_so(warm_agents: Runner) -> Non
     run.wait()
 
     assert [fields["result"] for fields in run.of("done")] == ["failed"]
-    assert run.cause()["message"] == "the agent of node 0 is gone"
+    assert run.cause()["message"] == f"the agent (pid {run.agent_pid(0)}) was killed by SIGKILL"
     assert run.cause()["node"] == 0
 
 

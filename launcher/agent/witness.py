@@ -1,0 +1,78 @@
+"""The last word on an agent that was killed: what is left of its node for a moment tells its stream and its peers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any, Optional
+
+from . import cause, facts
+from .channel import Message
+from .endpoint import Endpoint
+from .job import Job
+from .protocol import encode_event
+
+_SAY_S = 3.0
+"""So long at most, until the others have heard it; a store that does not answer keeps nobody from ending."""
+
+
+class Witness:
+    """Knows what there is to say of this node's agent while it lives."""
+
+    def __init__(self, job: Job, setup: Message) -> None:
+        self.gang: Any = None
+        """Once there is one."""
+
+        self._job, self._node, self._host, self._folder = job, setup["node_rank"], setup["host"], setup["folder"]
+        self._agent = setup["agent"]
+        self._oom_kills = facts.oom_kills()
+
+    def agent_is_gone(self) -> None:
+        """It was killed: whoever ends in order ends this process before."""
+        why = self._cause()
+        with contextlib.suppress(OSError):
+            self._write("failure", why)
+        if self._job.elastic and self._node > 0:  # the others go on without it
+            return
+        Endpoint(self._job).end(why)
+        if self.gang is not None:
+            saying = threading.Thread(target=self._tell_peers, args=[why], daemon=True, name="witness")
+            saying.start()
+            saying.join(_SAY_S)
+
+    def _tell_peers(self, why: cause.Cause) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.gang.say("lost", cause=why)
+            self.gang.farewell(told=True)
+
+    def _cause(self) -> cause.Cause:
+        number = _how_it_ended(self._agent) or signal.SIGKILL  # else it would have said a word itself
+        name = signal.Signals(number).name
+        by_kernel = number == signal.SIGKILL and facts.oom_kills() > self._oom_kills
+        who = ", sent by the kernel's out-of-memory killer" if by_kernel else ""
+        message = f"the agent (pid {self._agent}) was killed by {name}{who}"
+        kind = "out_of_memory" if by_kernel else "killed"
+        return {**cause.of_node(host=self._host, node=self._node, message=message, kind=kind, time=time.time()), "signal": name}
+
+    def _write(self, event: str, why: cause.Cause) -> None:
+        """Add the event to the stream, where that is a file; the agent may have been killed in the middle of a line."""
+        attempt = {"attempt": self._job.attempt} if self._job.attempt else {}
+        line = encode_event(event, self._node, **attempt, cause=why)
+        with open(os.path.join(self._folder, "stream"), "r+b", buffering=0) as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            file.write(line)
+
+
+def _how_it_ended(pid: int) -> Optional[int]:
+    """The signal that ended a process which is not our child, as long as it was not waited for."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        status = int(fields[49])  # exit_code of proc_pid_stat(5)
+        if fields[0] in (b"Z", b"X") and os.WIFSIGNALED(status):
+            return os.WTERMSIG(status)
+    return None

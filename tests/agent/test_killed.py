@@ -1,0 +1,102 @@
+"""A node whose agent was killed is told by what is left of it, and its peers do not wait: also before all nodes have met."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.agent.harness import gone
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Run, Runner
+
+HEARTBEATS: dict[str, Any] = {"request": {"peer_timeout_s": 600.0}}
+"""Nobody is told by a silence, and nobody by a launcher: there is none."""
+
+
+def waiting(agents: Runner, nodes: int = 3) -> Run:
+    """A run whose nodes know where the store is, and have not met: a module takes long to import."""
+    (agents.folder / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    run = agents.start("print('never')\n", preload=("slow",), nodes=str(nodes), **HEARTBEATS)
+    run.until(lambda: len(run.of("agent_started")) == nodes and all(connected(run, node) for node in range(1, nodes)))
+    return run
+
+
+def connected(run: Run, node: int) -> bool:
+    """Whether the process of that node's gang has both its connections to the store."""
+    with suppress(psutil.Error):
+        return any(len(process.net_connections("tcp")) == 2 for process in family(run, node))
+    return False
+
+
+def family(run: Run, node: int) -> list[psutil.Process]:
+    agent = psutil.Process(run.agent_pid(node))
+    return [agent, *agent.children(recursive=True)]
+
+
+def failures(run: Run, node: int) -> list[dict[str, Any]]:
+    return [fields["cause"] for of, name, fields in run.events if name == "failure" and of == node]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_an_agent_that_is_killed_before_the_rendezvous_ends_its_peers_who_name_it(agents: Runner, victim: int) -> None:
+    run = waiting(agents)
+    left = [process.pid for process in family(run, victim)]
+
+    os.kill(run.agent_pid(victim), signal.SIGKILL)
+    run.wait()
+
+    assert run.result() == "failed"
+    assert len(run.of("done")) == 2
+    for cause in [*failures(run, victim), run.cause()]:
+        assert (cause["class"], cause["node"], cause["signal"], cause["secondary"]) == ("killed", victim, "SIGKILL", False)
+        assert cause["message"] == f"the agent (pid {run.agent_pid(victim)}) was killed by SIGKILL"
+    assert len(failures(run, victim)) == 1
+    assert gone(*left)
+
+
+def test_an_agent_that_is_killed_while_node_0_is_looked_for_is_named_to_all(warm_agents: Runner) -> None:
+    run = warm_agents.start("print('never')\n", nodes="3", late=0, **HEARTBEATS)
+    run.until(lambda: {node for node, name, _ in run.events if name == "agent_started"} == {1, 2})
+    run.until(lambda: all(len(family(run, node)) > 2 for node in (1, 2)))
+
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.until(lambda: run.of("done"))
+    run.go_on(0)
+    run.wait()
+
+    assert {done["cause"]["node"] for done in run.of("done")} == {1}
+    assert [done["node"] for done in run.of("done")] == [2, 0]
+
+
+@pytest.mark.parametrize("met", [False, True], ids=["before the rendezvous", "after it"])
+def test_a_node_of_which_nothing_is_left_is_noticed_by_its_connection(agents: Runner, met: bool) -> None:
+    if met:
+        run = agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n", nodes="3", **HEARTBEATS)
+        run.until(lambda: len(run.stdout) == 3)
+    else:
+        run = waiting(agents)
+    processes = family(run, 1)
+    for process in processes:
+        process.suspend()  # so that none can tell of another
+    for process in reversed(processes):
+        process.kill()
+
+    run.wait()
+
+    assert run.result() == "failed"
+    assert {done["node"] for done in run.of("done")} == {0, 2}
+    assert {done["cause"]["message"] for done in run.of("done")} == {"the agent of node 1 is gone"}
+    assert {(done["cause"]["node"], done["cause"]["secondary"]) for done in run.of("done")} == {(1, True)}
+
+
+def test_who_ends_in_order_is_not_lost(agents: Runner) -> None:
+    runs = [agents.start("print('end')\n", nodes="3", **HEARTBEATS) for _ in range(3)]
+
+    for run in runs:
+        assert run.wait().result() == "success"
