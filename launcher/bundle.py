@@ -15,6 +15,7 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 import launcher
+from launcher import input_file
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -105,8 +106,13 @@ def find_script(script: str, kind: Kind, cwd: str) -> Script:
 def _check_program(script: str, cwd: str) -> None:
     import shutil
 
-    if shutil.which(script if os.path.dirname(script) == "" else os.path.join(cwd, script)) is None:
+    path = shutil.which(script if os.path.dirname(script) == "" else os.path.join(cwd, script))
+    if path is None:
         raise SpecError(f"program {script!r} is not on PATH, or not executable", hint="chmod +x it, or give its path")
+    try:
+        input_file.check(path)
+    except OSError as error:
+        raise SpecError(f"program {script!r} cannot be run: {error.strerror}") from error
 
 
 def _check_python(script: str, path: str) -> None:
@@ -114,8 +120,7 @@ def _check_python(script: str, path: str) -> None:
         inside = ", ".join(sorted(name for name in os.listdir(path) if name.endswith(".py"))[:5])
         raise SpecError(f"script {script!r} is a folder", hint=f"scripts in it: {inside}" if inside else None)
     try:
-        with open(path, "rb") as file:
-            source = file.read()
+        source = input_file.read(path)
     except FileNotFoundError:
         known = ", ".join(bundled_scripts())
         raise SpecError(
@@ -123,7 +128,8 @@ def _check_python(script: str, path: str) -> None:
             hint=f"scripts that come with distlaunch: {known}",
         ) from None
     except OSError as error:
-        raise SpecError(f"script {script!r} cannot be read: {error.strerror}") from error
+        hint = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
+        raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=hint) from error
     try:
         compile(source, path, "exec", dont_inherit=True)
     except SyntaxError as error:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from launcher import input_file
 from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class ConfigFile:
 def read_file(path: str) -> ConfigFile | None:
     """The file; None when there is none that this user could reach."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = input_file.read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from launcher import storage
+from launcher import input_file, storage
 from launcher.errors import SpecError
 from launcher.snapshot_files import git_root, listed
 
@@ -214,7 +214,7 @@ class _Reader(io.RawIOBase):
         self.hash = hashlib.sha256()
         self._about, self._left = file, file.size
         try:
-            self._file = open(folder / file.path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+            self._file = open(input_file.open_fd(folder / file.path), "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise _unreadable(file.path, error) from error
 

@@ -7,6 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from launcher import input_file
 from launcher.agent import files
 from launcher.errors import StorageError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 StrPath = str | os.PathLike[str]
+_JSON_BYTES = 1 << 30
 
 
 def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
@@ -36,8 +38,7 @@ def encode_json(value: Any) -> bytes:
 def read_json(path: StrPath) -> dict[str, Any] | None:
     """The object in the file; None when it is missing, unreadable or no JSON object."""
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
+        value = json.loads(input_file.read(path, limit_bytes=_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

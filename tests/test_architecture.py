@@ -25,6 +25,7 @@ LAYERS = [
     },
     {"backends"},
     {"bundle", "config", "config_file", "runs", "outcome", "reader", "output", "proc", "snapshot", "snapshot_files", "storage"},
+    {"input_file", "install"},
     {"spec", "options", "errors"},
     {"agent"},
 ]
@@ -115,5 +116,5 @@ def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:
         0,
         1,
         2,
-        5,
+        6,
     ]

@@ -59,7 +59,7 @@ def test_reduce_runs_from_an_empty_folder_with_an_interpreter_that_has_torch(ins
     assert done.stdout.count("after 10") == 4
 
 
-def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, tmp_path: Path) -> None:
+def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, wheel: Path, tmp_path: Path) -> None:
     env = {**clean_environment(tmp_path), "PATH": str(installed.parent)}
     done = subprocess.run(
         [str(installed), "local", "reduce.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
@@ -67,7 +67,9 @@ def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, tmp_path
 
     assert done.returncode == 3
     assert "no torch here" in done.stderr
-    assert "pip install 'distlaunch[train]'" in done.stderr
+    assert f"pip install '{wheel}[train]', or name" in done.stderr
+    asked = [sys.executable, "-m", "uv", "pip", "install", "--dry-run", "--no-deps", "--python", str(installed.parent / "python")]
+    assert subprocess.run([*asked, f"{wheel}[train]"], capture_output=True, timeout=120).returncode == 0
     assert str(installed.parent / "python") in done.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -87,7 +87,7 @@ def synthetic(samples: int, classes: int, shape: tuple[int, int, int], seed: int
 def write_shards(origin: Origin, out: Path, per_shard: int, seed: int, name: str = "data") -> list[Path]:
     """The shards, complete under their names or not there, and their indices."""
     if importlib.util.find_spec("webdataset") is None:
-        raise InputError("making shards needs webdataset: pip install 'distlaunch[train]'")
+        raise InputError("making shards needs webdataset: pip install webdataset")
     from webdataset import TarWriter
 
     numbers = order.permute(np.arange(origin.samples), origin.samples, order.key(seed)).tolist()

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from launcher import output, proc
+from launcher import input_file, install, output, proc
 from launcher.agent.slurm import natural
 from launcher.errors import BackendUnavailableError, SpecError
 
@@ -41,7 +41,7 @@ def program(name: str) -> str:
     beside = os.path.join(os.path.dirname(sys.executable), name)
     found = beside if os.access(beside, os.X_OK) else shutil.which(name)
     if found is None:
-        raise BackendUnavailableError(f"{name} is not installed", hint="pip install 'distlaunch[ansible]'")
+        raise BackendUnavailableError(f"{name} is not installed", hint=install.command("ansible"))
     return found
 
 
@@ -62,7 +62,17 @@ def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
             raise SpecError(f"inventory {text!r} does not exist", hint=_HINT + " with the commas")
         else:
             found.append(os.path.abspath(path))
+            _check(found[-1])
     return tuple(found)
+
+
+def _check(path: str) -> None:
+    """Refuse what Ansible would wait for: a pipe in place of an inventory, in it, or of the variables beside it."""
+    beside = [os.path.join(os.path.dirname(path), name) for name in ("group_vars", "host_vars")]
+    try:
+        input_file.check_tree([path, *filter(os.path.isdir, beside)])
+    except OSError as error:
+        raise SpecError(f"inventory {path!r}: {os.path.relpath(error.filename)} is {error.strerror}", hint=_HINT) from error
 
 
 def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclude: str = "") -> list[Host]:
@@ -70,6 +80,11 @@ def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclu
     argv = [program("ansible-inventory"), "--list"]
     argv += [part for source in inventory for part in ("--inventory", source)]
     argv += ["--limit", limit] if limit else []
+    if limit.startswith("@"):
+        try:
+            input_file.check(os.path.expanduser(limit[1:]))
+        except OSError as error:
+            raise SpecError(f"limit {limit!r} cannot be read: {error.strerror}") from error
     done = proc.run(argv, timeout_s=_INVENTORY_S, env={**os.environ, **env, **_STRICT})
     said = done.stderr.strip()
     shown = ", ".join(inventory) or "of ansible.cfg"

@@ -13,9 +13,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle, output, storage
+from launcher import bundle, input_file, install, output, storage
 from launcher.backends._ansible_inventory import program
-from launcher.errors import BackendUnavailableError, CommandError, StorageError
+from launcher.errors import BackendUnavailableError, CommandError, SpecError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,8 +65,12 @@ def _own_config(cwd: str) -> dict[str, dict[str, str]]:
         path = os.path.join(place, "ansible.cfg") if place and os.path.isdir(place) else place
         if path and os.path.exists(path):
             parser = configparser.RawConfigParser(strict=False)
-            with suppress(configparser.Error, OSError, UnicodeDecodeError):
-                parser.read(path, encoding="utf-8")
+            try:
+                parser.read_string(input_file.read_text(path), path)
+            except configparser.Error:
+                pass  # Ansible says it better
+            except OSError as error:
+                raise SpecError(f"cannot read {path}: {error.strerror}") from error
             return {**{name: dict(parser[name]) for name in parser.sections()}, "path": {"file": os.path.abspath(path)}}
     return {}
 
@@ -204,7 +208,7 @@ class Playbook:
         try:
             from ansible_runner.interface import init_runner
         except ImportError as error:
-            raise BackendUnavailableError("ansible-runner is not installed", hint="pip install 'distlaunch[ansible]'") from error
+            raise BackendUnavailableError("ansible-runner is not installed", hint=install.command("ansible")) from error
 
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
         control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from launcher import input_file, install
 from launcher.backends import _kube_login as login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
@@ -149,7 +150,7 @@ def connect(kubeconfig: str, context: str, namespace: str) -> Cluster:
         from kubernetes.client.configuration import Configuration
         from kubernetes.client.rest import RESTClientObject
     except ImportError as error:
-        raise BackendUnavailableError("the kubernetes client is not installed", hint="pip install 'distlaunch[k8s]'") from error
+        raise BackendUnavailableError("the kubernetes client is not installed", hint=install.command("k8s")) from error
 
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     configuration = Configuration()
@@ -184,7 +185,13 @@ def find_kubeconfig(setting: str) -> str:
     if setting and not os.path.exists(setting):
         raise SpecError(f"kubeconfig {setting!r} does not exist")
     candidates = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
-    return os.pathsep.join(os.path.abspath(path) for path in candidates.split(os.pathsep) if path and os.path.exists(path))
+    found = [os.path.abspath(path) for path in candidates.split(os.pathsep) if path and os.path.exists(path)]
+    for path in found:
+        try:
+            input_file.check(path)
+        except OSError as error:
+            raise SpecError(f"kubeconfig {path!r} cannot be read: {error.strerror}") from error
+    return os.pathsep.join(found)
 
 
 def _load(config: Any, path: str, context: str, configuration: Any) -> tuple[str, str]:

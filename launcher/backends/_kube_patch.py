@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import SpecError
+from launcher import input_file, install
+from launcher.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,16 +28,18 @@ _OURS = ("name", "namespace")
 
 def read(paths: Iterable[str]) -> list[tuple[str, Manifest]]:
     """The documents of all files, each with the file that it is from."""
-    import yaml
+    try:
+        import yaml
+    except ImportError as error:
+        raise BackendUnavailableError("PyYAML is not installed", hint=install.command("k8s")) from error
 
     found = []
     for path in paths:
         try:
-            with open(path, encoding="utf-8") as file:
-                documents = list(yaml.safe_load_all(file))
+            documents = list(yaml.safe_load_all(input_file.read_text(path)))
         except OSError as error:
             raise SpecError(f"patch {path!r} cannot be read: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise SpecError(f"patch {path!r} is no YAML: {' '.join(str(error).split())}") from error
         for document in documents:
             if document is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from launcher import install
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def text(plan: KubernetesPlan) -> str:
     try:
         import yaml
     except ImportError as error:
-        raise BackendUnavailableError("PyYAML is not installed", hint="pip install 'distlaunch[k8s]'") from error
+        raise BackendUnavailableError("PyYAML is not installed", hint=install.command("k8s")) from error
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature

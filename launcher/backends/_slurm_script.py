@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle
+from launcher import bundle, input_file, install
 from launcher.backends import _slurm_step
 from launcher.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import jinja2
 
@@ -76,14 +76,25 @@ def _environment() -> jinja2.Environment:
     try:
         import jinja2
     except ImportError as error:
-        raise BackendUnavailableError("jinja2 is not installed", hint="pip install 'distlaunch[slurm]'") from error
+        raise BackendUnavailableError("jinja2 is not installed", hint=install.command("slurm")) from error
 
-    loader = jinja2.FileSystemLoader([bundle.data("slurm_templates"), "/"])
     environment = jinja2.Environment(  # noqa: S701 - the text is a shell script, and its filters quote for that
-        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=jinja2.FunctionLoader(_source),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters.update(sbatch=quote_value, quote=quote)
     return environment
+
+
+def _source(name: str) -> tuple[str, str, Callable[[], bool]] | None:
+    """A template's text, and where it is: one of ours, or a path from the root."""
+    for folder in (bundle.data("slurm_templates"), Path("/")):
+        if os.path.lexists(path := folder / name):
+            return input_file.read_text(path), str(path), lambda: True
+    return None
 
 
 def render(
@@ -126,6 +137,8 @@ def render(
         return environment.get_template(name.lstrip("/")).render(names)
     except jinja2.TemplateNotFound as error:
         raise SpecError(f"template {name!r} does not exist") from error
+    except OSError as error:
+        raise SpecError(f"template {error.filename!r} cannot be read: {error.strerror}") from error
     except jinja2.TemplateSyntaxError as error:
         raise SpecError(f"{error.filename or name}:{error.lineno}: {error.message}") from error
     except jinja2.UndefinedError as error:
@@ -139,10 +152,9 @@ def setup_lines(setup: Sequence[str]) -> list[str]:
     for line in setup:
         if line.startswith("@"):
             try:
-                with open(os.path.expanduser(line[1:]), encoding="utf-8") as file:
-                    lines += file.read().splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise SpecError(f"setup {line!r}: {error}") from error
+                lines += input_file.read_text(os.path.expanduser(line[1:])).splitlines()
+            except OSError as error:
+                raise SpecError(f"setup {line!r} cannot be read: {error.strerror}") from error
         else:
             lines.append(line)
     return lines

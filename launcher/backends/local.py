@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, proc, storage
+from launcher import bundle, install, proc, storage
 from launcher.agent import cgroup, facts
 from launcher.agent.program import Program
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, write_files
@@ -278,7 +278,7 @@ def _find_python(spec: JobSpec) -> str:
     looked = " and ".join(dict.fromkeys([*([] if spec.python else [sys.executable]), *candidates]))
     raise BackendUnavailableError(
         f"no torch here: looked in {looked}",
-        hint="pip install 'distlaunch[train]', or name an interpreter that has it: --python PATH",
+        hint=f"{install.command('train')}, or name an interpreter that has it: --python PATH",
     )
 
 

@@ -54,11 +54,11 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),
     ("benchmarks/*", "benchmarks"),
     # What is read.
-    ("docs/kubernetes.md", "tests/k8s/test_control_plane.py"),
-    ("docs/*", ""),
+    ("docs/kubernetes.md", "tests/k8s/test_control_plane.py tests/test_install.py"),
+    ("docs/*", "tests/test_install.py"),
     ("README.md", WHEEL),
     ("LICENSE", WHEEL),
-    ("*.md", ""),
+    ("*.md", "tests/test_install.py"),
     (".gitignore", "snapshot"),
     # How tests are run.
     ("pyproject.toml", EVERYTHING),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import snapshot
+from launcher import input_file, snapshot
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -220,13 +220,13 @@ def test_a_file_that_changes_is_noticed_and_one_that_grows_is_taken_as_it_was(tm
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_one(tmp_path, "secret.py")
-    real = open
+    real = input_file.open_fd
 
-    def refuse(path: object, *args: object, **more: object) -> object:
+    def refuse(path: Path) -> int:
         if str(path).endswith("secret.py"):
             raise PermissionError(13, "Permission denied")
-        return real(path, *args, **more)  # type: ignore[call-overload]
+        return real(path)
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("launcher.input_file.open_fd", refuse)
     with pytest.raises(SpecError, match=r"secret\.py cannot be read: Permission denied"):
         collect(tmp_path)

@@ -41,6 +41,7 @@ def prepare(*argv: str, world_size: int = 2) -> None:
         (["--weights", "/nowhere.pt"], "--weights /nowhere.pt: No such file"),
         (["--model", "nowhere:make"], "--model nowhere:make: No module named 'nowhere'"),
         (["--model", "math:sqrt"], "--model math:sqrt: .*must return a torch.nn.Module"),
+        (["--config", "/dev/zero"], "--config /dev/zero: this is no file"),
         (["--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
         (
             ["--batch-size", "720"],
@@ -74,14 +75,16 @@ def test_more_ranks_than_samples_are_refused() -> None:
         prepare(world_size=2000)
 
 
-@pytest.mark.parametrize(("package", "argv"), [("sklearn", []), ("torchvision", ["--model", "resnet18"])])
-def test_a_missing_package_is_named(package: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("package", "wanted", "argv"), [("sklearn", "scikit-learn", []), ("torchvision", "torchvision", ["--model", "resnet18"])]
+)
+def test_a_missing_package_is_named(package: str, wanted: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.errors import InputError
 
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else real(name))
 
-    with pytest.raises(InputError, match=r"pip install 'distlaunch\[train\]'"):
+    with pytest.raises(InputError, match=f"pip install {wanted}"):
         prepare(*argv)
 
 

@@ -114,7 +114,7 @@ def _read_digits() -> Tensor:
     """uint8 of shape (1797, 65): the pixels, 0 to 16, and the digit."""
     found = importlib.util.find_spec("sklearn")
     if found is None or found.origin is None:
-        raise InputError("--data digits needs scikit-learn, which ships them: pip install 'distlaunch[train]'")
+        raise InputError("--data digits needs scikit-learn, which ships them: pip install scikit-learn")
     import numpy as np
 
     file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"

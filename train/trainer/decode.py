@@ -35,7 +35,7 @@ def decode(blob: bytearray, channels: int) -> Tensor:
 def need_torchvision(what: str) -> None:
     """Raise `InputError` where torchvision is missing."""
     if importlib.util.find_spec("torchvision") is None:
-        raise InputError(f"{what} needs torchvision: pip install 'distlaunch[train]'")
+        raise InputError(f"{what} needs torchvision: pip install torchvision")
 
 
 def random_crop(height: int, width: int, draws: Sequence[float]) -> tuple[int, int, int, int]:

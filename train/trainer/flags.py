@@ -113,6 +113,8 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     """The settings in a TOML or YAML file, checked as if they were flags; raises `InputError`."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"--config {path}: this is no file")  # a pipe would be waited for by every rank
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -151,7 +153,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise InputError("--config with YAML needs PyYAML: pip install 'distlaunch[train]'") from error
+        raise InputError("--config with YAML needs PyYAML: pip install pyyaml") from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

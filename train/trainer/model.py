@@ -171,7 +171,7 @@ def _options(name: str, side: int) -> dict[str, Any]:
 def _torchvision() -> Any:
     """`torchvision.models`; it takes a second and a half to import, so only a run that names such a model pays."""
     if importlib.util.find_spec("torchvision") is None:
-        raise InputError("models other than small need torchvision: pip install 'distlaunch[train]'")
+        raise InputError("models other than small need torchvision: pip install torchvision")
     from torchvision import models
 
     return models

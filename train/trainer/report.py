@@ -24,9 +24,9 @@ def check_report(config: Config) -> None:
         if Path(config.report).suffix not in (".png", ".svg"):
             raise InputError(f"--report {config.report}: name a .png or .svg file, or none")
         if importlib.util.find_spec("matplotlib") is None:
-            raise InputError("--report needs matplotlib: pip install 'distlaunch[report]'")
+            raise InputError("--report needs matplotlib: pip install matplotlib")
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise InputError("--tensorboard needs tensorboard: pip install 'distlaunch[report]'")
+        raise InputError("--tensorboard needs tensorboard: pip install tensorboard")
 
 
 def read_baseline(config: Config) -> Optional[float]:
@@ -76,7 +76,7 @@ def draw(records: list[dict[str, Any]], config: Config) -> None:
     if file == "none" or not rows:
         return
     if importlib.util.find_spec("matplotlib") is None:
-        sys.stderr.write(f"no {file} without matplotlib: pip install 'distlaunch[report]', or --report none\n")
+        sys.stderr.write(f"no {file} without matplotlib: pip install matplotlib, or --report none\n")
         return
     from matplotlib.figure import Figure  # without pyplot: it needs no display, and half the time
 

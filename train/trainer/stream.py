@@ -93,7 +93,7 @@ class Stream:
 def load_stream(config: Config) -> Data:
     """Training samples as a stream, test samples from shards with an index; raises `InputError`."""
     if importlib.util.find_spec("webdataset") is None:
-        raise InputError("--reader webdataset needs webdataset: pip install 'distlaunch[train]'")
+        raise InputError("--reader webdataset needs webdataset: pip install webdataset")
     need_torchvision("--reader webdataset")
     if config.classes is None or config.test_data is None:
         raise InputError("--reader webdataset needs --classes and --test-data: a stream does not say how many there are")

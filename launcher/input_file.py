@@ -1,0 +1,83 @@
+"""The one place that opens files which a person names: nothing waits for a pipe or a device, and nothing of any size is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIMIT_BYTES = 16_000_000
+"""Far more than any script, inventory or settings file has."""
+
+_BLOCK_BYTES = 1 << 20
+_TREE_FILES = 10_000
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+
+StrPath = str | os.PathLike[str]
+
+
+def read(path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
+    """All of the file. `OSError`, whose `strerror` a person can read, for what is no file, is larger, or cannot be read."""
+    fd = open_fd(path)
+    try:
+        blocks, left = [], limit_bytes + 1
+        while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
+            blocks.append(block)
+            left -= len(block)
+    finally:
+        os.close(fd)
+    if left <= 0:
+        much = f"{limit_bytes // 1_000_000} MB" if limit_bytes >= 1_000_000 else f"{limit_bytes} bytes"
+        raise OSError(errno.EFBIG, f"larger than {much}", os.fspath(path))
+    return b"".join(blocks)
+
+
+def read_text(path: StrPath) -> str:
+    """The file as text; `OSError` as in `read`, also where it is no UTF-8."""
+    try:
+        return read(path).decode()
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, f"not UTF-8 in line {error.object.count(10, 0, error.start) + 1}", os.fspath(path)) from error
+
+
+def open_fd(path: StrPath) -> int:
+    """A descriptor of the file; `OSError` as in `read`."""
+    check(path)
+    # It may be another one by now: opened like this, a pipe is not waited for.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _check_mode(os.fstat(fd).st_mode, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check(path: StrPath) -> None:
+    """Raise `OSError` unless it is a file; devices are not even opened."""
+    try:
+        _check_mode(os.stat(path).st_mode, path)
+    except ValueError:
+        raise OSError(errno.EINVAL, "no file can have that name", os.fspath(path)) from None
+
+
+def check_tree(paths: Sequence[StrPath]) -> None:
+    """Raise `OSError` for a pipe, socket or device that is one of the paths or below one that is a folder; others read these."""
+    for path in paths:
+        if not os.path.isdir(path):
+            check(path)
+        for number, (folder, _, names) in enumerate(os.walk(path)):
+            for name in names if number < _TREE_FILES else ():
+                inner = os.path.join(folder, name)
+                if os.path.exists(inner):
+                    check(inner)
+
+
+def _check_mode(mode: int, path: StrPath) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, f"{kind}, not a file", os.fspath(path))
