@@ -11,7 +11,9 @@ import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from launcher import trust
 from launcher.config_file import ConfigFile, close_first, project_file, read_file
+from launcher.config_paths import anchored
 from launcher.errors import ConfigError, RequestError
 from launcher.options import JobOptions, option
 
@@ -23,6 +25,7 @@ T = TypeVar("T")
 ENV_PREFIX = "DISTLAUNCH_"
 SYSTEM_FILE = "/etc/distlaunch/config.toml"
 PROJECT_FILE = "distlaunch.toml"
+_TRUST_HINT = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set DISTLAUNCH_TRUST"
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
@@ -32,9 +35,10 @@ _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 class GlobalOptions:
     """Settings of the command line itself, at the top level of a settings file."""
 
-    runs_dir: str = option("", metavar="DIR", help="Folder of the run folders; otherwise ~/.distlaunch/runs.")
+    runs_dir: str = option("", metavar="DIR", help="Folder of the run folders; otherwise ~/.distlaunch/runs.", path="whole")
     output: str = option("human", metavar="human|json", help="How results are printed.")
     log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.")
+    trust: tuple[str, ...] = option((), metavar="DIR|@GROUP", help="Folders and groups whose word counts as yours.", adds_up=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,11 @@ class Config:
             for item in fields(cls)
         }
 
+    @property
+    def project(self) -> ConfigFile | None:
+        """The project's file, if there is one."""
+        return next((file for file in self.files if os.path.basename(file.path) == PROJECT_FILE), None)
+
     def cluster_names(self) -> list[str]:
         """All clusters of all files, sorted."""
         return sorted({name for file in self.files for name in file.tables("clusters")})
@@ -91,7 +100,8 @@ class Config:
         values: dict[str, Setting] = {}
         for file, table in parts:
             own = {key: value for key, value in table.items() if key != "backend"}
-            values |= checked(file, f"clusters.{name}", own, types, ("backend",))
+            found = checked(file, f"clusters.{name}", own, types, ("backend",))
+            values |= _anchored(found, file, JobOptions, options_of(backend))
         return ClusterProfile(name, backend, values)
 
     def _backend(
@@ -114,9 +124,9 @@ class Config:
         """What the file says of these options: global ones at its top level, job options in `[defaults]`."""
         if cls is GlobalOptions:
             top = {key: value for key, value in file.values.items() if key not in ("defaults", "clusters")}
-            return checked(file, "", top, field_types(cls), ("defaults", "clusters"))
+            return _anchored(checked(file, "", top, field_types(cls), ("defaults", "clusters")), file, cls)
         if cls is JobOptions:
-            return checked(file, "defaults", file.table("defaults"), field_types(cls))
+            return _anchored(checked(file, "defaults", file.table("defaults"), field_types(cls)), file, cls)
         return {}
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
@@ -131,12 +141,37 @@ class Config:
 def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config:
     """Read the settings files that exist; `ConfigError` for one that is broken or cannot be read."""
     env = os.environ if env is None else env
-    candidates = [env.get("DISTLAUNCH_SYSTEM_CONFIG") or SYSTEM_FILE, user_file(env), project_file(PROJECT_FILE, cwd)]
-    read = [read_file(path) for path in candidates if path]
-    config = Config(tuple(file for file in read if file), env)
+    trust.except_for(_trusted(Setting(_list(env.get("DISTLAUNCH_TRUST", "")), "DISTLAUNCH_TRUST")))
+    files: list[ConfigFile] = []
+    for path in (env.get("DISTLAUNCH_SYSTEM_CONFIG") or SYSTEM_FILE, user_file(env)):
+        if path and (file := read_file(path)):
+            files.append(file)
+            own = Config((), env)._section(file, GlobalOptions)
+            trust.except_for([*trust.words(), *_trusted(own.get("trust", Setting((), path)))])
+    if path := project_file(PROJECT_FILE, cwd):
+        trust.require("settings file", path, more=f"; or put a {PROJECT_FILE} of your own nearer, which may be empty")
+    if path and (file := read_file(path)):
+        if "trust" in file.values:
+            raise ConfigError(f"{file.where('', 'trust')}: a project file does not say whom to trust", hint=_TRUST_HINT)
+        files.append(file)
+    config = Config(tuple(files), env)
     for cls in (GlobalOptions, JobOptions):
         config.resolve(cls)
     return config
+
+
+def _trusted(setting: Setting) -> tuple[str, ...]:
+    """The words of a `trust`, checked."""
+    for word in setting.value:
+        if not word.startswith(("/", "~/", "@")):
+            raise ConfigError(f"{setting.source}: trust {word!r} is neither a whole path nor @GROUP")
+    return tuple(setting.value)
+
+
+def _anchored(settings: dict[str, Setting], file: ConfigFile, *classes: type) -> dict[str, Setting]:
+    """The settings with paths relative to the file."""
+    values = anchored({key: item.value for key, item in settings.items()}, os.path.dirname(os.path.abspath(file.path)), *classes)
+    return {key: Setting(values[key], item.source) for key, item in settings.items()}
 
 
 def user_file(env: Mapping[str, str]) -> str | None:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher import input_file
+from launcher import input_file, trust
 from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class ConfigFile:
 
 
 def read_file(path: str) -> ConfigFile | None:
-    """The file; None when there is none that this user could reach."""
+    """The file; None when there is none that this user could reach. `UntrustedError` where others could change it."""
+    if os.path.lexists(path):
+        trust.require("settings file", path)
     try:
         data = input_file.read(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -4,6 +4,7 @@ LaunchError
 ├── RequestError            what was asked for cannot be done as asked            exit 2
 │   ├── SpecError           an option or the script is wrong
 │   ├── ConfigError         a settings file is wrong
+│   ├── UntrustedError      others could change what would be read
 │   └── RunNotFoundError    no run, or more than one, has that id
 ├── BackendUnavailableError the backend's tool or service cannot be reached       exit 3
 └── CommandError            something that distlaunch itself does failed          exit 4
@@ -47,6 +48,12 @@ class ConfigError(RequestError):
     """A settings file cannot be read, or holds a key or value that is not known."""
 
     code = "bad_config"
+
+
+class UntrustedError(RequestError):
+    """A path that code or settings are read from is not ours alone."""
+
+    code = "untrusted"
 
 
 class RunNotFoundError(RequestError):

@@ -7,18 +7,30 @@ is what both accept. A backend adds its own options by declaring a dataclass lik
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
 
-def option(default: T, *, help: str, metavar: str | None = None, flags: tuple[str, ...] = (), adds_up: bool = False) -> T:
+def option(
+    default: T,
+    *,
+    help: str,
+    metavar: str | None = None,
+    flags: tuple[str, ...] = (),
+    adds_up: bool = False,
+    executes: bool = False,
+    path: Literal["", "whole", "at", "dots"] = "",
+) -> T:
     """A dataclass field with what the command line needs to know about it.
 
     `flags` replaces the flag that the field's name gives, for short forms: `("-e", "--env")`. A list that `adds_up` has
     the values of all layers (files, environment, flags), where otherwise the last layer that gives one replaces it.
+    `executes`: it changes what is executed, or with what; a project file that sets it is said. `path`: in a settings file it is
+    relative to that file; all of it, what follows an `@`, or where it begins with `./` or `../`.
     """
-    meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags, "adds_up": adds_up}
+    meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
+    meta |= {"adds_up": adds_up, "executes": executes, "path": path}
     return field(default=default, metadata=meta)
 
 
@@ -33,16 +45,17 @@ class JobOptions:
         "auto", metavar="M|auto", help="Workers per node; auto: one per GPU, or one on a node without GPUs."
     )
     name: str = option("", help="Name of the run; otherwise the script's name.")
-    python: str = option("", metavar="PATH", help="Python with torch that runs the workers.")
+    python: str = option("", metavar="PATH", help="Python with torch that runs the workers.", executes=True, path="dots")
     env: tuple[str, ...] = option(
         (),
         metavar="K=V|K",
         flags=("-e", "--env"),
         help="Variable for the workers; K alone takes its value from here.",
         adds_up=True,
+        executes=True,
     )
     secret: tuple[str, ...] = option(
-        (), metavar="NAME", help="Variable whose value is never written to a file, an argv or a log.", adds_up=True
+        (), metavar="NAME", help="Variable whose value is never written to a file, an argv or a log.", adds_up=True, executes=True
     )
     start: str = option(
         "fork",
@@ -50,11 +63,11 @@ class JobOptions:
         help="fork: torch is imported once per node; spawn: once per worker, like torchrun.",
     )
     preload: tuple[str, ...] = option(
-        (), metavar="MODULE", help="Further module to import once per node before the fork.", adds_up=True
+        (), metavar="MODULE", help="Further module to import once per node before the fork.", adds_up=True, executes=True
     )
     max_restarts: int = option(0, metavar="K", help="How often the whole gang is restarted after a worker failed.")
     time: str = option("", metavar="DURATION", help="Time limit: 90s, 10m, 2h, 1-12:00:00. Then SIGTERM, later SIGKILL.")
     grace: str = option("30s", metavar="DURATION", help="Time between SIGTERM and SIGKILL.")
     rdzv_timeout: str = option("10m", metavar="DURATION", help="How long nodes wait for one another at the start.")
     master_port: int = option(0, metavar="PORT", help="MASTER_PORT; 0: a free one, chosen on the master at start.")
-    no_python: bool = option(False, help="SCRIPT is a program, not a Python script.")
+    no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

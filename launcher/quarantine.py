@@ -6,7 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from launcher import config, storage
+from launcher import config, storage, trust
+from launcher.agent.trust import make as make_folder
 from launcher.errors import StorageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def hosts(cluster: str, env: Mapping[str, str]) -> dict[str, str]:
     """The cluster's quarantined hosts with the reason."""
     if config.user_file(env) is None:
         return {}
+    trust.require("list of bad hosts", path(env))
     listed = (storage.read_json(path(env)) or {}).get(cluster)
     return {host: str(about.get("reason")) for host, about in listed.items()} if isinstance(listed, dict) else {}
 
@@ -44,7 +46,7 @@ def release(cluster: str, names: tuple[str, ...], env: Mapping[str, str]) -> Non
 def _change(cluster: str, changes: Mapping[str, dict[str, Any] | None], env: Mapping[str, str]) -> None:
     file = path(env)
     with storage.storage_errors(file):
-        os.makedirs(os.path.dirname(file), exist_ok=True)
+        make_folder(os.path.dirname(file), 0o755)
         whole = storage.read_json(file) or {}
         listed = {**(whole.get(cluster) or {}), **changes}
         whole[cluster] = {host: about for host, about in listed.items() if about is not None}

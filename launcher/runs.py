@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import launcher
-from launcher import storage
+from launcher import storage, trust
+from launcher.agent.trust import make as make_folder
 from launcher.errors import RunNotFoundError, StorageError
 
 if TYPE_CHECKING:
@@ -123,15 +124,18 @@ class Run:
 
 
 def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
-    """The folder of the run folders: the setting, else `~/.distlaunch/runs`."""
+    """The folder of the run folders: the setting, else `~/.distlaunch/runs`. `UntrustedError` where others could change it."""
     home = (os.environ if env is None else env).get("HOME")
     if setting:
         if setting.startswith("~/") and home:
             setting = os.path.join(home, setting[2:])
-        return Path(os.path.abspath(setting))
-    if not home:
+        path = Path(os.path.abspath(setting))
+    elif home:
+        path = Path(home, ".distlaunch", "runs")
+    else:
         raise StorageError("there is no HOME to keep runs in", hint=_HINT)
-    return Path(home, ".distlaunch", "runs")
+    trust.require("runs_dir", path)
+    return path
 
 
 def new_id(name: str, now: float | None = None) -> str:
@@ -144,7 +148,7 @@ def create(run: Run) -> None:
     """Make the run's folder with its `run.json`. Raises `StorageError`."""
     unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")
     with storage.storage_errors(run.path, _HINT):
-        run.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(str(run.path.parent), 0o755)
         # Scripts and their variables are in here: nobody else's to read.
         unfinished.mkdir(mode=0o700)
         try:
@@ -212,6 +216,7 @@ def find(folder: Path, text: str) -> Run:
     """The run of that id, unique start of an id, or unique part of one; `last` is the newest. `ID/3` is a task of an array."""
     text, slash, index = text.partition("/")
     run = _find(folder, text)
+    trust.require("run", run.path / "run.json")
     if not slash:
         return run
     if not index.isdigit() or int(index) not in run.tasks:
@@ -239,6 +244,8 @@ def _find(folder: Path, text: str) -> Run:
 def read(folder: Path, name: str) -> Run:
     """The run in that folder; `damaged` says why where it is none."""
     path = folder / name
+    if refused := trust.why_not(path / "run.json"):  # it says which programs to run
+        return Run(id=name, path=path, created=created(name), damaged=refused)
     values = storage.read_json(path / "run.json")
     if values is None:
         reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else "it has no run.json"

@@ -24,8 +24,9 @@ LAYERS = [
         "quarantine",
     },
     {"backends"},
-    {"bundle", "config", "config_file", "runs", "outcome", "reader", "output", "proc", "snapshot", "snapshot_files", "storage"},
-    {"input_file", "install"},
+    {"bundle", "config", "config_file", "config_paths", "runs", "outcome", "reader", "output", "proc"}
+    | {"snapshot", "snapshot_files", "storage"},
+    {"input_file", "install", "trust"},
     {"spec", "options", "errors"},
     {"agent"},
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from launcher import input_file, install
+from launcher import input_file, install, trust
 from launcher.backends import _kube_login as login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
@@ -187,6 +187,7 @@ def find_kubeconfig(setting: str) -> str:
     candidates = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
     found = [os.path.abspath(path) for path in candidates.split(os.pathsep) if path and os.path.exists(path)]
     for path in found:
+        trust.require("kubeconfig", path)  # it names programs to run
         try:
             input_file.check(path)
         except OSError as error:

@@ -25,10 +25,12 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 class KubernetesOptions:
     """Where and how the pods run; `--patch` for whatever is missing here."""
 
-    image: str = option("", help="Container image with Python and torch.")
+    image: str = option("", help="Container image with Python and torch.", executes=True)
     namespace: str = option("", help="Namespace; otherwise the context's.", flags=("-n", "--namespace"))
-    context: str = option("", help="Context of the kubeconfig; otherwise its current one.")
-    kubeconfig: str = option("", metavar="FILE", help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.")
+    context: str = option("", help="Context of the kubeconfig; otherwise its current one.", executes=True)
+    kubeconfig: str = option(
+        "", metavar="FILE", help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.", executes=True, path="whole"
+    )
     kind: str = option("job", metavar="|".join(KINDS), help="What is created.")
     queue: str = option("", metavar="NAME", help="Kueue's LocalQueue that admits the run.")
     gpus_per_node: int = option(0, metavar="N", help="GPUs per node; one worker each.")
@@ -63,7 +65,11 @@ class KubernetesOptions:
     snapshot: bool = option(True, help="Send the files of the working folder along.")
     workdir: str = option("", metavar="PATH", help="Working folder in the image or on a volume; implies --no-snapshot.")
     patch: tuple[str, ...] = option(
-        (), metavar="FILE", help="YAML that is merged into the objects of its kind, as kubectl patch does it."
+        (),
+        metavar="FILE",
+        help="YAML that is merged into the objects of its kind, as kubectl patch does it.",
+        executes=True,
+        path="whole",
     )
     ttl: str = option("1d", metavar="DURATION", help="How long an ended run stays in the cluster.")
     start_timeout: str = option(

@@ -31,20 +31,33 @@ class SlurmOptions:
     wckey: str = option("", help="Workload key.")
     switches: str = option("", metavar="N[@TIME]", help="Most leaf switches to spread over.")
     sbatch: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone for a flag.")
-    container_image: str = option("", metavar="IMAGE", help="Container that the agents and workers run in.")
+    container_image: str = option(
+        "", metavar="IMAGE", help="Container that the agents and workers run in.", executes=True, path="dots"
+    )
     container_mounts: tuple[str, ...] = option(
-        (), metavar="SRC:DST", help="Folder to mount into it, besides the working folder and the run's own.", adds_up=True
+        (),
+        metavar="SRC:DST",
+        help="Folder to mount into it, besides the working folder and the run's own.",
+        adds_up=True,
+        executes=True,
     )
     container_runtime: str = option(
         "pyxis", metavar="pyxis|apptainer|singularity", help="What runs it: the pyxis plugin of srun, or a program on the nodes."
     )
     setup: tuple[str, ...] = option(
-        (), metavar="LINE|@FILE", help="Shell line, or file of such lines, to run before the step: module load ...", adds_up=True
+        (),
+        metavar="LINE|@FILE",
+        help="Shell line, or file of such lines, to run before the step: module load ...",
+        adds_up=True,
+        executes=True,
+        path="at",
     )
     new_job: bool = option(False, help="Submit a job even inside an allocation, where the run would be a step of it.")
     array: str = option("", metavar="0-9%2", help="A job array: one run per index, which SLURM_ARRAY_TASK_ID tells the script.")
     snapshot: bool = option(False, help="Run a copy of the working folder as it is now; later changes do not reach the run.")
-    template: str = option("", metavar="FILE", help="Jinja2 template of the job file instead of ours.")
+    template: str = option(
+        "", metavar="FILE", help="Jinja2 template of the job file instead of ours.", executes=True, path="whole"
+    )
     lead: str = option("90s", metavar="DURATION", help="How long before the time limit workers get SIGTERM.")
     max_requeues: int = option(
         -1,

@@ -46,11 +46,15 @@ class AnsibleOptions:
         metavar="PATH|H1,H2,",
         flags=("-i", "--inventory"),
         help="Ansible inventory, or hosts with commas; else ansible.cfg's.",
+        executes=True,
+        path="whole",
     )
     limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.")
     exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory that must not be.")
     spares: int = option(0, metavar="K", help="Further hosts that take the places of those that cannot take part, or are lost.")
-    remote_dir: str = option("~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.")
+    remote_dir: str = option(
+        "~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.", executes=True
+    )
     snapshot_limit: str = option("200MB", metavar="SIZE", help="Most that is sent of the working folder.")
     in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.")
     host_timeout: int = option(120, metavar="SECONDS", help="How long one step may take on a host.")

@@ -58,7 +58,7 @@ def launching(
         *_parameters.from_fields(JobOptions),
         *parameters,
         *_parameters.from_fields(LaunchOptions),
-        *_parameters.from_fields(config.GlobalOptions),
+        *_parameters.from_fields(config.GlobalOptions, leave_out=("trust",)),
     ]
     every = [
         _parameters.keyword("script", Annotated[str, script]),

@@ -54,6 +54,8 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     general = config.build(config.GlobalOptions, resolved)
     options = LaunchOptions(**{key: value for key, value in _of(LaunchOptions, values).items() if value is not None})
     output.setup(fmt=general.output, verbosity=-1 if options.quiet else int(options.verbose))
+    for file in settings.files:
+        output.detail(f"settings: {file.path}")
     try:
         ranks = parse_ranks(general.log_ranks)
     except ValueError:
@@ -69,6 +71,7 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     own = settings.resolve(backend.options, flags=_of(backend.options, values), cluster=cluster)
     _leave_out(cluster.name if cluster else "", own)
     job = settings.resolve(JobOptions, flags=_of(JobOptions, values), cluster=cluster)
+    _tell_project(settings, {**own, **job}, backend.options)
     return Request(
         backend=backend(config.build(backend.options, own)),
         backend_name=name,
@@ -78,6 +81,17 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
         runs_root=general.runs_dir,
         ranks=ranks,
     )
+
+
+def _tell_project(settings: config.Config, found: Mapping[str, config.Setting], options: type) -> None:
+    """Say what a project's file changes of what is executed: it may be somebody else's work, and is found, not named."""
+    if settings.project is None:
+        return
+    path = settings.project.path
+    names = [item.name for cls in (JobOptions, options) for item in fields(cls) if item.metadata["executes"]]
+    given = [name for name in names if any(part.startswith(f"{path}:") for part in found[name].source.split(" + "))]
+    if given:
+        output.note(f"{path} sets {', '.join(given)}")
 
 
 def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:

@@ -28,6 +28,7 @@ def config(
         found |= loaded.resolve(_options_of(chosen.backend), cluster=chosen)
     rows = [(key, _shown(item.value), item.source) for key, item in found.items()]
     text = output.table(("SETTING", "VALUE", "FROM"), rows)
+    text += "\n" + output.table(("SETTINGS FILE",), [(file.path,) for file in loaded.files]) if loaded.files else ""
     if profiles:
         text += "\n" + output.table(("CLUSTER", "BACKEND"), [(item.name, item.backend) for item in profiles.values()])
     data = {

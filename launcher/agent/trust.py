@@ -1,0 +1,158 @@
+"""Whose word counts: the one rule for every path that code or settings are read from, here and on hosts.
+
+Nobody else may have a hand in it: the path, each folder on the way to it, and each link belong to us or to root, and others
+cannot write there. A sticky folder (/tmp) may be on the way, as its entries are their owners'. A group may write where it is a
+user's own (umask 002), or trusted. `trusted` are the exceptions: `@GROUP`, or a folder with all that is in it.
+
+This file is sent to hosts before there is an agent of ours: it imports no other.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import List, NamedTuple, Optional, Sequence
+
+_LINKS = 40
+
+
+class Problem(NamedTuple):
+    """Why a path is not used, and what would mend it."""
+
+    message: str
+    hint: str
+
+
+def problem(path: str, trusted: Sequence[str] = (), *, searched: bool = False) -> Optional[Problem]:
+    """What is wrong with the path, or with as much of the way to it as is there; None: nothing.
+
+    `searched`: a folder in which files of given names are looked for, so that nobody else may make any there, sticky or not.
+    """
+    path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    if _within(path, trusted):
+        return None
+    here, ahead, links = "/", _parts(path), 0
+    found = _wrong("/", trusted, last=not ahead, searched=searched)
+    while ahead and found is None:
+        name = ahead.pop()
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        step = os.path.join(here, name)
+        try:
+            link = os.readlink(step) if os.path.islink(step) else None
+            found = _wrong(step, trusted, last=not ahead and link is None, searched=searched)
+        except (FileNotFoundError, NotADirectoryError):  # whoever reads it says so
+            return None
+        except OSError as error:
+            return Problem(f"{step}: {error.strerror}", f"ls -ld {step}")
+        if link is None:
+            here = step
+            continue
+        links += 1
+        if links > _LINKS:
+            return Problem(f"{path}: too many links", f"ls -ld {step}")
+        here = "/" if link.startswith("/") else here
+        ahead += _parts(link)
+    return found
+
+
+def make(folder: str, mode: int = 0o700) -> None:
+    """Make the folder and those above it; whatever the umask, others cannot write to any of them."""
+    missing: List[str] = []
+    folder = os.path.abspath(folder)
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, mode)
+        except FileExistsError:  # somebody else was faster
+            if not os.path.isdir(each):
+                raise
+        else:
+            os.chmod(each, mode | (os.stat(each).st_mode & stat.S_ISGID))
+
+
+def _parts(path: str) -> List[str]:
+    """The components, the first at the end."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _within(path: str, trusted: Sequence[str]) -> bool:
+    folders = [os.path.realpath(os.path.expanduser(word)) for word in trusted if not word.startswith("@")]
+    real = os.path.realpath(path)
+    return any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _wrong(step: str, trusted: Sequence[str], *, last: bool, searched: bool) -> Optional[Problem]:
+    """What is wrong with this one entry."""
+    about = os.lstat(step)
+    mode = stat.S_IMODE(about.st_mode)
+    if not (last or stat.S_ISDIR(about.st_mode) or stat.S_ISLNK(about.st_mode)):
+        return None  # the way ends here
+    if about.st_uid not in (0, os.getuid()) and (last or not _is_unmapped_root(about.st_uid)):
+        trust = f"if you trust them: DISTLAUNCH_TRUST={step}"
+        return Problem(f"{step} belongs to {_user(about.st_uid)} (mode {mode:04o})", f"use a path of your own, or, {trust}")
+    sticky = stat.S_ISDIR(about.st_mode) and mode & stat.S_ISVTX and not (last and searched)
+    if stat.S_ISLNK(about.st_mode) or sticky:
+        return None
+    whose = f"{step} belongs to {_user(about.st_uid)}, and its mode {mode:04o} lets"
+    if mode & stat.S_IWOTH:
+        return Problem(f"{whose} everybody write to it", f"chmod o-w {step}")
+    if mode & stat.S_IWGRP and not _may_write(step, about.st_gid, trusted):
+        group = _group(about.st_gid)
+        return Problem(
+            f"{whose} the group {group} write to it",
+            f"chmod g-w {step}, or, if you trust all of that group: DISTLAUNCH_TRUST=@{group}",
+        )
+    return None
+
+
+def _may_write(step: str, gid: int, trusted: Sequence[str]) -> bool:
+    """Whether the group is trusted, or has nobody in it but us: by custom the one that has its user's name, or root's."""
+    import grp
+
+    if f"@{_group(gid)}" in trusted:
+        return True
+    try:
+        if os.getxattr(step, "system.posix_acl_access", follow_symlinks=False):
+            return False  # these bits are then the most that anybody in the list may do
+    except (OSError, AttributeError):  # no list; no Linux
+        pass
+    me = _user(os.getuid())
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return gid == os.getuid()
+    return (gid == 0 or group.gr_name == me) and set(group.gr_mem) <= {me, "root"}
+
+
+def _is_unmapped_root(uid: int) -> bool:
+    """Whether it may be root, who has no number of its own in a container's user namespace."""
+    try:
+        with open("/proc/sys/kernel/overflowuid", "rb") as file:
+            if uid != int(file.read()):
+                return False
+        with open("/proc/self/uid_map", "rb") as file:
+            return all(int(line.split()[1]) > 0 for line in file)
+    except (OSError, ValueError):
+        return False
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

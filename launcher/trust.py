@@ -1,0 +1,37 @@
+"""The rule of `launcher.agent.trust` as the launcher applies it: a path that others could change is refused."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from launcher.agent import trust as rule
+from launcher.errors import UntrustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_words: list[str] = []
+
+
+def words() -> tuple[str, ...]:
+    """The user's exceptions: `@GROUP`, or a folder."""
+    return tuple(_words)
+
+
+def except_for(given: Sequence[str]) -> None:
+    """Trust these from now on, instead of those before."""
+    _words[:] = given
+
+
+def require(what: str, path: str | os.PathLike[str], *, searched: bool = False, more: str = "") -> None:
+    """Raise `UntrustedError`, which says of what, where others than we and root could change the path; `more` ends the hint."""
+    found = rule.problem(os.fspath(path), _words, searched=searched)
+    if found is not None:
+        raise UntrustedError(f"{what} {os.fspath(path)!r}: {found.message}", hint=found.hint + more)
+
+
+def why_not(path: str | os.PathLike[str]) -> str:
+    """The reason why the path is refused; empty where it is not."""
+    found = rule.problem(os.fspath(path), _words)
+    return found.message if found else ""
