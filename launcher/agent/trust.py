@@ -89,14 +89,12 @@ def _wrong(step: str, trusted: Sequence[str], *, last: bool, searched: bool) -> 
     """What is wrong with this one entry."""
     about = os.lstat(step)
     mode = stat.S_IMODE(about.st_mode)
-    if not (last or stat.S_ISDIR(about.st_mode) or stat.S_ISLNK(about.st_mode)):
-        return None  # the way ends here
     if about.st_uid not in (0, os.getuid()) and (last or not _is_unmapped_root(about.st_uid)):
         trust = f"if you trust them: DISTLAUNCH_TRUST={step}"
         return Problem(f"{step} belongs to {_user(about.st_uid)} (mode {mode:04o})", f"use a path of your own, or, {trust}")
     sticky = stat.S_ISDIR(about.st_mode) and mode & stat.S_ISVTX and not (last and searched)
-    if stat.S_ISLNK(about.st_mode) or sticky:
-        return None
+    if sticky or not (stat.S_ISDIR(about.st_mode) or (last and stat.S_ISREG(about.st_mode))):
+        return None  # a link; or what nobody reads from
     whose = f"{step} belongs to {_user(about.st_uid)}, and its mode {mode:04o} lets"
     if mode & stat.S_IWOTH:
         return Problem(f"{whose} everybody write to it", f"chmod o-w {step}")
