@@ -15,7 +15,7 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 import launcher
-from launcher import input_file
+from launcher import input_file, names
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -122,14 +122,16 @@ def _check_python(script: str, path: str) -> None:
     try:
         source = input_file.read(path)
     except FileNotFoundError:
-        known = ", ".join(bundled_scripts())
-        raise SpecError(
-            f"script {script!r} does not exist in {os.path.dirname(path) or '.'}",
-            hint=f"scripts that come with distlaunch: {known}",
-        ) from None
+        folder = os.path.dirname(path)
+        beside = [] if not os.path.isdir(folder) else [each for each in os.listdir(folder) if each.endswith(".py")]
+        close = names.nearest(os.path.basename(path), [*beside, *bundled_scripts()])
+        close = os.path.join(os.path.dirname(script), close) if close in beside else close
+        meant = f"did you mean {close}? " if close else ""
+        hint = f"{meant}scripts that come with distlaunch: {', '.join(bundled_scripts())}"
+        raise SpecError(f"script {script!r} does not exist in {folder or '.'}", hint=hint) from None
     except OSError as error:
-        hint = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
-        raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=hint) from error
+        way_out = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
+        raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=way_out) from error
     try:
         compile(source, path, "exec", dont_inherit=True)
     except SyntaxError as error:

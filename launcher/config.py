@@ -8,13 +8,13 @@ Which options exist is said by dataclasses (`launcher.options`); this module kno
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from launcher import trust
-from launcher.config_file import ConfigFile, close_first, project_file, read_file
+from launcher import names, reader, trust
+from launcher.config_file import ConfigFile, project_file, read_file
 from launcher.config_paths import anchored
-from launcher.errors import ConfigError, RequestError
+from launcher.errors import ConfigError, RequestError, SpecError
 from launcher.options import JobOptions, option
 
 if TYPE_CHECKING:
@@ -31,13 +31,21 @@ _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
 
 
+def ranks(text: str) -> reader.Wanted | None:
+    """The ranks of `--log-ranks`, None for all; `SpecError` for what is no list of ranks."""
+    try:
+        return reader.parse_ranks(text)
+    except ValueError:
+        raise SpecError(f"log-ranks {text!r} is no list of ranks", hint="write all, or 0,3-5") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalOptions:
     """Settings of the command line itself, at the top level of a settings file."""
 
     runs_dir: str = option("", metavar="DIR", help="Folder of the run folders; otherwise ~/.distlaunch/runs.", path="whole")
     output: str = option("human", metavar="human|json", help="How results are printed.")
-    log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.")
+    log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.", check=ranks)
     trust: tuple[str, ...] = option((), metavar="DIR|@GROUP", help="Folders and groups whose word counts as yours.", adds_up=True)
 
 
@@ -47,6 +55,8 @@ class Setting:
 
     value: Any
     source: str
+    layers: tuple[Setting, ...] = field(default=(), compare=False)
+    """What each layer gave, the last one last; none for a default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +101,14 @@ class Config:
         """The profile with its keys checked; `options_of` gives a backend's options class or raises `LaunchError`."""
         parts = [(file, file.tables("clusters")[name]) for file in self.files if name in file.tables("clusters")]
         if not parts:
-            known = close_first(name, self.cluster_names())
-            raise ConfigError(
-                f"unknown cluster {name!r}",
-                hint=f"known: {', '.join(known)}" if known else f"add [clusters.{name}] to a settings file",
-            )
+            known = self.cluster_names()
+            hint = names.hint(name, known) if known else f"add [clusters.{name}] to a settings file"
+            raise ConfigError(f"unknown cluster {name!r}", hint=hint)
         backend, types = self._backend(name, parts, options_of)
         values: dict[str, Setting] = {}
         for file, table in parts:
             own = {key: value for key, value in table.items() if key != "backend"}
-            found = checked(file, f"clusters.{name}", own, types, ("backend",))
+            found = checked(file, ("clusters", name), own, types, ("backend",))
             values |= _anchored(found, file, JobOptions, options_of(backend))
         return ClusterProfile(name, backend, values)
 
@@ -110,13 +118,13 @@ class Config:
         """The cluster's backend, and the keys with their types that the cluster may have with it."""
         given = [(file, table["backend"]) for file, table in parts if "backend" in table]
         if not given:
-            where = parts[-1][0].where(f"clusters.{name}", "backend")
+            where = parts[-1][0].where("clusters", name, "backend")
             raise ConfigError(f"{where}: [clusters.{name}] names no backend", hint='add a line like backend = "slurm"')
         file, backend = given[-1]
         try:
             options = options_of(str(backend))
         except RequestError as error:
-            where = file.where(f"clusters.{name}", "backend")
+            where = file.where("clusters", name, "backend")
             raise ConfigError(f"{where}: {error.message} in [clusters.{name}]", hint=error.hint) from None
         return str(backend), {**field_types(JobOptions), **field_types(options)}
 
@@ -124,9 +132,9 @@ class Config:
         """What the file says of these options: global ones at its top level, job options in `[defaults]`."""
         if cls is GlobalOptions:
             top = {key: value for key, value in file.values.items() if key not in ("defaults", "clusters")}
-            return _anchored(checked(file, "", top, field_types(cls), ("defaults", "clusters")), file, cls)
+            return _anchored(checked(file, (), top, field_types(cls), ("defaults", "clusters")), file, cls)
         if cls is JobOptions:
-            return _anchored(checked(file, "defaults", file.table("defaults"), field_types(cls)), file, cls)
+            return _anchored(checked(file, ("defaults",), file.table("defaults"), field_types(cls)), file, cls)
         return {}
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
@@ -192,17 +200,16 @@ def field_types(cls: type) -> dict[str, type]:
 
 
 def checked(
-    file: ConfigFile, section: str, table: Mapping[str, Any], types: Mapping[str, type], more: tuple[str, ...] = ()
+    file: ConfigFile, section: tuple[str, ...], table: Mapping[str, Any], types: Mapping[str, type], more: tuple[str, ...] = ()
 ) -> dict[str, Setting]:
     """The table's values as settings; `ConfigError` for a key that is not in `types` or a value of another type."""
     settings = {}
     for key, value in table.items():
-        where = file.where(section, key)
-        place = f"in [{section}]" if section else "at the top level"
+        where = file.where(*section, key)
+        place = f"in [{'.'.join(section)}]" if section else "at the top level"
         if key not in types:
             what = "section" if isinstance(value, dict) else "key"
-            known = ", ".join(close_first(key, [*types, *more]))
-            raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=f"known: {known}")
+            raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=names.hint(key, [*types, *more]))
         settings[key] = Setting(_from_toml(value, types[key], f"{where}: {key}"), where)
     return settings
 
@@ -214,7 +221,7 @@ def _from_toml(value: Any, kind: type, what: str) -> Any:
         return str(value)
     if kind is float and number:
         return float(value)
-    if kind is tuple and isinstance(value, list) and all(isinstance(part, (str, int, float)) for part in value):
+    if kind is tuple and isinstance(value, list) and all(type(part) in (str, int, float) for part in value):
         return tuple(str(part) for part in value)
     if type(value) is not kind:
         raise ConfigError(f"{what} wants {_WANTS[kind]}, not {value!r}")
@@ -236,7 +243,10 @@ def _list(text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         import json
 
-        return tuple(str(part) for part in json.loads(text))
+        parts = json.loads(text)
+        if not all(type(part) in (str, int, float) for part in parts):
+            raise ValueError(text)
+        return tuple(str(part) for part in parts)
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -245,6 +255,6 @@ def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Settin
     if not given:
         return Setting(default, "default")
     if not meta.get("adds_up"):
-        return given[-1]
+        return Setting(given[-1].value, given[-1].source, tuple(given))
     values = tuple(dict.fromkeys(value for setting in given for value in setting.value))
-    return Setting(values, " + ".join(setting.source for setting in given))
+    return Setting(values, " + ".join(setting.source for setting in given), tuple(given))

@@ -12,10 +12,12 @@ from launcher import input_file, trust
 from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-_HEADER = re.compile(r"\s*\[\[?([^\]]*)\]\]?\s*(?:#.*)?\Z")
-_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
+_WORD = r"""(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)"""
+_PATH = rf"\s*({_WORD}(?:\s*\.\s*{_WORD})*)\s*"
+_HEADER = re.compile(rf"\s*\[\[?{_PATH}\]\]?\s*(?:#.*)?\Z")
+_KEY = re.compile(rf"{_PATH}=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class ConfigFile:
         """A section of the file; empty when it is not there."""
         value = self.values.get(name, {})
         if not isinstance(value, dict):
-            raise ConfigError(f"{self.where('', name)}: {name} is a section, not a value", hint=f"write [{name}]")
+            raise ConfigError(f"{self.where(name)}: {name} is a section, not a value", hint=f"write [{name}]")
         return value
 
     def tables(self, name: str) -> dict[str, dict[str, Any]]:
@@ -40,17 +42,23 @@ class ConfigFile:
                 raise ConfigError(f"{self.where(name, key)}: {key!r} in [{name}] is not a section", hint=f"write [{name}.NAME]")
         return found
 
-    def where(self, section: str, key: str) -> str:
-        """`path:line` of the key, or of its section where the key has no line of its own."""
-        current, found = "", 0
+    def where(self, *path: str) -> str:
+        """`path:line` of the key, or of what it is in where it has no line of its own."""
+        current: tuple[str, ...] = ()
+        found = best = 0
         for number, line in enumerate(self.lines, start=1):
             if header := _HEADER.match(line):
-                current = ".".join(part.strip().strip("\"'") for part in header[1].split("."))
-                inside = f"{section}.{key}" if section else key
-                if current in (section, inside) or current.startswith(inside + "."):
-                    found = found or number
-            elif current == section and (match := _KEY.match(line)) and key in match.groups():
-                return f"{self.path}:{number}"
+                current = place = _words(header[1])
+            elif key := _KEY.match(line):
+                place = (*current, *_words(key[1]))
+            else:
+                continue
+            shared = next(
+                (at for at, (ours, theirs) in enumerate(zip(place, path, strict=False)) if ours != theirs),
+                min(len(place), len(path)),
+            )
+            if shared > best and (shared == len(path) or shared == len(place)):
+                found, best = number, shared
         return f"{self.path}:{found}" if found else self.path
 
 
@@ -75,6 +83,8 @@ def read_file(path: str) -> ConfigFile | None:
         raise ConfigError(f"{path}:{line}: not UTF-8") from None
     except ValueError as error:
         raise ConfigError(_syntax_error(path, str(error), text)) from None
+    except RecursionError:
+        raise ConfigError(f"{path}: brackets are nested too deep") from None
 
 
 def project_file(name: str, cwd: str | None = None) -> str | None:
@@ -90,18 +100,9 @@ def project_file(name: str, cwd: str | None = None) -> str | None:
     return path
 
 
-def close_words(word: str, known: Iterable[str]) -> list[str]:
-    """The known words that look like `word`, the closest first."""
-    import difflib
-
-    return difflib.get_close_matches(word, list(known), n=3)
-
-
-def close_first(word: str, known: Iterable[str]) -> list[str]:
-    """The known words, those that look like `word` first."""
-    known = list(known)
-    close = close_words(word, known)
-    return close + [other for other in known if other not in close]
+def _words(path: str) -> tuple[str, ...]:
+    """`clusters."a.b".nodes` as its parts."""
+    return tuple(word.strip("\"'") for word in re.findall(_WORD, path))
 
 
 def _parse(text: str) -> dict[str, Any]:

@@ -7,7 +7,13 @@ is what both accept. A backend adds its own options by declaring a dataclass lik
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from launcher import names, spec
+from launcher.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -21,6 +27,7 @@ def option(
     adds_up: bool = False,
     executes: bool = False,
     path: Literal["", "whole", "at", "dots"] = "",
+    check: Callable[[Any], object] | None = None,
 ) -> T:
     """A dataclass field with what the command line needs to know about it.
 
@@ -28,10 +35,36 @@ def option(
     the values of all layers (files, environment, flags), where otherwise the last layer that gives one replaces it.
     `executes`: it changes what is executed, or with what; a project file that sets it is said. `path`: in a settings file it is
     relative to that file; all of it, what follows an `@`, or where it begins with `./` or `../`.
+    `check` raises a `SpecError` for a value that it cannot have, whatever other options are; the message begins with the name.
     """
     meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
-    meta |= {"adds_up": adds_up, "executes": executes, "path": path}
+    meta |= {"adds_up": adds_up, "executes": executes, "path": path, "check": check}
     return field(default=default, metadata=meta)
+
+
+def one_of(what: str, *known: str) -> Callable[[str], object]:
+    """A check: the value is one of these words."""
+
+    def check(text: str) -> None:
+        if text not in known:
+            raise SpecError(f"{what} {text!r} is not known", hint=names.hint(text, known))
+
+    return check
+
+
+def not_below(what: str, least: int = 0) -> Callable[[int], object]:
+    """A check: the number is not below `least`."""
+
+    def check(number: int) -> None:
+        if number < least:
+            raise SpecError(f"{what} {number} is below {least}")
+
+    return check
+
+
+def duration(what: str) -> Callable[[str], object]:
+    """A check: the text is a duration."""
+    return lambda text: spec.parse_duration(text, what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +72,16 @@ class JobOptions:
     """What every backend takes; `spec.from_options` turns it into a `JobSpec`."""
 
     nodes: str = option(
-        "", metavar="N|MIN:MAX", help="Number of nodes, otherwise 1, or all hosts of an inventory; MIN:MAX makes the run elastic."
+        "",
+        metavar="N|MIN:MAX",
+        help="Number of nodes, otherwise 1, or all hosts of an inventory; MIN:MAX makes the run elastic.",
+        check=lambda text: text and spec.NodeRange.parse(text),
     )
     nproc_per_node: str = option(
-        "auto", metavar="M|auto", help="Workers per node; auto: one per GPU, or one on a node without GPUs."
+        "auto",
+        metavar="M|auto",
+        help="Workers per node; auto: one per GPU, or one on a node without GPUs.",
+        check=spec.parse_workers,
     )
     name: str = option("", help="Name of the run; otherwise the script's name.")
     python: str = option("", metavar="PATH", help="Python with torch that runs the workers.", executes=True, path="dots")
@@ -53,21 +92,44 @@ class JobOptions:
         help="Variable for the workers; K alone takes its value from here.",
         adds_up=True,
         executes=True,
+        check=spec.check_variables,
     )
     secret: tuple[str, ...] = option(
-        (), metavar="NAME", help="Variable whose value is never written to a file, an argv or a log.", adds_up=True, executes=True
+        (),
+        metavar="NAME",
+        help="Variable whose value is never written to a file, an argv or a log.",
+        adds_up=True,
+        executes=True,
+        check=spec.check_secrets,
     )
     start: str = option(
         "fork",
         metavar="fork|spawn",
         help="fork: torch is imported once per node; spawn: once per worker, like torchrun.",
+        check=one_of("start", "fork", "spawn"),
     )
     preload: tuple[str, ...] = option(
-        (), metavar="MODULE", help="Further module to import once per node before the fork.", adds_up=True, executes=True
+        (),
+        metavar="MODULE",
+        help="Further module to import once per node before the fork.",
+        adds_up=True,
+        executes=True,
+        check=spec.check_modules,
     )
-    max_restarts: int = option(0, metavar="K", help="How often the whole gang is restarted after a worker failed.")
-    time: str = option("", metavar="DURATION", help="Time limit: 90s, 10m, 2h, 1-12:00:00. Then SIGTERM, later SIGKILL.")
-    grace: str = option("30s", metavar="DURATION", help="Time between SIGTERM and SIGKILL.")
-    rdzv_timeout: str = option("10m", metavar="DURATION", help="How long nodes wait for one another at the start.")
-    master_port: int = option(0, metavar="PORT", help="MASTER_PORT; 0: a free one, chosen on the master at start.")
+    max_restarts: int = option(
+        0, metavar="K", help="How often the whole gang is restarted after a worker failed.", check=not_below("max-restarts")
+    )
+    time: str = option(
+        "",
+        metavar="DURATION",
+        help="Time limit: 90s, 10m, 2h, 1-12:00:00. Then SIGTERM, later SIGKILL.",
+        check=lambda text: text and spec.parse_duration(text, "time"),
+    )
+    grace: str = option("30s", metavar="DURATION", help="Time between SIGTERM and SIGKILL.", check=duration("grace"))
+    rdzv_timeout: str = option(
+        "10m", metavar="DURATION", help="How long nodes wait for one another at the start.", check=duration("rdzv-timeout")
+    )
+    master_port: int = option(
+        0, metavar="PORT", help="MASTER_PORT; 0: a free one, chosen on the master at start.", check=spec.check_port
+    )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from launcher.options import JobOptions
 
@@ -20,6 +20,23 @@ Start = Literal["fork", "spawn"]
 MAX_NODES = 100_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+
+_SET_BY_US = dict.fromkeys(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+        *("DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_ATTEMPT", "DISTLAUNCH_ATTEMPT_REASON"),
+    ),
+    "leave it out, or give your script a variable of another name",
+) | {
+    "MASTER_PORT": "--master-port PORT sets it",
+    "WORLD_SIZE": "--nodes and --nproc-per-node make it",
+    "LOCAL_WORLD_SIZE": "--nproc-per-node sets it",
+    "GROUP_WORLD_SIZE": "--nodes sets it",
+    "TORCHELASTIC_MAX_RESTARTS": "--max-restarts sets it",
+}
+"""What every worker is given, as torchrun does it, whatever a person asks for; with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +56,7 @@ class NodeRange:
     @classmethod
     def parse(cls, text: str) -> NodeRange:
         """`4` or `2:4`; raises `SpecError` for anything else."""
-        match = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", text.strip())
+        match = re.fullmatch(r"(-?\d{1,9})(?::(-?\d{1,9}))?", text.strip(), re.ASCII)
         if match is None:
             raise SpecError(f"nodes {text!r} is not a number", hint="give --nodes 4, or --nodes 2:4 for an elastic run")
         low = int(match[1])
@@ -112,12 +129,6 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not self.command:
             raise SpecError("no script given", hint="distlaunch local --nodes 2 train.py")
-        if self.workers_per_node != "auto" and self.workers_per_node < 1:
-            raise SpecError(f"nproc-per-node {self.workers_per_node} is below 1", hint="give at least 1, or auto")
-        if self.max_restarts < 0:
-            raise SpecError(f"max-restarts {self.max_restarts} is below 0")
-        if not 0 <= self.master_port <= 65535:
-            raise SpecError(f"master-port {self.master_port} is no port", hint="give 1 to 65535, or 0 for a free one")
 
 
 def parse_duration(text: str, what: str) -> float:
@@ -126,9 +137,9 @@ def parse_duration(text: str, what: str) -> float:
     Schedulers disagree on whether a bare `30` means seconds or minutes, so we ask.
     """
     text = text.strip()
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+    if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII):
         seconds = float(match[1]) * _UNITS_S[match[2]]
-    elif match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d{1,2}):(\d{1,2})", text):
+    elif match := re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,7}):(\d{1,2}):(\d{1,2})", text, re.ASCII):
         days, hours, minutes, secs = (int(part or 0) for part in match.groups())
         seconds = days * 86400 + hours * 3600 + minutes * 60 + secs
     else:
@@ -144,29 +155,75 @@ def run_name(text: str) -> str:
     return name if name and name[0].isalpha() else f"run-{name}".strip("-")
 
 
-def parse_env(pairs: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
-    """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
-    env: dict[str, str] = {}
+def check_variables(pairs: Iterable[str]) -> None:
+    """Raise `SpecError` unless all are `K=V` or `K` of variables that a person may set. No value is repeated."""
     for pair in pairs:
-        key, given, value = pair.partition("=")
-        if not _ENV_NAME.match(key):
-            raise SpecError(f"env {pair!r}: {key!r} is no variable name", hint="write --env NAME=VALUE or --env NAME")
-        if not given and key not in here:
-            raise SpecError(f"env {key}: no such variable here", hint=f"set it first, or write --env {key}=VALUE")
-        env[key] = value if given else here[key]
-    return env
+        name, given, _ = pair.partition("=")
+        if not _ENV_NAME.match(name):
+            shown = f"{name}=..." if given else name
+            raise SpecError(f"env {shown!r}: {name!r} is no variable name", hint="write --env NAME=VALUE or --env NAME")
+        if name in _SET_BY_US:
+            raise SpecError(f"env {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
+
+
+def check_secrets(secrets: Iterable[str]) -> None:
+    """Raise `SpecError` unless all are names of variables that a person may set."""
+    for name in secrets:
+        if not _ENV_NAME.match(name):
+            shown = name.partition("=")[0]
+            hint = f"write --secret {shown}, with the value in the environment of distlaunch" if "=" in name else None
+            raise SpecError(f"secret {shown!r}{' with a value' if '=' in name else ''} is no variable name", hint=hint)
+        if name in _SET_BY_US:
+            raise SpecError(f"secret {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
+
+
+def check_modules(modules: Iterable[str]) -> None:
+    """Raise `SpecError` unless all are names that can be imported."""
+    for name in modules:
+        if not _MODULE.match(name):
+            raise SpecError(f"preload {name!r} is no module's name", hint="write --preload package.module")
+
+
+def check_port(port: int) -> None:
+    """Raise `SpecError` unless it is a port, or 0."""
+    if not 0 <= port <= 65535:
+        raise SpecError(f"master-port {port} is no port", hint="give 1 to 65535, or 0 for a free one")
+
+
+def parse_workers(text: str) -> int | Literal["auto"]:
+    """`auto` or a number from 1 on."""
+    text = text.strip()
+    if text == "auto":
+        return "auto"
+    if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
+        raise SpecError(f"nproc-per-node {text!r} is not a number", hint="give a number, or auto: one per GPU")
+    if int(text) < 1:
+        raise SpecError(f"nproc-per-node {int(text)} is below 1", hint="give at least 1, or auto")
+    return int(text)
+
+
+def check_here(pairs: Iterable[str]) -> None:
+    """Raise `SpecError` for a `K` without a value that is not set here."""
+    for name in pairs:
+        if "=" not in name and name not in os.environ:
+            raise SpecError(f"env {name}: no such variable here", hint=f"set it first, or write --env {name}=VALUE")
+
+
+def check_secrets_here(secrets: Iterable[str]) -> None:
+    """Raise `SpecError` for a secret that is not set here."""
+    for name in secrets:
+        if name not in os.environ:
+            raise SpecError(f"secret {name}: no such variable here", hint=f"export {name} first")
+
+
+def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
+    """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
+    split = [pair.partition("=") for pair in pairs]
+    return {name: value if given else here[name] for name, given, value in split}
 
 
 def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, cwd: str) -> JobSpec:
-    """The checked `JobSpec` for the options as the command line and the settings give them."""
-    per_node = options.nproc_per_node.strip()
-    if per_node != "auto" and not re.fullmatch(r"-?\d+", per_node):
-        raise SpecError(f"nproc-per-node {per_node!r} is not a number", hint="give a number, or auto: one per GPU")
-    if options.start not in ("fork", "spawn"):
-        raise SpecError(f"start {options.start!r} is not known", hint="known: fork, spawn")
-    for name in options.secret:
-        if name not in os.environ:
-            raise SpecError(f"secret {name}: no such variable here", hint=f"export {name} first")
+    """The `JobSpec` for options whose values were checked (`config.check`)."""
     script = command[0] if command else ""
     stem = script.rpartition(".")[2] if kind == "module" else os.path.splitext(os.path.basename(script))[0]
     return JobSpec(
@@ -175,7 +232,7 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         kind=kind,
         nodes=NodeRange.parse(options.nodes or "1"),
         all_nodes=not options.nodes,
-        workers_per_node="auto" if per_node == "auto" else int(per_node),
+        workers_per_node=parse_workers(options.nproc_per_node),
         cwd=cwd,
         python=options.python,
         env=parse_env(options.env, os.environ),

@@ -110,6 +110,11 @@ def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
     return lines
 
 
+def count(number: int, what: str) -> str:
+    """`1 rank`, `4 ranks`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def duration(seconds: float) -> str:
     """`3.2 s`, `5 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 60:

@@ -24,10 +24,10 @@ LAYERS = [
         "quarantine",
     },
     {"backends"},
-    {"bundle", "config", "config_file", "config_paths", "runs", "outcome", "reader", "output", "proc"}
+    {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "proc"}
     | {"snapshot", "snapshot_files", "storage"},
     {"input_file", "install", "trust"},
-    {"spec", "options", "errors"},
+    {"spec", "options", "errors", "names"},
     {"agent"},
 ]
 TORCH_ALLOWED = {"elastic.py", "elastic_gang.py"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
+from launcher import names as similar
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def load(name: str) -> type[Backend[Any]]:
     import importlib
 
     if name not in names():
-        raise SpecError(f"unknown backend {name!r}", hint="known: " + ", ".join(names()))
+        raise SpecError(f"unknown backend {name!r}", hint=similar.hint(name, names()))
     module = importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}")
     backend: type[Backend[Any]] = module.BACKEND
     return backend

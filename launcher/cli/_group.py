@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from launcher import backends, cli
+from launcher import backends, cli, names
 from launcher.cli._parameters import PlainCommand, PlainParameters
-from launcher.config_file import close_words
 from launcher.errors import RequestError
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ class CommandGroup(PlainParameters, TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Two lists; a backend whose file is broken must not break the help."""
-        for title, names in (("Backends", backends.names()), ("Commands", command_names())):
+        for title, listed in (("Backends", backends.names()), ("Commands", command_names())):
             with formatter.section(title):
-                formatter.write_dl([(name, self._summary(name)) for name in names])
+                formatter.write_dl([(name, self._summary(name)) for name in listed])
 
     def _summary(self, name: str) -> str:
         try:
@@ -79,8 +78,19 @@ def _command(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
 def _unknown(name: str, known: list[str]) -> UnknownCommandError:
     if name.endswith(".py"):
         hint = f"where is it to run? distlaunch local {name}; backends: {', '.join(backends.names())}"
+    elif name in _clusters():
+        hint = f"it is a cluster: distlaunch run --on {name}"
     else:
         hint = f"backends: {', '.join(backends.names())}; commands: {', '.join(command_names())}"
-        if close := close_words(name, known):
-            hint = f"did you mean {close[0]}? {hint}"
+        if close := names.nearest(name, known):
+            hint = f"did you mean {close}? {hint}"
     return UnknownCommandError(f"no command or backend {name!r}", hint=hint)
+
+
+def _clusters() -> list[str]:
+    from launcher import config
+
+    try:
+        return config.load().cluster_names()
+    except RequestError:
+        return []

@@ -15,7 +15,7 @@ import typer
 from launcher import backends, config, output, runs, storage, summary
 from launcher.cli import _parameters
 from launcher.cli._request import LaunchOptions, resolve
-from launcher.errors import CommandError, LaunchError
+from launcher.errors import CommandError, LaunchError, SpecError
 from launcher.options import JobOptions
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
     request = resolve(backend_name, values)
     path = runs.root(request.runs_root) / runs.new_id(request.job.name)
     plan: Plan = request.backend.plan(request.job, path)
+    _check_ranks(request, plan)
     if request.options.dry_run or request.options.render_to:
         _render(request, plan)
         return 0
@@ -91,6 +92,22 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
             output.result({"run": run.id, "path": str(run.path)}, run.id)
             return 0
         return _follow(request, plan, run, interrupts)
+
+
+def _check_ranks(request: Request, plan: Plan) -> None:
+    """Say which of the ranks whose lines are wanted there cannot be; where no line would be shown, a flag is a mistake."""
+    counts = [node.workers for node in plan.nodes]
+    if not request.ranks or None in counts:
+        return
+    world = sum(count or 0 for count in counts)
+    missing = sorted(rank for rank in request.ranks if rank >= world)
+    if missing and len(missing) == len(request.ranks):
+        text = f"log-ranks {summary.ranks_text(tuple(missing))}: the run has {summary.count(world, 'rank')}"
+        if request.ranks_asked:
+            raise SpecError(f"--{text}", hint=f"give some of {summary.ranks_text(range(world))}, or all")
+        output.warn(f"{text}, so no line of its workers is shown")
+    elif missing and request.ranks_asked:
+        output.warn(f"--log-ranks {summary.ranks_text(tuple(missing))}: the run has {summary.count(world, 'rank')}")
 
 
 def _run(request: Request, plan: Plan, path: Path) -> runs.Run:
@@ -138,7 +155,7 @@ def _submit(backend: Backend[Any], plan: Plan, run: runs.Run, interrupts: Interr
 
 
 def _finish_unsubmitted(run: runs.Run, state: str, error: BaseException) -> None:
-    message = "cancelled before it was submitted" if state == "cancelled" else f"not submitted: {error}"
+    message = "cancelled before it was submitted" if state == "cancelled" else str(error)
     cause = {"class": "cancelled" if state == "cancelled" else "submission", "message": message}
     exit_code = 130 if state == "cancelled" else getattr(error, "exit_code", 4)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 import launcher
-from launcher import output
+from launcher import names, output
 from launcher.cli._group import CommandGroup, command_names
 from launcher.errors import LaunchError, RequestError
 
@@ -100,7 +100,7 @@ def _invoke(args: list[str]) -> Any:
 def _choose_output(args: list[str]) -> None:
     """Know how to print before the command line is parsed, for errors in parsing it."""
     command = next((arg for arg in args if not arg.startswith("-")), "")
-    output.setup(command=command, fmt=os.environ.get("DISTLAUNCH_OUTPUT") or None)
+    output.setup(command=command, fmt="json" if os.environ.get("DISTLAUNCH_OUTPUT") == "json" else None)
     # What follows SCRIPT is not ours: a word that is no option and comes after another one that is none ends our part.
     ours = args if command in command_names() else args[: _end_of_ours(args)]
     for arg, after in zip_longest(ours, ours[1:], fillvalue=""):
@@ -121,4 +121,6 @@ def _usage_error(error: typer.TyperException) -> UsageError:
     context = getattr(error, "ctx", None)
     hint = f"see {context.command_path} --help" if context is not None else None
     text = error.format_message().rstrip(".")
+    if close := names.nearest(str(getattr(error, "option_name", "")), getattr(error, "possibilities", None) or ()):
+        text, hint = text.partition(" (")[0], f"did you mean {close}? {hint or ''}".rstrip()
     return UsageError(text[:1].lower() + text[1:], hint=hint)

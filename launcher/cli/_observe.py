@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from launcher import config, output, runs, status
+from launcher import config, config_check, output, runs, status
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def folder(fmt: str | None) -> Path:
     """The folder of the run folders; sets how results are printed on the way."""
     settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
-    output.setup(fmt=settings["output"].value)
+    config_check.blame("output", settings["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
     return runs.root(settings["runs_dir"].value)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from launcher import backends, config, output, spec
+from launcher import backends, config, config_check, names, output, spec
 from launcher.errors import SpecError
 from launcher.options import JobOptions, option
-from launcher.reader import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +45,8 @@ class Request:
     options: LaunchOptions
     runs_root: str
     ranks: Wanted | None
+    ranks_asked: bool
+    """These ranks were asked for in this very command line."""
 
 
 def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
@@ -53,13 +55,12 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     resolved = settings.resolve(config.GlobalOptions, flags=_of(config.GlobalOptions, values))
     general = config.build(config.GlobalOptions, resolved)
     options = LaunchOptions(**{key: value for key, value in _of(LaunchOptions, values).items() if value is not None})
-    output.setup(fmt=general.output, verbosity=-1 if options.quiet else int(options.verbose))
+    output.setup(verbosity=-1 if options.quiet else int(options.verbose))
+    config_check.blame("output", resolved["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
     for file in settings.files:
         output.detail(f"settings: {file.path}")
-    try:
-        ranks = parse_ranks(general.log_ranks)
-    except ValueError:
-        raise SpecError(f"log-ranks {general.log_ranks!r} is no list of ranks", hint="write all, or 0,3-5") from None
+    config_check.check(config.GlobalOptions, resolved)
+    warn_of_variables(settings.env)
     cluster = settings.cluster(values["cluster"], lambda name: backends.load(name).options) if values["cluster"] else None
     if cluster and backend_name not in (None, cluster.backend):
         raise SpecError(
@@ -69,9 +70,14 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     name = cluster.backend if cluster else str(backend_name)
     backend = backends.load(name)
     own = settings.resolve(backend.options, flags=_of(backend.options, values), cluster=cluster)
+    config_check.check(backend.options, own)
     _leave_out(cluster.name if cluster else "", own)
     job = settings.resolve(JobOptions, flags=_of(JobOptions, values), cluster=cluster)
+    config_check.check(JobOptions, job)
+    config_check.blame("env", job["env"].layers, spec.check_here)
+    config_check.blame("secret", job["secret"].layers, spec.check_secrets_here)
     _tell_project(settings, {**own, **job}, backend.options)
+    _warn_of_late_options(values, backend.options)
     return Request(
         backend=backend(config.build(backend.options, own)),
         backend_name=name,
@@ -79,7 +85,8 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
         job=_job(config.build(JobOptions, job), options, values["script"], values["args"] or []),
         options=options,
         runs_root=general.runs_dir,
-        ranks=ranks,
+        ranks=config.ranks(general.log_ranks),
+        ranks_asked=resolved["log_ranks"].source == "flag",
     )
 
 
@@ -88,10 +95,53 @@ def _tell_project(settings: config.Config, found: Mapping[str, config.Setting], 
     if settings.project is None:
         return
     path = settings.project.path
-    names = [item.name for cls in (JobOptions, options) for item in fields(cls) if item.metadata["executes"]]
-    given = [name for name in names if any(part.startswith(f"{path}:") for part in found[name].source.split(" + "))]
+    chosen = [item.name for cls in (JobOptions, options) for item in fields(cls) if item.metadata["executes"]]
+    given = [name for name in chosen if any(part.startswith(f"{path}:") for part in found[name].source.split(" + "))]
     if given:
         output.note(f"{path} sets {', '.join(given)}")
+
+
+def warn_of_variables(env: Mapping[str, str]) -> None:
+    """Say which variables look like settings and are none; `SpecError` for one that only a flag can be."""
+    if not (unknown := config_check.unknown_variables(env, (config.GlobalOptions, JobOptions))):
+        return
+    every = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
+    flags = {item.name.upper(): item.metadata["flags"] or (f"--{item.name.replace('_', '-')}",) for item in fields(LaunchOptions)}
+    settings = [config.ENV_PREFIX + item.name.upper() for cls in every for item in fields(cls)]
+    for name in config_check.unknown_variables(dict.fromkeys(unknown, ""), every):
+        if flag := flags.get(name.removeprefix(config.ENV_PREFIX)):
+            raise SpecError(f"{name}: {flag[-1]} is no setting", hint="it concerns a single launch: give it as a flag")
+        close = names.nearest(name, settings)
+        output.warn(f"{name} is no setting of distlaunch" + (f": did you mean {close}?" if close else ""))
+
+
+def _warn_of_late_options(values: Mapping[str, Any], own: type) -> None:
+    """Say which arguments of the script are written like options of ours, unless the script knows them."""
+    ours = {
+        flag.removeprefix("--no-").removeprefix("--")
+        for cls in (JobOptions, LaunchOptions, config.GlobalOptions, own)
+        for item in fields(cls)
+        for flag in (f"--{item.name.replace('_', '-')}", *item.metadata["flags"])
+        if flag.startswith("--")
+    }
+    args = list(values["args"] or ())
+    given = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
+    late = [arg for arg in dict.fromkeys(given) if arg.startswith("--") and arg.removeprefix("--no-").removeprefix("--") in ours]
+    if late and (late := _unknown_to(values["script"], late)):
+        comes, goes, it = ("comes", "goes", "it") if len(late) == 1 else ("come", "go", "they")
+        output.warn(f"{', '.join(late)} {comes} after {values['script']}, so {it} {goes} to the script; ours stand before it")
+
+
+def _unknown_to(script: str, options: list[str]) -> list[str]:
+    """Those options that the script's text does not name; of a bundled one, that of all its modules."""
+    from launcher import bundle, input_file
+
+    paths = [script] if os.path.lexists(script) else list(bundle.data("train").rglob("*.py"))
+    try:
+        text = b"\n".join(map(input_file.read, paths)).replace(b"_", b"-")
+    except OSError:
+        return options
+    return [arg for arg in options if not re.search(rb"(?<![\w-])(--)?" + arg[2:].encode() + rb"(?![\w-])", text)]
 
 
 def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:

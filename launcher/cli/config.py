@@ -6,9 +6,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from launcher import backends, output
+from launcher import backends, config_check, output
 from launcher import config as settings
 from launcher.cli._parameters import OutputOption  # noqa: TC001 - typer reads them
+from launcher.cli._request import warn_of_variables
 from launcher.options import JobOptions
 
 
@@ -19,9 +20,15 @@ def config(
     """Print every setting with where its value came from."""
     loaded = settings.load()
     general = loaded.resolve(settings.GlobalOptions, flags={"output": fmt})
-    output.setup(fmt=general["output"].value)
+    config_check.blame("output", general["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
     # All are checked, so that this command finds a mistake before a launch does.
+    warn_of_variables(loaded.env)
+    config_check.check(settings.GlobalOptions, general, every=True)
+    config_check.check(JobOptions, loaded.resolve(JobOptions), every=True)
     profiles = {name: loaded.cluster(name, _options_of) for name in loaded.cluster_names()}
+    for profile in profiles.values():
+        for options in (JobOptions, _options_of(profile.backend)):
+            config_check.check(options, loaded.resolve(options, cluster=profile), every=True)
     chosen = loaded.cluster(cluster, _options_of) if cluster else None
     found = {**general, **loaded.resolve(JobOptions, cluster=chosen)}
     if chosen:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher import backends, config, examine, findings, heat_map, output, quarantine, runs, storage, summary
+from launcher import backends, config, examine, findings, heat_map, names, output, quarantine, runs, storage, summary
 from launcher.agent.protocol import Event, Output
 from launcher.cli import _launch
 from launcher.cli._parameters import PlainCommand, from_fields, keyword
@@ -62,7 +62,8 @@ def doctor(ctx: typer.Context) -> int:
     asks = not words or "--help" in words
     named = any(word == "--on" or word.startswith("--on=") for word in words)
     if name is None and not named and not asks:
-        raise RequestError(f"doctor {words[0]}: where?", hint=f"distlaunch doctor {'|'.join(backends.names())}, or --on CLUSTER")
+        hint = names.hint(words[0], backends.names(), "a backend comes first") + "; or --on CLUSTER"
+        raise RequestError(f"doctor {words[0]}: where?", hint=hint)
     _check_release(words)
     command = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     cluster = Annotated[str | None, typer.Option("--on", metavar="NAME", help="Take settings from [clusters.NAME].")]

@@ -71,9 +71,9 @@ def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message", "hint"),
     [
-        ("[defaults]\nnode = 3\n", 2, "unknown key 'node' in [defaults]", "known: nodes, "),
-        ("rusn_dir = 'x'\n", 1, "unknown key 'rusn_dir' at the top level", "known: runs_dir, "),
-        ("\n[default]\nnodes = 3\n", 2, "unknown section 'default' at the top level", "known: defaults, "),
+        ("[defaults]\nnode = 3\n", 2, "unknown key 'node' in [defaults]", "did you mean nodes? known: nodes, "),
+        ("rusn_dir = 'x'\n", 1, "unknown key 'rusn_dir' at the top level", "did you mean runs_dir? known: runs_dir, "),
+        ("\n[default]\nnodes = 3\n", 2, "unknown section 'default' at the top level", "did you mean defaults? known: runs_dir, "),
         ("[defaults]\nmax_restarts = 'x'\n", 2, "max_restarts wants a whole number, not 'x'", None),
         ("[defaults]\nno_python = 1\n", 2, "no_python wants true or false, not 1", None),
         ("[defaults]\n# nodes\nenv = 'A=1'\n", 3, "env wants a list of texts", None),
@@ -114,7 +114,7 @@ def test_an_unknown_cluster_lists_the_known_ones(distlaunch: Cli) -> None:
 
     assert done.exit_code == 2
     assert "unknown cluster 'lap'" in done.stderr
-    assert "known: lab, big" in done.stderr
+    assert "did you mean lab? known: big, lab" in done.stderr
 
 
 def test_an_unknown_backend_of_a_cluster_lists_the_known_ones(distlaunch: Cli) -> None:

@@ -1,0 +1,50 @@
+"""Whether settings have values that their options can have, and whether variables that look like settings are some."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from launcher.config import ENV_PREFIX
+from launcher.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from launcher.config import Setting
+
+_NOT_SETTINGS = {
+    *("SYSTEM_CONFIG", "RUN_ID", "RUN_DIR", "DEADLINE_FILE", "ATTEMPT", "ATTEMPT_REASON", "FACTS", "HOST", "TIMES_LOST"),
+    *("TIMES_DISRUPTED",),
+}
+"""Variables that distlaunch itself gives to agents and workers, or that name a file to it."""
+
+_OTHERS = ("SLURM_", "TEST_")
+"""Beginnings of such."""
+
+
+def check(cls: type, settings: Mapping[str, Setting], *, every: bool = False) -> None:
+    """Raise the error of the first value that its option cannot have, with where it is from; `every`: overridden ones, too."""
+    for item in fields(cls):
+        if test := item.metadata.get("check"):
+            setting = settings[item.name]
+            blame(item.name, setting.layers if every or item.metadata["adds_up"] else setting.layers[-1:], test)
+
+
+def blame(name: str, given: Iterable[Setting], test: Callable[[Any], object]) -> None:
+    """Apply the test to each layer's value of a setting; its error says which file, variable or flag has the bad one."""
+    for setting in given:
+        try:
+            test(setting.value)
+        except RequestError as error:
+            flag, place = f"--{name.replace('_', '-')}", f"{setting.source}: "
+            if setting.source == "flag":
+                place = "--" if error.message.startswith(flag[2:]) else f"{flag}: "
+            raise type(error)(f"{place}{error.message}", hint=error.hint) from None
+
+
+def unknown_variables(env: Mapping[str, str], options: Iterable[type]) -> list[str]:
+    """Variables with our prefix that are neither a setting of these classes nor anything else of ours."""
+    known = {item.name.upper() for cls in options for item in fields(cls)}.union(_NOT_SETTINGS)
+    given = (name.removeprefix(ENV_PREFIX) for name in env if name.startswith(ENV_PREFIX))
+    return sorted(ENV_PREFIX + name for name in given if name not in known and not name.startswith(_OTHERS))
