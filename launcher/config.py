@@ -160,7 +160,7 @@ def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config
         trust.require("settings file", path, more=f"; or put a {PROJECT_FILE} of your own nearer, which may be empty")
     if path and (file := read_file(path)):
         if "trust" in file.values:
-            raise ConfigError(f"{file.where('', 'trust')}: a project file does not say whom to trust", hint=_TRUST_HINT)
+            raise ConfigError(f"{file.where('trust')}: a project file does not say whom to trust", hint=_TRUST_HINT)
         files.append(file)
     config = Config(tuple(files), env)
     for cls in (GlobalOptions, JobOptions):

@@ -170,7 +170,7 @@ def test_a_worker_killed_by_a_signal_fails_the_run_with_its_last_words(distlaunc
         "import os, signal, sys\nprint('last words', file=sys.stderr, flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n",
     )
 
-    done = distlaunch("local", "-q", "--log-ranks", "7", "die.py")
+    done = distlaunch("local", "-q", "die.py", env={"DISTLAUNCH_LOG_RANKS": "7"})
 
     assert done.exit_code == 1
     assert "signal SIGSEGV" in done.stderr
