@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import input_file, install, output, proc
 from launcher.agent.slurm import natural
+from launcher.backends._ansible_config import check_inventory
 from launcher.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
@@ -46,9 +47,12 @@ def program(name: str) -> str:
 
 
 def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """The inventories as Ansible gets them: paths made absolute, lists as they are. `SpecError` for what is neither."""
+    """The inventories as Ansible gets them: paths made absolute, lists as they are. `SpecError` for what is neither.
+
+    Without any, those of ANSIBLE_INVENTORY: Ansible would look for them where its playbook is.
+    """
     found = []
-    for text in given:
+    for text in given or _of_environment():
         path = os.path.join(cwd, os.path.expanduser(text))
         if "," in text:
             names = [name.strip() for name in text.split(",") if name.strip()]
@@ -62,17 +66,18 @@ def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
             raise SpecError(f"inventory {text!r} does not exist", hint=_HINT + " with the commas")
         else:
             found.append(os.path.abspath(path))
-            _check(found[-1])
+            check_inventory(found[-1])
     return tuple(found)
 
 
-def _check(path: str) -> None:
-    """Refuse what Ansible would wait for: a pipe in place of an inventory, in it, or of the variables beside it."""
-    beside = [os.path.join(os.path.dirname(path), name) for name in ("group_vars", "host_vars")]
-    try:
-        input_file.check_tree([path, *filter(os.path.isdir, beside)])
-    except OSError as error:
-        raise SpecError(f"inventory {path!r}: {os.path.relpath(error.filename)} is {error.strerror}", hint=_HINT) from error
+def _of_environment() -> list[str]:
+    return [part.strip() for part in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if part.strip()]
+
+
+def files(given: Sequence[str], cwd: str) -> list[str]:
+    """Those of the inventories that are paths, and there."""
+    paths = (os.path.join(cwd, os.path.expanduser(text)) for text in given or _of_environment() if "," not in text)
+    return [os.path.abspath(path) for path in paths if os.path.exists(path)]
 
 
 def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclude: str = "") -> list[Host]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import shlex
@@ -13,9 +12,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle, input_file, install, output, storage
+from launcher import bundle, install, output, storage, trust
+from launcher.agent.trust import make as make_folder
 from launcher.backends._ansible_inventory import program
-from launcher.errors import BackendUnavailableError, CommandError, SpecError, StorageError
+from launcher.errors import BackendUnavailableError, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,63 +25,8 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 1800.0
 _PATIENCE_S = 6.0
-_SSH_ARGS = "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 _QUIET = ("reach",)
 """Steps that a person need not see."""
-
-
-def configuration(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
-    """Ansible's settings as variables: the user's own file stays in force, also where it lies in the working folder."""
-    own = _own_config(cwd)
-    settings = {
-        "ANSIBLE_FORKS": str(max(hosts, 1)),
-        "ANSIBLE_PIPELINING": "1",
-        "ANSIBLE_TIMEOUT": _own_value(own, "timeout") or "15",
-        # ansible-runner would switch it off
-        "ANSIBLE_HOST_KEY_CHECKING": _own_value(own, "host_key_checking") or "True",
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": _control_folder(inventory),
-        "ANSIBLE_RETRY_FILES_ENABLED": "0",
-        "ANSIBLE_LOCALHOST_WARNING": "0",
-        "ANSIBLE_DEPRECATION_WARNINGS": "0",
-        "ANSIBLE_NOCOLOR": "1",
-    }
-    if "path" in own:
-        settings["ANSIBLE_CONFIG"] = own["path"]["file"]
-    if "ssh_args" not in own.get("ssh_connection", {}) and "ANSIBLE_SSH_ARGS" not in os.environ:
-        settings["ANSIBLE_SSH_ARGS"] = _SSH_ARGS
-    return settings
-
-
-def _own_value(own: Mapping[str, Mapping[str, str]], name: str) -> str | None:
-    """What the user has set, in the environment or in the file."""
-    sections = (own.get("defaults", {}), own.get("ssh_connection", {}))
-    return os.environ.get(f"ANSIBLE_{name.upper()}") or next((section[name] for section in sections if name in section), None)
-
-
-def _own_config(cwd: str) -> dict[str, dict[str, str]]:
-    """The user's ansible.cfg, found as Ansible finds it; `path` is where."""
-    places = [os.environ.get("ANSIBLE_CONFIG"), os.path.join(cwd, "ansible.cfg"), os.path.expanduser("~/.ansible.cfg")]
-    for place in [*places, "/etc/ansible/ansible.cfg"]:
-        path = os.path.join(place, "ansible.cfg") if place and os.path.isdir(place) else place
-        if path and os.path.exists(path):
-            parser = configparser.RawConfigParser(strict=False)
-            try:
-                parser.read_string(input_file.read_text(path), path)
-            except configparser.Error:
-                pass  # Ansible says it better
-            except OSError as error:
-                raise SpecError(f"cannot read {path}: {error.strerror}") from error
-            return {**{name: dict(parser[name]) for name in parser.sections()}, "path": {"file": os.path.abspath(path)}}
-    return {}
-
-
-def _control_folder(inventory: Sequence[str]) -> str:
-    """Where the shared connections' sockets are: a short path (they have at most 107 bytes), one per inventory."""
-    import hashlib
-
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = os.path.join(runtime, "distlaunch") if os.path.isdir(runtime) else f"/tmp/distlaunch-{os.getuid()}"  # noqa: S108 - checked
-    return os.path.join(base, hashlib.sha256("\0".join(inventory).encode(errors="surrogateescape")).hexdigest()[:8])
 
 
 def texts(plan: AnsiblePlan) -> dict[str, str]:
@@ -212,7 +157,9 @@ class Playbook:
 
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
         control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
-        _own_folder(os.path.dirname(control))
+        with storage.storage_errors(control, "SSH keeps its connections there"):
+            make_folder(os.path.dirname(control))
+        trust.require("the folder of SSH's connections", os.path.dirname(control), searched=True, more=", or set XDG_RUNTIME_DIR")
         variables = {"distlaunch_report": str(self._report)}
         if secrets:
             file = self._folder / "secrets.json"
@@ -302,16 +249,3 @@ def _about(result: Mapping[str, Any]) -> str:
         has = f"Python {result['python_version']}, torch {result['torch']}, {result['gpus']} GPUs"
         return f"{has}, {result['free_bytes'] / 1e9:.0f} GB free"
     return f"process {result['agent']['pid']}" if result.get("agent") else "done"
-
-
-def _own_folder(path: str) -> None:
-    """A folder that nobody else can put anything into."""
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        about = os.lstat(path)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}", hint="SSH keeps its connections there") from error
-    if about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise StorageError(
-            f"{path} belongs to somebody else, or others can write to it", hint="remove it, or set XDG_RUNTIME_DIR"
-        )

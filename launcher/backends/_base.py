@@ -104,6 +104,10 @@ class Backend(ABC, Generic[P]):
         """Whether the cluster starts a run again that it has stopped: then `liveness` decides when such a run has ended."""
         return False
 
+    def settings_files(self) -> list[str]:
+        """Files beside ours that settings are read from, as they are found now."""
+        return []
+
     @abstractmethod
     def plan(self, spec: JobSpec, run_dir: Path) -> P:
         """Exactly what `submit` would send. Writes nothing, starts nothing."""

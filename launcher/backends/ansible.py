@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, output, runs, snapshot, storage
+from launcher.backends import _ansible_config as config
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
@@ -110,10 +111,15 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         super().__init__(options)
         self._streams: HostStreams | None = None
 
+    def settings_files(self) -> list[str]:
+        """Ansible's, and inventories."""
+        cwd = os.getcwd()
+        return [*filter(None, [config.find(cwd)]), *inventory.files(self.opts.inventory, cwd)]
+
     def plan(self, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         """Asks Ansible for the hosts, and looks at the files that would be sent; connects to nobody."""
         sources = inventory.sources(self.opts.inventory, spec.cwd)
-        settings = playbook.configuration(sources, spec.cwd, 1)
+        settings = config.variables(sources, spec.cwd, 1)
         playbook.prepare()
         found = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
         wanted = len(found) - self.opts.spares if spec.all_nodes else spec.nodes.max
@@ -245,7 +251,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
 
         cwd = os.getcwd()
         sources = inventory.sources(self.opts.inventory, cwd)
-        settings = playbook.configuration(sources, cwd, 1)
+        settings = config.variables(sources, cwd, 1)
         hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
         more = {"distlaunch_dir": self.opts.remote_dir, "distlaunch_timeout_s": self.opts.host_timeout}
         found = _ansible_adopt.look(text, sources, hosts, settings, more)

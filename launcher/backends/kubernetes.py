@@ -68,6 +68,12 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         """A Job's pods start again after a disruption; bare pods do not."""
         return self.opts.kind in pod.STARTS_AGAIN
 
+    def settings_files(self) -> list[str]:
+        """The kubeconfigs."""
+        from launcher.backends import _kube_api
+
+        return list(filter(None, _kube_api.find_kubeconfig(self.opts.kubeconfig).split(os.pathsep)))
+
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
         """All manifests; reads the user's files, asks no cluster."""
         from launcher.backends import _kube_patch, _kube_ship

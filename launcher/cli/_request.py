@@ -78,8 +78,11 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     config_check.blame("secret", job["secret"].layers, spec.check_secrets_here)
     _tell_project(settings, {**own, **job}, backend.options)
     _warn_of_late_options(values, backend.options)
+    made = backend(config.build(backend.options, own))
+    for path in made.settings_files() if options.verbose else ():
+        output.detail(f"settings: {path}")
     return Request(
-        backend=backend(config.build(backend.options, own)),
+        backend=made,
         backend_name=name,
         cluster=cluster.name if cluster else None,
         job=_job(config.build(JobOptions, job), options, values["script"], values["args"] or []),

@@ -31,15 +31,18 @@ def config(
             config_check.check(options, loaded.resolve(options, cluster=profile), every=True)
     chosen = loaded.cluster(cluster, _options_of) if cluster else None
     found = {**general, **loaded.resolve(JobOptions, cluster=chosen)}
+    files = [file.path for file in loaded.files]
     if chosen:
-        found |= loaded.resolve(_options_of(chosen.backend), cluster=chosen)
+        own = loaded.resolve(_options_of(chosen.backend), cluster=chosen)
+        found |= own
+        files += backends.load(chosen.backend)(settings.build(_options_of(chosen.backend), own)).settings_files()
     rows = [(key, _shown(item.value), item.source) for key, item in found.items()]
     text = output.table(("SETTING", "VALUE", "FROM"), rows)
-    text += "\n" + output.table(("SETTINGS FILE",), [(file.path,) for file in loaded.files]) if loaded.files else ""
+    text += "\n" + output.table(("SETTINGS FILE",), [(path,) for path in files]) if files else ""
     if profiles:
         text += "\n" + output.table(("CLUSTER", "BACKEND"), [(item.name, item.backend) for item in profiles.values()])
     data = {
-        "files": [file.path for file in loaded.files],
+        "files": files,
         "settings": {key: {"value": item.value, "source": item.source} for key, item in found.items()},
         "clusters": {item.name: {"backend": item.backend} for item in profiles.values()},
     }

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.backends import _ansible_config as ansible_config
 from launcher.backends import _ansible_inventory as inventory
-from launcher.backends import _ansible_playbook as playbook
 from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
-from launcher.errors import StorageError
+from launcher.errors import SpecError, UntrustedError
 from launcher.spec import JobSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.command import Cli
 
 CONFIG = """[defaults]
 inventory = hosts.ini
@@ -22,6 +25,12 @@ timeout = 7
 host_key_checking = no
 [ssh_connection]
 ssh_args = -o Compression=yes
+"""
+PLUGIN = """
+from ansible.plugins.vars import BaseVarsPlugin
+class VarsModule(BaseVarsPlugin):
+    def get_vars(self, loader, path, entities):
+        return {}
 """
 HOSTS = """
 n10
@@ -60,18 +69,18 @@ def test_a_config_in_the_working_folder_names_hosts_and_keeps_its_say(place: Pat
 
 
 def test_without_settings_host_keys_are_checked_and_connections_are_shared(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = playbook.configuration(("a.ini",), str(place), 3)
+    settings = ansible_config.variables(("a.ini",), str(place), 3)
 
     assert (settings["ANSIBLE_HOST_KEY_CHECKING"], settings["ANSIBLE_TIMEOUT"]) == ("True", "15")
     assert "ControlPersist" in settings["ANSIBLE_SSH_ARGS"]
     assert "ANSIBLE_CONFIG" not in settings
-    other = playbook.configuration(("b.ini",), str(place), 3)
+    other = ansible_config.variables(("b.ini",), str(place), 3)
     assert other["ANSIBLE_SSH_CONTROL_PATH_DIR"] != settings["ANSIBLE_SSH_CONTROL_PATH_DIR"]
     assert len(settings["ANSIBLE_SSH_CONTROL_PATH_DIR"]) < 60, "a socket's path has room for 107 bytes"
     monkeypatch.setenv("ANSIBLE_TIMEOUT", "3")
     monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-4")
     (place / ".ansible.cfg").write_text(CONFIG)
-    mine = playbook.configuration(("a.ini",), "/", 3)
+    mine = ansible_config.variables(("a.ini",), "/", 3)
     assert (mine["ANSIBLE_TIMEOUT"], mine["ANSIBLE_CONFIG"]) == ("3", str(place / ".ansible.cfg"))
     assert "ANSIBLE_SSH_ARGS" not in mine
 
@@ -86,16 +95,92 @@ def test_a_path_is_made_absolute_and_a_list_stays(place: Path, text: str, absolu
     assert inventory.sources([text], str(place)) == (absolute.format(place),)
 
 
-def test_sockets_are_not_put_where_others_can_write(tmp_path: Path) -> None:
-    playbook._own_folder(str(tmp_path / "new"))
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-    (tmp_path / "new").chmod(0o770)
+def test_an_inventory_of_the_environment_is_one_of_the_working_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "here.ini").touch()
+    (place / "sub").mkdir()
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "here.ini, ./sub")
 
-    with pytest.raises(StorageError, match="others can write to it"):
-        playbook._own_folder(str(tmp_path / "new"))
+    assert inventory.sources((), str(place)) == (f"{place}/here.ini", f"{place}/sub")
+    assert inventory.sources(("n1,",), str(place)) == ("n1,",), "what is named comes before it"
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "there.ini")
+    with pytest.raises(SpecError, match=re.escape("inventory 'there.ini' does not exist")):
+        inventory.sources((), str(place))
 
-    if os.geteuid() == 0:
-        (tmp_path / "new").chmod(0o700)
-        os.chown(tmp_path / "new", 65534, 65534)
-        with pytest.raises(StorageError, match="belongs to somebody else"):
-            playbook._own_folder(str(tmp_path / "new"))
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
+class TestOthers:
+    """Ansible's settings and inventories may hold code: nobody else has a hand in them."""
+
+    STRANGER = 54321
+
+    def give(self, path: Path, *, mode: int = 0o644) -> Path:
+        """The path as somebody else's."""
+        os.chown(path, self.STRANGER, self.STRANGER)
+        path.chmod(mode)
+        return path
+
+    @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o755])
+    def test_settings_of_a_folder_that_others_write_to_run_nothing(self, distlaunch: Cli, mode: int) -> None:
+        """Ansible itself refuses a file there, but for one that ANSIBLE_CONFIG names; so it was named by us."""
+        work = distlaunch.folder / "shared"
+        plugin = distlaunch.write("shared/plugins/evil.py", f"open({str(distlaunch.folder / 'was-run')!r}, 'w')\n{PLUGIN}")
+        settings = f"vars_plugins = {plugin.parent}\nvars_plugins_enabled = evil\n"
+        distlaunch.write("shared/ansible.cfg", f"[defaults]\n{settings}")
+        distlaunch.write("shared/x.py", "")
+        if mode == 0o755:
+            self.give(work / "ansible.cfg")
+        work.chmod(mode)
+
+        done = distlaunch("ansible", "-i", "n1,", "--dry-run", "x.py", cwd=work)
+
+        assert not (distlaunch.folder / "was-run").exists()
+        assert done.exit_code == 2, done
+        assert "error[untrusted]: Ansible's settings" in done.stderr
+        assert "ANSIBLE_CONFIG=FILE" in done.stderr
+
+    def test_so_does_a_file_that_the_environment_names_and_a_folder_that_a_file_names(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (place / "code").mkdir()
+        (place / "own.cfg").write_text("[defaults]\nfilter_plugins = code:elsewhere\n")
+        monkeypatch.setenv("ANSIBLE_CONFIG", "own.cfg")
+        assert ansible_config.variables(("a,",), str(place), 1)["ANSIBLE_CONFIG"] == str(place / "own.cfg")
+        self.give(place / "code", mode=0o755)
+        with pytest.raises(UntrustedError, match=r"filter_plugins of .*own.cfg, .*code belongs to"):
+            ansible_config.variables(("a,",), str(place), 1)
+        (place / "own.cfg").write_text("")
+        self.give(place / "own.cfg")
+        with pytest.raises(UntrustedError, match=r"own.cfg belongs to"):
+            ansible_config.variables(("a,",), str(place), 1)
+
+    @pytest.mark.parametrize("theirs", ["hosts/a.ini", "hosts", "group_vars/all.yml", "host_vars/n1/more.yml", "."])
+    def test_an_inventory_and_the_variables_beside_it_are_ours(self, place: Path, theirs: str) -> None:
+        for name in ("hosts/a.ini", "group_vars/all.yml", "host_vars/n1/more.yml"):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text("")
+        (place / "hosts/round").symlink_to(".")
+        assert inventory.sources(["hosts"], str(place)) == (str(place / "hosts"),)
+        self.give(place / theirs, mode=0o755)
+
+        with pytest.raises(UntrustedError, match="inventory"):
+            inventory.sources(["hosts"], str(place))
+
+    def test_an_inventory_that_settings_name_is_ours(self, place: Path) -> None:
+        (place / "ansible.cfg").write_text(CONFIG)
+        (place / "hosts.ini").write_text(HOSTS)
+        self.give(place / "hosts.ini")
+
+        with pytest.raises(UntrustedError, match=r"hosts.ini belongs to"):
+            ansible_config.variables((), str(place), 1)
+
+    def test_sockets_are_not_put_where_others_can_write(
+        self, distlaunch: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        distlaunch.write("x.py", "")
+        (place / "runtime/distlaunch").mkdir(parents=True)
+        self.give(place / "runtime/distlaunch", mode=0o755)
+
+        done = distlaunch("ansible", "-i", "n1,", "x.py", env={"XDG_RUNTIME_DIR": str(place / "runtime")})
+
+        assert done.exit_code == 2, done
+        assert "the folder of SSH's connections" in done.stderr
