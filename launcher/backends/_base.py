@@ -96,6 +96,9 @@ class Backend(ABC, Generic[P]):
     options: ClassVar[type]
     """Dataclass of the backend's own options (`launcher.options.option` fields); instances go to the constructor."""
 
+    prints: ClassVar[Mapping[str, str]] = {}
+    """Flags, by their names as parameters and with their help, that print something and start nothing."""
+
     def __init__(self, options: Any) -> None:
         self.opts = options
 
@@ -126,6 +129,10 @@ class Backend(ABC, Generic[P]):
         write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
         write_files(folder, self.payload(plan))
         return texts
+
+    def printed(self, flag: str) -> str:
+        """What one of `prints` prints."""
+        raise NotImplementedError(flag)
 
     @abstractmethod
     def submit(self, plan: P) -> Handle:

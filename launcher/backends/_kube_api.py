@@ -12,11 +12,12 @@ import os
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from launcher import input_file, install, trust
+from launcher import input_file, install, output, trust
+from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_login as login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
@@ -28,6 +29,7 @@ _ANSWER_S = 60.0
 _TRIES = 4
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _CONNECTIONS = 256
 _BLOCK_BYTES = 1 << 18
 
@@ -54,6 +56,7 @@ class Cluster:
     namespace: str
     _configuration: Any
     _pool: Any
+    _warned: set[str] = field(default_factory=set)
 
     def call(
         self,
@@ -139,7 +142,17 @@ class Cluster:
                 raise _api_error(response.status, response.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"{self._configuration.host}: {_plain(error)}") from error
+        if method != "GET":
+            self._warn(response.headers.getlist("Warning"))
         return response
+
+    def _warn(self, headers: list[str]) -> None:
+        """Show what the API server warns of when it takes something; each warning once."""
+        for text in (re.sub(r"\\(.)", r"\1", found) for header in headers for found in _WARNING.findall(header)):
+            if text not in self._warned:
+                self._warned.add(text)
+                more = f"; {admission.mend(text)}" if "would violate" in text else ""
+                output.warn(f"the API server says: {login.one_line(text)}{more}")
 
 
 def connect(kubeconfig: str, context: str, namespace: str) -> Cluster:
@@ -232,12 +245,13 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
     if error.status == 403 and refused:
         return BackendUnavailableError(
             f"{refused[1]} may not {refused[2]} {refused[3]} in namespace {cluster.namespace!r}, which is needed {doing}",
-            hint="ask for the Role in docs/kubernetes.md, or name another namespace: --namespace NAME",
+            hint="`distlaunch k8s --print-role` prints the Role that gives it; or name another namespace: --namespace NAME",
         )
     if error.status == 404 and f'namespaces "{cluster.namespace}"' in error.message:
         return SpecError(f"there is no namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
     if error.status in (400, 403, 404, 409, 422):
-        return SpecError(f"the API server refuses, {doing}: {error.message}")
+        hint = admission.mend(error.message) if error.status == 403 else None
+        return SpecError(f"the API server refuses, {doing}: {error.message}", hint=hint)
     return CommandError(f"the API server failed, {doing}: {error.status} {error.message}")
 
 

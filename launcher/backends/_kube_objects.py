@@ -44,6 +44,9 @@ class Kind:
     master: str = "{0}-0.{0}"
     """DNS name of the first node's pod."""
 
+    maker: str = "{0}"
+    """The object whose controller makes the pods, and has the events of those that it cannot make."""
+
     has_service: bool = False
     """Its controller makes the headless Service itself."""
 
@@ -56,6 +59,7 @@ KINDS: Mapping[str, Kind] = {
         "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
         longest=53,
         master="{0}-n-0-0.{0}",
+        maker="{0}-n-0",
         has_service=True,
     ),
     "trainjob": Kind(
@@ -64,6 +68,7 @@ KINDS: Mapping[str, Kind] = {
         "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
         longest=50,
         master="{0}-node-0-0.{0}",
+        maker="{0}-node-0",
         has_service=True,
     ),
     "pytorchjob": Kind(

@@ -11,7 +11,7 @@ from launcher.options import option
 
 KINDS = ("job", "jobset", "trainjob", "pytorchjob", "pods")
 
-_QUANTITY = re.compile(r"(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?\Z", re.ASCII)
+_QUANTITY = re.compile(r"(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+|n|u|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?\Z", re.ASCII)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?\Z", re.ASCII)
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z", re.ASCII)
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z", re.ASCII)
@@ -61,7 +61,9 @@ class KubernetesOptions:
     label: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Label on everything that is created.")
     annotation: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Annotation on everything that is created.")
     host_network: bool = option(False, help="The machines' own network; ports are then chosen on the first node.")
-    run_as: str = option("", metavar="UID[:GID]", help="Run as this user, as restricted namespaces want it.")
+    run_as: str = option(
+        "", metavar="UID[:GID]|image", help="As this user, or as the image's own who is not root; fits restricted namespaces."
+    )
     snapshot: bool = option(True, help="Send the files of the working folder along.")
     workdir: str = option("", metavar="PATH", help="Working folder in the image or on a volume; implies --no-snapshot.")
     patch: tuple[str, ...] = option(
@@ -73,7 +75,7 @@ class KubernetesOptions:
     )
     ttl: str = option("1d", metavar="DURATION", help="How long an ended run stays in the cluster.")
     start_timeout: str = option(
-        "2m", metavar="DURATION", help="So long a pod may fail to start (no such image, no such secret); then the run is ended."
+        "2m", metavar="DURATION", help="So long pods may fail to start, or be refused; then the run is ended."
     )
     max_requeues: int = option(
         3, metavar="N", help="How often the run starts again after a lost node; preemptions, evictions and drains do not count."
@@ -206,10 +208,12 @@ def _volume_source(kind: str, rest: list[str]) -> dict[str, Any] | None:
 
 
 def user(text: str) -> dict[str, Any]:
-    """`UID[:GID]` as a pod's security context."""
+    """`UID[:GID]`, or the image's own user, as a pod's security context."""
+    if text == "image":
+        return {"runAsNonRoot": True}
     match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text, re.ASCII)
     if match is None:
-        raise SpecError(f"run-as {text!r} is not UID[:GID]", hint="write --run-as 1000:1000")
+        raise SpecError(f"run-as {text!r} is not UID[:GID], nor image", hint="write --run-as 1000:1000")
     uid = int(match[1])
     gid = int(match[2]) if match[2] else uid
     return {"runAsUser": uid, "runAsGroup": gid, "fsGroup": gid, "runAsNonRoot": uid != 0}
@@ -217,17 +221,21 @@ def user(text: str) -> dict[str, Any]:
 
 def half(text: str) -> str:
     """Half of a quantity of bytes."""
+    count = amount(text)
+    mebibytes = int(count / 2 / 2**20)
+    return f"{mebibytes}Mi" if mebibytes else str(max(1, int(count / 2)))
+
+
+def amount(text: str) -> float:
+    """A quantity as a number."""
     match = _QUANTITY.match(text)
     assert match is not None
     unit = match[3] or ""
     if unit[:1] in ("e", "E") and len(unit) > 1:
-        count = float(text)
-    elif unit.endswith("i"):
-        count = float(match[1]) * 1024 ** (1 + "KMGTPE".index(unit[0]))
-    else:
-        count = float(match[1]) * ({"m": 0.001, "": 1}.get(unit) or 1000 ** (1 + "kMGTPE".index(unit)))
-    mebibytes = int(count / 2 / 2**20)
-    return f"{mebibytes}Mi" if mebibytes else str(max(1, int(count / 2)))
+        return float(text)
+    if unit.endswith("i"):
+        return float(match[1]) * 1024.0 ** (1 + "KMGTPE".index(unit[0]))
+    return float(match[1]) * ({"n": 1e-9, "u": 1e-6, "m": 0.001, "": 1}.get(unit) or 1000.0 ** (1 + "kMGTPE".index(unit)))
 
 
 def label_key(text: str, what: str) -> str:

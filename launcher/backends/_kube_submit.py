@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_objects as objects
+from launcher.backends import _kube_rights as rights
 from launcher.backends import _kube_states as states
 from launcher.backends._kube_pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError
@@ -28,8 +29,9 @@ _TRIES = 4
 def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Manifest:
     """Create everything; returns the object that owns the rest. Nothing is left when it fails."""
     owner: Manifest | None = None
+    secret = list(_secret(opts, plan))
     try:
-        _check_kind(cluster, opts)
+        _check(cluster, opts, [*plan.objects, *secret])
         *rest, main = plan.objects
         if main["kind"] == "Pod":
             main, rest = plan.objects[0], list(plan.objects[1:])
@@ -42,7 +44,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
         for item in before:
             path = f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}"
             cluster.call("PATCH", path, {"metadata": objects.owned(item, owner)["metadata"]}, content=api.MERGE)
-        for item in [*_secret(opts, plan), *(item for item in rest if item not in before)]:
+        for item in [*secret, *(item for item in rest if item not in before)]:
             _create(cluster, objects.owned(item, owner))
         if held is not None:
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
@@ -81,7 +83,7 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
     """Have the API server check every object without creating it; returns what was checked."""
     try:
-        _check_kind(cluster, opts)
+        _check(cluster, opts, [*plan.objects, *_secret(opts, plan)])
         for item in plan.objects:
             path = objects.path_of(item, cluster.namespace)
             cluster.call("POST", path, item, query={"dryRun": "All", "fieldValidation": "Strict"})
@@ -90,8 +92,8 @@ def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list
     return [f"{item['kind']} {item['metadata']['name']}" for item in plan.objects]
 
 
-def _check_kind(cluster: Cluster, opts: KubernetesOptions) -> None:
-    """Tell of a custom resource that the cluster does not have before anything is created."""
+def _check(cluster: Cluster, opts: KubernetesOptions, manifests: list[Manifest]) -> None:
+    """Tell of a custom resource that the cluster does not have, and of a right that is missing, before anything is created."""
     kind = objects.KINDS[opts.kind]
     wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
     wanted += [("kueue.x-k8s.io/v1beta1", "LocalQueue")] if opts.queue else []
@@ -100,6 +102,7 @@ def _check_kind(cluster: Cluster, opts: KubernetesOptions) -> None:
         if cluster.find(f"/apis/{group}") is None:
             hint = "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
             raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
+    rights.check(cluster, opts, manifests)
 
 
 def _create(cluster: Cluster, item: Manifest) -> Manifest:

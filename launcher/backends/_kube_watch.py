@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import storage
+from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_states as states
 from launcher.backends._base import Liveness
@@ -145,8 +146,8 @@ class RunWatch:
         if stuck and time.time() - states.waits_since(stuck[0]) > start_timeout_s:
             return self._give_up(f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
         missing = sum(not known for known in pods)
-        if missing and (why := self._events(self._handle["name"])):
-            return f"{missing} of {len(pods)} pods are not made yet: {why}"
+        if missing and (why := self._unmade(pods, start_timeout_s)):
+            return why
         if why := states.waits_for(pods):
             return why
         if missing:
@@ -154,13 +155,22 @@ class RunWatch:
             return f"{missing} of {len(pods)} pods are not made yet" + (": it waits to be admitted" if suspended else "")
         slow = [known[-1] for known in pods if known[-1].phase == "Pending"]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
-        if slow and (why := self._events(slow[0].name)):
+        if slow and (why := states.event_text(self._events(slow[0].name))):
             return f"{len(slow)} of {len(pods)} pods wait: {why}"
         return ""
 
-    def _events(self, name: str) -> str:
+    def _unmade(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
+        """Why pods are not made. Where they are refused, and no others' end changes that, the run is ended in the same way."""
+        names = dict.fromkeys(name.format(self._handle["name"]) for name in ("{0}", KINDS[self._handle["kind"]].maker))
+        events = [item for name in names for item in self._events(name)]
+        why, since = admission.unmade(pods, events, self._handle.get("min_nodes", self._nodes))
+        late = since is not None and time.time() - since > start_timeout_s
+        return self._give_up(why) if late else why
+
+    def _events(self, name: str) -> list[states.Object]:
         query = {"fieldSelector": f"involvedObject.name={name}", "limit": "100"}
-        return states.event_text(self.cluster.call("GET", self._path("events"), query=query)["items"])
+        found: list[states.Object] = self.cluster.call("GET", self._path("events"), query=query)["items"]
+        return found
 
     def _give_up(self, why: str) -> str:
         note = {"class": "node", "message": why}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from launcher import install
@@ -36,6 +37,12 @@ def text(plan: KubernetesPlan) -> str:
     head.append("# Submitted by distlaunch, the same objects also have an owner, with which all of them go: ")
     head[-1] += f"{owner['kind']} {plan.name}"
     if plan.secrets:
-        literals = " ".join(f'--from-literal={name}="${name}"' for name in plan.secrets)
-        head.append(f"# First, as secrets are in no file: kubectl create secret generic {plan.name} {literals}")
+        head.append(f"# First, as secrets are in no file: {_secret_by_hand(plan.name, plan.secrets)}")
     return "\n".join(head) + "\n---\n" + "---\n".join(texts)
+
+
+def _secret_by_hand(name: str, variables: tuple[str, ...]) -> str:
+    """A line for a shell, whose own printf writes the values into a pipe: all users of the machine see the argv of kubectl."""
+    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": dict.fromkeys(variables, "%s")}
+    values = " ".join(f'"$(printf %s "${variable}" | base64 | tr -d \'\\n\')"' for variable in variables)
+    return f"printf '{json.dumps(made)}' {values} | kubectl create -f -"

@@ -60,6 +60,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
     name: ClassVar[str] = "k8s"
     summary: ClassVar[str] = "Run in pods of a Kubernetes cluster."
     options: ClassVar[type] = KubernetesOptions
+    prints: ClassVar[Mapping[str, str]] = {"print_role": "Print the Role that runs of this kind need; start nothing."}
 
     opts: KubernetesOptions
 
@@ -154,6 +155,12 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             _kube_submit.ask(self._cluster(), self.opts, plan)
         return {"run.yaml": _kube_yaml.text(plan)}
 
+    def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one
+        """The Role, for `kubectl apply -f -`."""
+        from launcher.backends import _kube_rights
+
+        return _kube_rights.role(self.opts)
+
     def submit(self, plan: KubernetesPlan) -> Handle:
         """Create the workload held back, then what it needs, owned by it; then let it go."""
         from launcher.backends import _kube_submit
@@ -174,6 +181,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             "context": cluster.context,
             "kubeconfig": _kube_api.find_kubeconfig(self.opts.kubeconfig),
             "nodes": len(plan.nodes),
+            "min_nodes": plan.job["min_nodes"],
         }
 
     def found(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import typer
 
 from launcher import backends, config, output, runs, storage, summary
 from launcher.cli import _parameters
-from launcher.cli._request import LaunchOptions, resolve
+from launcher.cli._request import LaunchOptions, chosen, resolve
 from launcher.errors import CommandError, LaunchError, SpecError
 from launcher.options import JobOptions
 
@@ -34,7 +34,10 @@ def backend_command(name: str) -> Callable[..., int]:
     backend = backends.load(name)
     cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Take settings from [clusters.NAME].")]
     more = [_parameters.keyword("cluster", cluster, None), *_parameters.from_fields(backend.options)]
-    return launching(backend.summary, lambda values: launch(name, values), more)
+    for flag, text in backend.prints.items():
+        shown = typer.Option("--" + flag.replace("_", "-"), help=text)
+        more.append(_parameters.keyword(flag, Annotated[bool, shown], False))
+    return launching(backend.summary, lambda values: _print_or_launch(name, values), more, needs_script=not backend.prints)
 
 
 def launching(
@@ -43,10 +46,11 @@ def launching(
     parameters: list[inspect.Parameter],
     *,
     leave_out: tuple[str, ...] = ("runs_dir",),
+    needs_script: bool = True,
 ) -> Callable[..., int]:
     """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets the values.
 
-    `leave_out` are those of them, by name, that the command does not take.
+    `leave_out` are those of them, by name, that the command does not take; `needs_script`: typer sees to SCRIPT being given.
     """
 
     def command(**values: Any) -> int:
@@ -61,7 +65,7 @@ def launching(
         *_parameters.from_fields(config.GlobalOptions, leave_out=("trust",)),
     ]
     every = [
-        _parameters.keyword("script", Annotated[str, script]),
+        _parameters.keyword("script", *((Annotated[str, script],) if needs_script else (Annotated[str | None, script], None))),
         _parameters.keyword("args", Annotated[list[str] | None, args], None),
         *{item.name: item for item in shared}.values(),
     ]
@@ -70,6 +74,20 @@ def launching(
     command.__annotations__ = {item.name: item.annotation for item in ordered}
     command.__doc__ = summary
     return command
+
+
+def _print_or_launch(name: str, values: dict[str, Any]) -> int:
+    """What one of the backend's `prints` prints, or a launch."""
+    for flag in backends.load(name).prints:
+        if values.pop(flag):
+            text = chosen(name, values).backend.printed(flag)
+            output.result({flag.removeprefix("print_"): text}, text)
+            return 0
+    if values["script"] is None:
+        from launcher.cli._main import UsageError
+
+        raise UsageError("missing argument 'SCRIPT'", hint=f"see distlaunch {name} --help")
+    return launch(name, values)
 
 
 def launch(backend_name: str | None, values: dict[str, Any]) -> int:

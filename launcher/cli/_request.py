@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import backends, config, config_check, names, output, spec
 from launcher.errors import SpecError
@@ -61,36 +61,50 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
         output.detail(f"settings: {file.path}")
     config_check.check(config.GlobalOptions, resolved)
     warn_of_variables(settings.env)
-    cluster = settings.cluster(values["cluster"], lambda name: backends.load(name).options) if values["cluster"] else None
-    if cluster and backend_name not in (None, cluster.backend):
-        raise SpecError(
-            f"cluster {cluster.name!r} has the backend {cluster.backend}, not {backend_name}",
-            hint=f"distlaunch run --on {cluster.name} SCRIPT",
-        )
-    name = cluster.backend if cluster else str(backend_name)
-    backend = backends.load(name)
-    own = settings.resolve(backend.options, flags=_of(backend.options, values), cluster=cluster)
-    config_check.check(backend.options, own)
-    _leave_out(cluster.name if cluster else "", own)
-    job = settings.resolve(JobOptions, flags=_of(JobOptions, values), cluster=cluster)
+    where = chosen(backend_name, values, settings)
+    job = settings.resolve(JobOptions, flags=_of(JobOptions, values), cluster=where.cluster)
     config_check.check(JobOptions, job)
     config_check.blame("env", job["env"].layers, spec.check_here)
     config_check.blame("secret", job["secret"].layers, spec.check_secrets_here)
-    _tell_project(settings, {**own, **job}, backend.options)
-    _warn_of_late_options(values, backend.options)
-    made = backend(config.build(backend.options, own))
-    for path in made.settings_files() if options.verbose else ():
+    _tell_project(settings, {**where.own, **job}, where.backend.options)
+    _warn_of_late_options(values, where.backend.options)
+    for path in where.backend.settings_files() if options.verbose else ():
         output.detail(f"settings: {path}")
     return Request(
-        backend=made,
-        backend_name=name,
-        cluster=cluster.name if cluster else None,
+        backend=where.backend,
+        backend_name=where.backend.name,
+        cluster=where.cluster.name if where.cluster else None,
         job=_job(config.build(JobOptions, job), options, values["script"], values["args"] or []),
         options=options,
         runs_root=general.runs_dir,
         ranks=config.ranks(general.log_ranks),
         ranks_asked=resolved["log_ranks"].source == "flag",
     )
+
+
+class Chosen(NamedTuple):
+    """A backend with its options, and the cluster whose settings it has."""
+
+    backend: Backend[Any]
+    cluster: config.ClusterProfile | None
+    own: Mapping[str, config.Setting]
+    """The backend's options with their sources."""
+
+
+def chosen(backend_name: str | None, values: dict[str, Any], settings: config.Config | None = None) -> Chosen:
+    """Where to run: the backend, with the settings of the cluster that `values` name."""
+    settings = settings or config.load()
+    cluster = settings.cluster(values["cluster"], lambda name: backends.load(name).options) if values["cluster"] else None
+    if cluster and backend_name not in (None, cluster.backend):
+        raise SpecError(
+            f"cluster {cluster.name!r} has the backend {cluster.backend}, not {backend_name}",
+            hint=f"distlaunch run --on {cluster.name} SCRIPT",
+        )
+    backend = backends.load(cluster.backend if cluster else str(backend_name))
+    own = settings.resolve(backend.options, flags=_of(backend.options, values), cluster=cluster)
+    config_check.check(backend.options, own)
+    _leave_out(cluster.name if cluster else "", own)
+    return Chosen(backend(config.build(backend.options, own)), cluster, own)
 
 
 def _tell_project(settings: config.Config, found: Mapping[str, config.Setting], options: type) -> None:

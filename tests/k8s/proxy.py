@@ -25,10 +25,13 @@ class Proxy(ThreadingHTTPServer):
         self.cluster = _kube_api.connect(str(kubeconfig), "", "")
         self.requests: list[str] = []
         self.sent: list[dict[str, Any]] = []
-        """The objects that were posted."""
+        """The objects that were posted, but for questions about our rights."""
 
         self.swallow: str = ""
         """The answer to the first request of this method and collection is not passed on."""
+
+        self.hidden: str = ""
+        """Reviews at this path list no rules."""
 
     def kubeconfig(self) -> str:
         """The user's, with this as the server."""
@@ -44,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
         path = self.path.partition("?")[0]
         self.server.requests.append(f"{self.command} {path}")
-        if self.command == "POST" and body:
+        if self.command == "POST" and body and not path.endswith("reviews"):
             self.server.sent.append(json.loads(body))
         configuration = self.server.cluster._configuration
         headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")}
@@ -52,10 +55,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):
             self.server.swallow = ""
             return
+        data = answer.data
+        if self.server.hidden and path.endswith(self.server.hidden):
+            data = json.dumps({**json.loads(data), "status": {"resourceRules": [], "incomplete": True}}).encode()
         self.send_response(answer.status)
-        self.send_header("Content-Length", str(len(answer.data)))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(answer.data)
+        self.wfile.write(data)
 
     do_GET = do_POST = do_PATCH = do_DELETE = do  # noqa: N815
 

@@ -141,27 +141,15 @@ def test_the_documented_role_is_enough(user: User) -> None:
     user.wait_nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("resource", "verb", "words"),
-    [
-        ("jobs", "create", "may not create jobs"),
-        ("configmaps", "create", "may not create configmaps"),
-        ("services", "create", "may not create services"),
-        ("jobs", "patch", "may not patch jobs"),
-    ],
-)
-def test_a_missing_right_is_named_and_nothing_is_left(user: User, resource: str, verb: str, words: str) -> None:
-    rules = []
-    for rule in role_rules():
-        verbs = [item for item in rule["verbs"] if item != verb]
-        kept = [item for item in rule["resources"] if item != resource]
-        rules += [{**rule, "resources": kept}] if kept else []
-        rules += [{**rule, "resources": [resource], "verbs": verbs}] if resource in rule["resources"] and verbs else []
-    done = user.with_rights("lesser", rules)("k8s", "--detach", "x.py")
+@pytest.mark.parametrize(("resource", "allowed"), [("services", "0"), ("configmaps", "2"), ("secrets", "0")])
+def test_a_submission_that_is_refused_half_way_leaves_nothing(user: User, resource: str, allowed: str) -> None:
+    """One ConfigMap is in every namespace, and a run has two."""
+    user.kube.quota(user.namespace, **{resource: allowed})
 
-    assert done.exit_code == 3, done.stderr
-    assert words in done.stderr
-    assert "docs/kubernetes.md" in done.stderr
+    done = user("k8s", "--detach", "--secret", "TOKEN", "x.py", env={"TOKEN": "1"})
+
+    assert done.exit_code == 2, done.stderr
+    assert f"exceeded quota: quota, requested: {resource}=1" in done.stderr
     user.wait_nothing_left()
 
 
@@ -172,7 +160,7 @@ def test_a_missing_right_is_named_and_nothing_is_left(user: User, resource: str,
         (["--namespace", "nowhere"], 2, "there is no namespace 'nowhere'"),
         (["--kubeconfig", "none"], 2, "kubeconfig 'none' does not exist"),
         (["--kubeconfig", "garbage"], 2, "cannot be used"),
-        (["--kubeconfig", "STRANGER"], 3, "stranger may not create jobs"),
+        (["--kubeconfig", "STRANGER"], 3, "stranger may not create configmaps, create services, create jobs, get jobs"),
         (["--kubeconfig", "EXPIRED"], 3, "have expired"),
         (["--kubeconfig", "closed"], 3, "cannot be reached"),
         (["--kind", "jobset"], 3, "the cluster has no JobSet"),
@@ -278,4 +266,4 @@ def test_the_number_of_calls_does_not_depend_on_the_number_of_nodes(user: User, 
         assert [request.partition("/namespaces/")[2] for request in proxy.requests] == [f"{user.namespace}/pods"]
 
     assert calls[0] == calls[1]
-    assert len(calls[0]) == 5
+    assert len(calls[0]) == 6

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tests.k8s.conftest import MORE_KINDS
 from tests.k8s.scripts import FAILS, MEET, WAITS
@@ -69,7 +70,10 @@ def test_a_deleted_pod_of_a_jobset_starts_the_run_again_with_nobody_looking(kind
 
 def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     kinds.write("waits.py", WAITS)
-    runs = {kind: kinds.detached("--kind", kind, "waits.py") for kind in ("jobset", "trainjob", "pytorchjob")}
+    runs = {}
+    for kind in ("jobset", "trainjob", "pytorchjob"):
+        rules = yaml.safe_load(kinds("k8s", "--print-role", "--kind", kind).stdout)["rules"]
+        runs[kind] = kinds.with_rights(f"has-{kind}", rules).detached("--kind", kind, "waits.py")
     for run in runs.values():
         kinds.wait_said(run, "ready", 1)
 

@@ -6,6 +6,8 @@ import base64
 import io
 import json
 import os
+import re
+import subprocess
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +178,36 @@ def test_secrets_are_referred_to_and_never_rendered(distlaunch: Cli) -> None:
     env = item["spec"]["template"]["spec"]["containers"][0]["env"]
     name = item["metadata"]["name"]
     assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "TOKEN"}}} in env
-    assert f"kubectl create secret generic {name}" in done.stdout
+    assert f'"name": "{name}"' in by_hand(done.stdout)
+
+
+def by_hand(text: str) -> str:
+    """The line with which a Secret is made before YAML is applied by hand."""
+    (line,) = re.findall(r"^# First, as secrets are in no file: (.*)$", text, re.MULTILINE)
+    return str(line)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_secret_that_is_made_by_hand_is_in_no_argv(distlaunch: Cli, tmp_path: Path, shell: str) -> None:
+    """As all users of the machine see them while kubectl runs; quotes, dollars and line breaks stay what they are."""
+    distlaunch.write("x.py", "")
+    env = {"TOKEN": "s3cr3t-value", "KEY": "s3cr3t-\"'$HOME`x`\\n%s\nline\n", "EMPTY": ""}
+    names = [word for name in env for word in ("--secret", name)]
+    line = by_hand(distlaunch("k8s", "--dry-run", "--image", "i", *names, "x.py", env={**env}).stdout)
+    kubectl = tmp_path / "kubectl"
+    seen = tmp_path / "seen"
+    lines = (f"cat > '{tmp_path}/stdin'", f'echo "$@" > "{seen}"', f'cat /proc/[0-9]*/cmdline >> "{seen}"', "exit 0")
+    kubectl.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    kubectl.chmod(0o700)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    subprocess.run([shell, "-c", line], env={**os.environ, **env, **path}, timeout=60, check=True)
+
+    assert b"s3cr3t" not in seen.read_bytes()
+    assert base64.b64encode(b"s3cr3t-value") not in seen.read_bytes()
+    made = json.loads((tmp_path / "stdin").read_text())
+    assert {name: base64.b64decode(value).decode() for name, value in made["data"].items()} == env
+    assert seen.read_text(errors="replace").startswith("create -f -\n")
 
 
 def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_together(distlaunch: Cli, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.k8s.conftest import shell
 from tests.k8s.following import Follower
 from tests.k8s.role import role_rules
 from tests.k8s.scripts import EATS, FAILS, MEET, TICKS, WAITS
-from tests.testbed import Kube, kube_given, kube_programs
+from tests.testbed import Kube, kube_given, kube_image, kube_programs
 from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     shutil.rmtree(pods.cli.runs, ignore_errors=True)
     text = (folder / "run.yaml").read_text()
     (name,) = re.findall(r"^# Run (\S+): kubectl apply -f FILE$", text, re.MULTILINE)
-    (secret,) = re.findall(r"(kubectl create secret .*)$", text, re.MULTILINE)
+    (secret,) = re.findall(r"^# First, as secrets are in no file: (.*)$", text, re.MULTILINE)
 
     by_hand = kube_programs.find(kube_programs.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
@@ -270,6 +270,26 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     for rank, log in enumerate(logs):
         assert re.search(rf"rank {rank}/2: sum 3 on {name}-{rank}$", log, re.MULTILINE), log
         assert re.search(r"the secret: s3cr3t$", log, re.MULTILINE), log
+
+
+def test_runs_in_a_restricted_namespace_end_well_with_the_documented_flags(pods: User, machines: Kube) -> None:
+    """As a user who is given, and as the image's own; an image whose user is root is refused by the kubelet, with that reason."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    machines.api.patch(f"/api/v1/namespaces/{pods.namespace}", {"metadata": {"labels": labels}})
+    pods.write("meet.py", MEET + "print('as', os.getuid(), os.getgid(), flush=True)\nopen('written', 'w').close()\n")
+    given = pods.follow("--run-as", "1001:1002", "--nodes", "2", "--log-ranks", "all", "reduce.py")
+    own = pods.follow("--run-as", "image", "--image", kube_image.AS_USER, "--nodes", "2", "--log-ranks", "all", "meet.py")
+    root = pods.follow("--run-as", "image", "--start-timeout", "1s", "meet.py")
+    user = pods.follow("--run-as", "1001:1002", "meet.py")
+
+    for follower, words in ((given, "after 3"), (own, "as 1000 0"), (user, "as 1001 1002")):
+        done = follower.result()
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.count(words) == (1 if follower is user else 2), done.stdout
+        assert "warning" not in done.stderr
+    refused = root.result()
+    assert refused.exit_code == 1, refused.stderr
+    assert "image will run as root" in refused.stderr
 
 
 def test_on_the_machines_own_network_two_runs_choose_free_ports(pods: User) -> None:

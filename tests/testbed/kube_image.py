@@ -22,6 +22,9 @@ for it unless `imagePullPolicy` is `IfNotPresent`."""
 PINNED = "distlaunch.test/torch:1"
 """The same, for which that is the default."""
 
+AS_USER = "distlaunch.test/torch-user:1"
+"""The same again, whose user is not root."""
+
 PAUSE = "distlaunch.test/pause:latest"
 """What every pod's sandbox runs."""
 
@@ -50,10 +53,10 @@ def runtime_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path) -> None:
-    """Write both images into one archive, as `docker save` would."""
+    """Write all images into one archive, as `docker save` would."""
     layer = _layer()
     digest = hashlib.sha256(layer).hexdigest()
-    config = {
+    config: dict[str, Any] = {
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "config": {
@@ -63,9 +66,14 @@ def write(path: Path) -> None:
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE, PINNED, PAUSE], "Layers": ["layer.tar"]}]
+    own_user = {**config, "config": {**config["config"], "User": "1000"}}
+    manifest = [
+        {"Config": "config.json", "RepoTags": [IMAGE, PINNED, PAUSE], "Layers": ["layer.tar"]},
+        {"Config": "user.json", "RepoTags": [AS_USER], "Layers": ["layer.tar"]},
+    ]
     with tarfile.open(path, "w") as archive:
         _add(archive, "config.json", json.dumps(config).encode())
+        _add(archive, "user.json", json.dumps(own_user).encode())
         _add(archive, "layer.tar", layer)
         _add(archive, "manifest.json", json.dumps(manifest).encode())
 
