@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.protocol import Event
+from launcher.reader import lost_text
 from launcher.runs import JOB_OUTPUT
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class Announcer:
             self._again(record.name, fields)
         elif record.name == "stopping":
             self._once(f"stopping: {fields.get('reason')}")
-        elif record.name == "warning":
+        elif record.name in ("warning", "lines_lost"):
             self._workers.end_line()
-            output.warn(f"{self._place(node)}: {fields.get('message')}")
+            output.warn(f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}")
 
     def _again(self, event: str, fields: dict[str, Any]) -> None:
         """Tell that workers start again: by their agents, or with them by the scheduler."""

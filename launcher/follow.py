@@ -13,7 +13,7 @@ from launcher.announce import Announcer
 from launcher.errors import LaunchError, StorageError
 from launcher.reader import StreamReader
 from launcher.runs import JOB_OUTPUT
-from launcher.status import agent_stderr, report_of
+from launcher.status import agent_stderr, last_words, report_of
 from launcher.worker_output import WorkerOutput
 
 if TYPE_CHECKING:
@@ -157,12 +157,19 @@ class Follower:
             elif now - self._gone_since.setdefault(node, now) < SETTLE_S:
                 states[node], self._poll_s = "running", POLL_S[0]
             elif node < len(self._alive) and self._alive[node] != "ended":
-                self._report.nodes[node].last_words.extend(agent_stderr(self._run, node))
+                self._hear_last_words(node)
         self._next_poll = time.monotonic() + self._poll_s
         if liveness is None:
             return False
         self._alive, self._liveness = states, liveness
         return True
+
+    def _hear_last_words(self, node: int) -> None:
+        """What an agent that is gone has left elsewhere than in its stream."""
+        for event in last_words(self._run, node):
+            self._take(node, event)
+        if not self._done(node):
+            self._report.nodes[node].last_words.extend(agent_stderr(self._run, node))
 
     def _done(self, node: int) -> bool:
         return node < len(self._report.nodes) and self._report.nodes[node].result is not None

@@ -52,6 +52,9 @@ class NodeReport:
     attempt: int = 0
     """How often the scheduler has started it again."""
 
+    lines_lost: int = 0
+    """Lines of its workers that are not in the stream."""
+
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_FOREIGN_LINES))
 
     @property
@@ -80,6 +83,7 @@ class NodeReport:
         self.attempt = attempt
         self.result = self.cause = self.workers = None
         self.stopping = ""
+        self.lines_lost = 0
         self.last_words.clear()
 
     def _on_agent_started(self, fields: dict[str, Any]) -> None:
@@ -104,6 +108,13 @@ class NodeReport:
     def _on_heartbeat(self, fields: dict[str, Any]) -> None:
         workers = fields.get("workers")
         self.workers = workers if isinstance(workers, int) else self.workers
+        self._lost(fields.get("lines_lost"))
+
+    def _on_lines_lost(self, fields: dict[str, Any]) -> None:
+        self._lost(fields.get("total"))
+
+    def _lost(self, total: object) -> None:
+        self.lines_lost = max(self.lines_lost, total) if isinstance(total, int) else self.lines_lost
 
     def _on_stopping(self, fields: dict[str, Any]) -> None:
         self.stopping = str(fields.get("reason") or "stopping")
@@ -117,6 +128,7 @@ class NodeReport:
         self.result = str(fields.get("result") or "failed")
         self.restarts = fields.get("restarts") or self.restarts
         self.workers = 0
+        self._lost(fields.get("lines_lost"))
         if isinstance(fields.get("cause"), dict):
             self.cause = fields["cause"]
 

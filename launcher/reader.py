@@ -7,12 +7,12 @@ skipped without looking at their lines one by one. A million lines cost a fracti
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import MAX_PENDING_BYTES, Output, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from launcher.agent.protocol import Record
 
@@ -86,6 +86,15 @@ def _end_of_unwanted(wanted: Wanted) -> re.Pattern[bytes]:
     """A newline after which something else follows than the output of an unwanted rank."""
     ranks = b"|".join(b"%d" % rank for rank in sorted(wanted)) or rb"(?!)"
     return re.compile(rb"\n(?!\d+\.(?!(?:" + ranks + rb")[|!])\d+[|!][ +])")
+
+
+def lost_text(fields: Mapping[str, Any]) -> str:
+    """What a `lines_lost` event says, for people."""
+    lines = fields.get("lines")
+    count = f"{lines:,} line{'s' * (lines != 1)}" if isinstance(lines, int) else "lines"
+    ranks = fields.get("ranks")
+    of = f" of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if isinstance(ranks, list) and ranks else ""
+    return f"{count}{of} {'was' if lines == 1 else 'were'} not kept: {fields.get('reason')}"
 
 
 def parse_ranks(text: str) -> Wanted | None:

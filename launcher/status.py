@@ -49,6 +49,9 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
         with suppress(OSError):
             # Workers that write much push the last heartbeat out of the part that we read.
             node.last_seen = max(node.last_seen or 0.0, round(path.stat().st_mtime, 3))
+        if node.result is None:
+            for event in last_words(run, node.node):
+                node.add(event)
         if node.result is None and node.node < len(alive) and alive[node.node] == "ended":
             node.last_words.extend(agent_stderr(run, node.node))
     detail, causes = (liveness.detail, liveness.causes) if liveness else ("", None)
@@ -117,15 +120,19 @@ def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
     return text.decode(errors="replace").splitlines()[-count:]
 
 
+def last_words(run: Run, node: int) -> list[Event]:
+    """What an agent tells where there is room for it on a full disk, too: what its stream should have had."""
+    try:
+        lines = (run.path / "nodes" / str(node) / "last_words").read_bytes().splitlines()
+    except OSError:
+        return []
+    return [record for line in lines if isinstance(record := parse(line), Event)]
+
+
 def agent_stderr(run: Run, node: int, count: int = 5) -> list[str]:
-    """Why the agent died, if it could say so: its last words, else the last lines of its own stderr."""
-    folder = run.path / "nodes" / str(node)
-    with suppress(OSError):
-        words = (folder / "last_words").read_text(encoding="ascii", errors="replace").strip()
-        if words:
-            return [words]
+    """Why the agent died, if it could say so: the last lines of its own stderr."""
     lines: list[str] = []
-    for path in (folder / "stderr", run.path / "job.out"):
+    for path in (run.path / "nodes" / str(node) / "stderr", run.path / "job.out"):
         with suppress(OSError), open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
             lines = lines or file.read().decode(errors="replace").splitlines()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output, status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.backends._base import Plan
     from launcher.outcome import Outcome
@@ -79,8 +79,14 @@ def closing(run: Run, outcome: Outcome, took_s: float) -> str:
     lines = [f"{state} after {duration(took_s)}{restarts(outcome.restarts, outcome.attempt)}: {run.id}"]
     if outcome.cause is not None:
         lines += [f"  {line}" for line in cause_lines(outcome.cause, run)]
+    lines += [f"  {line}" for line in lost_lines([(node.node, node.lines_lost) for node in outcome.nodes])]
     lines.append(f"  logs: distlaunch logs {run.id}   folder: {run.path}")
     return "\n".join(lines)
+
+
+def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:
+    """A line for each node whose workers wrote lines that were not kept."""
+    return [f"node {node}: {lost:,} lines were not kept" for node, lost in nodes if isinstance(lost, int) and lost]
 
 
 def restarts(by_agents: int, by_scheduler: int) -> str:

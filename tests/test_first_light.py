@@ -194,17 +194,32 @@ def test_a_bundled_script_is_in_the_folder_that_is_run_by_hand(distlaunch: Cli, 
     assert json.loads((tmp_path / "by hand/spec.json").read_text())["command"][0].endswith("/payload/reduce.py")
 
 
-def test_a_full_disk_is_one_clear_error_during_a_run_and_before_one(small_disk: Path, distlaunch: Cli) -> None:
-    distlaunch.write("flood.py", "import signal\nfor _ in range(100):\n    print('x' * 100_000)\nsignal.pause()\n")
+def test_a_full_disk_costs_lines_and_not_the_run_and_is_one_clear_error_before_one(small_disk: Path, distlaunch: Cli) -> None:
+    flood = "import sys\nfor _ in range(1000):\n    print('x' * 10_000)\n"
+    distlaunch.write("flood.py", flood + "if len(sys.argv) > 1:\n    raise ValueError('in the end')\n")
+    distlaunch.write("small.py", "")
     env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
 
-    during = distlaunch("local", "flood.py", env=env)
+    failed = distlaunch("local", "flood.py", "fail", env=env)
+    status = distlaunch("status", "last", env=env)
+    asked = json.loads(distlaunch("status", "last", "--output", "json", env=env).stdout)["result"]
     before = distlaunch("local", "flood.py", env=env)
     listed = distlaunch("ls", env=env)
+    shutil.rmtree(small_disk / "runs")
+    fine = distlaunch("local", "flood.py", env=env)
+    fine_state = distlaunch("ls", env=env)
 
-    assert during.exit_code == 1
-    assert during.stderr.count("the agent stream cannot be written: No space left on device") == 1
+    assert failed.exit_code == 1
+    assert "the script failed: ValueError: in the end" in failed.stderr
+    assert f"{asked['nodes'][0]['lines_lost']:,} lines were not kept" in failed.stderr
+    assert re.search(r"lines( of rank 0)? were not kept: the disk of the run's folder is full", failed.stderr)
+    assert "ValueError: in the end" in status.stdout
+    assert f"{asked['nodes'][0]['lines_lost']:,} lines were not kept" in status.stdout
+    assert 700 < asked["nodes"][0]["lines_lost"] <= 1005, "what the traceback has is lines, too"
     assert before.exit_code == 4
     assert "No space left on device" in before.stderr
     assert "DISTLAUNCH_RUNS_DIR" in before.stderr
     assert "failed" in listed.stdout
+    assert fine.exit_code == 0, fine.stderr
+    assert "lines were not kept" in fine.stderr
+    assert "success" in fine_state.stdout

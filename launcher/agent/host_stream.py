@@ -18,6 +18,7 @@ from typing import Any, Dict
 
 from . import host_checks
 from .host_run import identity_of
+from .sink import RESERVED_BYTES
 
 _BLOCK_BYTES = 256 * 1024
 _POLL_S = 0.1
@@ -57,10 +58,10 @@ def tail(folder: str, rank: int, offset: int, *, once: bool) -> None:
 def _ending(folder: str, rank: int, identity: Any) -> Dict[str, Any]:
     own = os.path.join(folder, "nodes", str(rank))
     found: Dict[str, Any] = {}
-    for name in ("stderr", "last_words"):
+    for name, size in (("stderr", 4096), ("last_words", RESERVED_BYTES)):
         with contextlib.suppress(OSError), open(os.path.join(own, name), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            found[name] = file.read().decode("utf-8", "replace")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            found[name] = file.read().decode("utf-8", "replace").rstrip(" ")
     if identity is None:
         found["message"] = "it was not started" if os.path.isdir(own) else f"{own} is gone"
     elif identity["boot_id"] != host_checks.boot_id():

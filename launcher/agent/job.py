@@ -56,6 +56,9 @@ class Job(NamedTuple):
     heartbeat_s: float = 10.0
     """So often an agent says in its stream that it lives."""
 
+    stream_wait_s: float = 300.0
+    """So long an agent that has ended waits for a stream that takes nothing (a stalled disk, a pipe that nobody reads)."""
+
     master_port: int = 0
     sigterm_means: str = "cancelled"
     """What a SIGTERM to the agent is: `cancelled`, or `preempted` where the scheduler sends it."""

@@ -11,8 +11,8 @@ from .cause import Cause
 from .channel import Message
 from .endpoint import Endpoint
 from .job import Job
-from .output import Writer
 from .server import ServerProcess
+from .writer import Writer
 
 LOOK_S = 1.0
 """How often a node that waits looks whether another one has given up."""

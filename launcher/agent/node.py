@@ -17,17 +17,20 @@ from . import cause, facts, processes, threads
 from .channel import Message
 from .job import Job
 from .joining import LOOK_S, NOT_NEEDED, Joining
-from .output import PART_AFTER_S, Pipe, StreamLostError, Writer, pipes
+from .output import PART_AFTER_S, Pipe, pipes
 from .protocol import VERSION
 from .server import ServerProcess
 from .stops import STOPS, Stops
 from .verdict import EXIT_CODES, Blame, Worker
+from .writer import Writer
 
 if TYPE_CHECKING:
     from .prefork import Forked
 
 _FAREWELL_S = 6.0
 _SAME_SIGNAL_S = 1.0
+_LOOK_AT_ROOM_S = 0.1
+_DRAINED_BLOCKS = 32
 
 
 class Node:
@@ -40,7 +43,7 @@ class Node:
         self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         self.folder = os.path.join(job.folder, "nodes", str(node_rank))
         os.makedirs(os.path.join(self.folder, "errors"), exist_ok=True)
-        self.out = Writer(stream_fd, node_rank, os.path.join(self.folder, "last_words"), job.attempt)
+        self.out = Writer(stream_fd, node_rank, self.folder, job.attempt)
         self.began = time.monotonic()
         self.stops = Stops(job, self.folder)
         self._forget_last_attempt()
@@ -50,6 +53,7 @@ class Node:
         self.workers: Dict[int, Worker] = {}
         self.round = -1
         self.pipes: Dict[int, Pipe] = {}
+        self.reads_pipes = True
         self.restarts = 0
         self.result: Optional[Message] = None
         self.server_open = self.gang_open = True
@@ -89,10 +93,6 @@ class Node:
                 self._turn()
             self._end_processes()
             return self._done()
-        except StreamLostError as error:
-            self._end_processes()
-            print(f"distlaunch agent: the agent stream cannot be written: {error.strerror}", file=sys.stderr)
-            return os.EX_IOERR
         except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
             import traceback
 
@@ -154,6 +154,7 @@ class Node:
         for pipe in self.pipes.values():
             pipe.flush_part(self.out, now)
         self.out.flush()
+        self._hold_back()
         if now >= self.heartbeat_at:
             self.heartbeat_at = now + self.job.heartbeat_s
             self.out.event("heartbeat", workers=len(self._running()))
@@ -181,6 +182,8 @@ class Node:
             until.append(LOOK_S)
         if any(pipe.waits for pipe in self.pipes.values()):
             until.append(PART_AFTER_S)
+        if not self.reads_pipes:
+            until.append(_LOOK_AT_ROOM_S)
         if self.stops.kill_at is not None:
             until.append(self.stops.kill_at - now)
         elif self.job.time_limit_s is not None:
@@ -209,12 +212,29 @@ class Node:
             self.linger_until = time.monotonic() + (_FAREWELL_S if self.workers else 1.0)
         return time.monotonic() >= self.linger_until
 
+    def _hold_back(self) -> None:
+        """Leave what workers write in their pipes while the stream takes nothing; while they are to end, it is lost instead."""
+        self.out.holds = self.stops.reason is None
+        reads = not self.out.must_wait(waits=not self.reads_pipes)
+        if reads != self.reads_pipes:
+            self.reads_pipes = reads
+            for pipe in self.pipes.values():
+                self._register(pipe)
+
+    def _register(self, pipe: Pipe) -> None:
+        if self.reads_pipes:
+            self.selector.register(pipe.fd, selectors.EVENT_READ, pipe)
+        else:
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(pipe.fd)
+
     def _read(self, pipe: Pipe) -> None:
         if self.pipes.get(pipe.fd) is not pipe:
             return
         pipe.read(self.out)
         if pipe.ended:
-            self.selector.unregister(pipe.fd)
+            with contextlib.suppress(KeyError):  # it was not being read
+                self.selector.unregister(pipe.fd)
             del self.pipes[pipe.fd]
             os.close(pipe.fd)
 
@@ -250,7 +270,7 @@ class Node:
         self.workers[about["pid"]] = worker
         for pipe in worker.output.values():
             self.pipes[pipe.fd] = pipe
-            self.selector.register(pipe.fd, selectors.EVENT_READ, pipe)
+            self._register(pipe)
         self.out.event("worker_started", **about)
         if self.stops.reason is not None:  # it was on its way when the others got the signal
             self.server.signal(signal.SIGTERM)
@@ -266,8 +286,9 @@ class Node:
 
     def _drain(self, worker: Worker) -> None:
         for pipe in worker.output.values():
-            while not pipe.ended and pipe.fd in self.pipes and pipe.read(self.out):
-                pass
+            for _ in range(_DRAINED_BLOCKS):  # all that fits into a pipe, whoever else writes to it
+                if pipe.ended or pipe.fd not in self.pipes or not pipe.read(self.out):
+                    break
             if pipe.ended and pipe.fd in self.pipes:
                 self._read(pipe)
 
@@ -399,12 +420,11 @@ class Node:
     def _end_processes(self) -> None:
         """End everything below us, then read what is left in the pipes."""
         left = self.server.end(at_once=not self.workers)
-        with contextlib.suppress(StreamLostError):
-            for pipe in list(self.pipes.values()):
-                while pipe.read(self.out):
-                    self.out.flush()
-            if left:
-                self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
+        for pipe in list(self.pipes.values()):
+            while pipe.read(self.out):
+                self.out.flush()
+        if left:
+            self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
 
     def _done(self) -> int:
         result, why = self._verdict()
@@ -414,7 +434,14 @@ class Node:
         code = EXIT_CODES[result]
         duration = round(time.monotonic() - self.began, 3)
         self.out.event("done", result=result, exit_code=code, cause=why, restarts=self.restarts, duration_s=duration)
+        self.out.finish(self.job.stream_wait_s, self._is_to_leave)
         return code
+
+    def _is_to_leave(self) -> bool:
+        """Whether somebody signals an agent that only waits for its stream any more."""
+        with contextlib.suppress(BlockingIOError):
+            return any(number in STOPS for number in os.read(self._wakeup, 4096))
+        return False
 
     def _verdict(self) -> Tuple[str, Optional[cause.Cause]]:
         if self.failed is None and self.stops.reason is not None:

@@ -80,9 +80,10 @@ class LineTagger:
     """Turns what one worker writes to one pipe into records; holds at most one unfinished line's last piece."""
 
     def __init__(self, node: int, rank: int, stream: str) -> None:
-        tag = f"{node}.{rank}{_MARKS[stream]}"
-        self._whole = (tag + " ").encode()
-        self._part = (tag + "+").encode()
+        self.tag = f"{node}.{rank}{_MARKS[stream]}".encode()
+        """What its records begin with."""
+
+        self._whole, self._part = self.tag + b" ", self.tag + b"+"
         self.pending = b""
 
     def feed(self, data: bytes) -> bytes:

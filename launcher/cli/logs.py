@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from launcher import output, runs, status
-from launcher.agent.protocol import Foreign, Output
+from launcher.agent.protocol import Event, Output
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
 from launcher.errors import RequestError
-from launcher.reader import StreamReader, parse_ranks
+from launcher.reader import StreamReader, lost_text, parse_ranks
 from launcher.worker_output import WorkerOutput
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.protocol import Record
     from launcher.backends._base import Backend
+    from launcher.reader import Wanted
     from launcher.runs import Run
 
 _BLOCK_BYTES = 1 << 20
@@ -55,11 +56,11 @@ def logs(
     numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks) for number in numbers if node in (None, number)}
     for number, data in _blocks(found, readers, follow=follow):
-        _show(readers[number].feed(data) if number in readers else (), number, workers, foreign=ranks is None)
+        _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
         if workers.closed:
             raise output.StdoutClosedError
     for number, reader in readers.items():
-        _show(reader.close(), number, workers, foreign=ranks is None)
+        _show(reader.close(), number, workers, ranks)
     workers.close()
 
 
@@ -67,12 +68,16 @@ def _is_being_submitted(run: Run) -> bool:
     return run.handle is None and (status.current(run) or {}).get("state") == "pending"
 
 
-def _show(records: Iterable[Record], node: int, workers: WorkerOutput, *, foreign: bool) -> None:
+def _show(records: Iterable[Record], node: int, workers: WorkerOutput, ranks: Wanted | None) -> None:
     now = time.monotonic()
     for record in records:
         if isinstance(record, Output):
             workers.show(record, now)
-        elif foreign and isinstance(record, Foreign):
+        elif isinstance(record, Event):
+            if record.name == "lines_lost" and (ranks is None or not ranks.isdisjoint(record.fields.get("ranks") or ())):
+                workers.end_line()
+                output.warn(f"node {node}: {lost_text(record.fields)}")
+        elif ranks is None:
             workers.end_line()
             output.note(f"[{'job' if node == runs.JOB_OUTPUT else node}] " + record.data.decode(errors="surrogateescape"))
     workers.flush(now)

@@ -63,4 +63,5 @@ def _text(run: Run, state: dict[str, Any]) -> str:
             for node in nodes
         ]
         lines += ["", output.table(("NODE", "HOST", "RANKS", "RUNNING", "RESULT", "LAST SEEN"), rows).rstrip("\n")]
+        lines += summary.lost_lines([(node.get("node"), node.get("lines_lost")) for node in nodes])
     return "\n".join(lines)

@@ -1,0 +1,278 @@
+"""A stream that cannot be written, for want of room or because nobody takes it, costs lines at most: never the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.agent import protocol
+from launcher.agent.writer import BUFFER_BYTES
+from launcher.outcome import RunReport
+from launcher.runs import Run as RunFolder
+from launcher.status import last_words
+from tests.agent.harness import LIMIT_S, Run, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NUMBERED = """\
+import os, sys, time
+rank, size = os.environ["RANK"], int(sys.argv[2])
+for number in range(size // 100):
+    print(f"{rank} {number} ".ljust(99, "x"))
+sys.stdout.flush()
+open(f"{sys.argv[1]}/written-{rank}", "w").close()
+while not os.path.exists(f"{sys.argv[1]}/go"):
+    time.sleep(0.02)
+print("after", rank, flush=True)
+"""
+
+
+def until(met: Callable[[], object]) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not met():
+        assert time.monotonic() < limit, f"not met in {LIMIT_S} s"
+        time.sleep(0.02)
+
+
+def words(run: Run, node: int = 0) -> list[protocol.Event]:
+    return last_words(RunFolder(id="run", path=run.folder), node)
+
+
+def lines_of(run: Run, rank: int) -> list[str]:
+    return run.stdout[rank].decode().splitlines()
+
+
+def assert_all_counted(run: Run, ranks: int, size: int) -> None:
+    """Each line arrived whole, or was counted; and what was counted was told."""
+    missing = 0
+    for rank in range(ranks):
+        lines = lines_of(run, rank)
+        assert lines[-1] == f"after {rank}"
+        assert all(re.fullmatch(rf"{rank} \d+ x+", line) and len(line) == 99 for line in lines[:-1])
+        missing += size // 100 - (len(lines) - 1)
+    told = run.of("lines_lost")
+    assert missing > 0
+    assert sum(event["lines"] for event in told) == missing
+    assert told[-1]["total"] == missing
+    assert run.of("done")[0]["lines_lost"] == missing
+    assert run.foreign == []
+
+
+def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(small_disk: Path, agents: Runner) -> None:
+    elsewhere, agents.folder = agents.folder, small_disk
+    (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
+    run = agents.start(NUMBERED, str(elsewhere), "3000000", nproc_per_node="2")
+
+    until(lambda: all((elsewhere / f"written-{rank}").exists() for rank in (0, 1)))
+    until(lambda: words(run))
+    during = words(run)[0]
+    (small_disk / "ballast").unlink()
+    run.until(lambda: run.of("lines_lost"))  # before anybody writes more
+    (elsewhere / "go").touch()
+    run.wait()
+
+    assert (during.name, during.fields["reason"]) == ("lines_lost", "the disk of the run's folder is full")
+    assert during.fields["total"] > 0
+    assert run.result() == "success"
+    assert_all_counted(run, 2, 3_000_000)
+    assert {event["reason"] for event in run.of("lines_lost")} == {"the disk of the run's folder is full"}
+    assert words(run) == [], "all of it is in the stream by now"
+
+
+def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
+    run = agents.start(NUMBERED, str(agents.folder), "3000000")
+    run.until(lambda: run.of("agent_started"))
+    resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+
+    until((agents.folder / "written-0").exists)
+    until(lambda: words(run))
+    resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    run.until(lambda: run.of("lines_lost"))
+    (agents.folder / "go").touch()
+    run.wait()
+
+    assert run.result() == "success"
+    assert_all_counted(run, 1, 3_000_000)
+
+
+@pytest.mark.parametrize("size", [300, 200_000])
+def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path, agents: Runner) -> None:
+    elsewhere, agents.folder = agents.folder, small_disk
+    run = agents.start(
+        "import os, sys, time\n"
+        "while not os.path.exists(sys.argv[1] + '/full'): time.sleep(0.02)\n"
+        "print('lost\\n' * 5000, flush=True)\n"
+        "raise ValueError('it broke' + 'x' * int(sys.argv[2]))\n",
+        str(elsewhere), str(size), nproc_per_node="2",
+    )  # fmt: skip
+    run.until(lambda: len(run.of("worker_started")) == 2)
+    with contextlib.suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    (elsewhere / "full").touch()
+    run.wait()
+
+    assert run.of("done") == []
+    report = RunReport(["here"])
+    for event in words(run):
+        report.add(0, event)
+    outcome = report.outcome(["ended"])
+    assert (outcome.state, outcome.nodes[0].lines_lost >= 2) == ("failed", True)
+    assert outcome.cause is not None
+    assert (outcome.cause["class"], outcome.cause["message"][:20]) == ("user_code", "ValueError: it broke")
+    assert outcome.cause["rank"] in (0, 1)
+
+
+@pytest.fixture
+def by_hand(agents: Runner) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts an agent whose stdout is a pipe that the test alone may read."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(script: str, *args: str, request: dict[str, Any] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+        run = agents.start("import time\ntime.sleep(600)\n", **options)  # for its folder
+        run.backend.cancel(run.handle, force=True)
+        run.wait()
+        spec = json.loads((run.folder / "spec.json").read_text())
+        (run.folder / "rendezvous.json").unlink(missing_ok=True)
+        (run.folder / "script.py").write_text(script)
+        spec.update(command=[str(run.folder / "script.py"), *args], **(request or {}))
+        (run.folder / "spec.json").write_text(json.dumps(spec))
+        with (run.folder / "stderr-by-hand").open("wb") as err:
+            argv = [sys.executable, str(run.folder / "agent.pyz"), "--spec", str(run.folder / "spec.json"), "--node-rank", "0"]
+            started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=err, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        assert process.stdout
+        process.stdout.close()
+        process.terminate()
+        process.wait(LIMIT_S)
+
+
+def records_of(process: subprocess.Popen[bytes]) -> tuple[bytes, dict[str, list[dict[str, Any]]]]:
+    """All that comes until the end of the stream: rank 0's lines, and events by name."""
+    assert process.stdout
+    lines, events = b"", dict[str, list[dict[str, Any]]]()
+    for record in protocol.Decoder().feed(process.stdout.read()):
+        if isinstance(record, protocol.Output):
+            lines += record.data + (b"\n" if record.ends_line else b"")
+        elif isinstance(record, protocol.Event):
+            events.setdefault(record.name, []).append(record.fields)
+    return lines, events
+
+
+def test_a_reader_that_stalls_delays_no_restart_no_signal_and_no_deadline(
+    by_hand: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    agent = by_hand(
+        "import os, signal, sys, time\n"
+        "again = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "def stop(*_):\n"
+        "    deadline = open(os.environ['DISTLAUNCH_DEADLINE_FILE']).read()\n"
+        "    open(f'{sys.argv[1]}/told', 'w').write(deadline)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "print('x' * 300_000, flush=True)\n"
+        "open(f'{sys.argv[1]}/round-{again}', 'w').close()\n"
+        "if again == '0': raise ValueError('once')\n"
+        "time.sleep(600)\n",
+        str(tmp_path), max_restarts=1, grace="1s",
+    )  # fmt: skip
+
+    until((tmp_path / "round-1").exists)
+    agent.send_signal(signal.SIGTERM)
+    until((tmp_path / "told").exists)
+    until(lambda: b'"-' not in (tmp_path / "told").read_bytes() and (tmp_path / "told").read_bytes())
+    lines, events = records_of(agent)
+
+    assert agent.wait(LIMIT_S) == 130
+    assert lines.count(b"x") == 600_000
+    assert [event["cause"]["message"] for event in events["restart"]] == ["ValueError: once"]
+    assert [event["signal"] for event in events["worker_exited"][-1:]] == ["SIGKILL"]
+    assert [event["result"] for event in events["done"]] == ["cancelled"]
+
+
+def test_more_than_the_buffer_waits_in_the_workers_pipes_and_nothing_is_lost(
+    by_hand: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    size = 8 * BUFFER_BYTES
+    agent = by_hand(
+        "import os, sys, time\n"
+        "block = b'x' * 99_999 + b'\\n'\n"
+        "for number in range(int(sys.argv[2]) // 100_000):\n"
+        "    os.write(1, block)\n"
+        "    os.truncate(sys.argv[1] + '/progress', number * 100_000)\n"
+        "open(f'{sys.argv[1]}/written', 'w').close()\n"
+        "while not os.path.exists(f'{sys.argv[1]}/go'): time.sleep(0.02)\n",
+        str(tmp_path), str(size),
+    )  # fmt: skip
+    (tmp_path / "progress").touch()
+    until(lambda: (tmp_path / "progress").stat().st_size > BUFFER_BYTES)
+    before = 0
+    while (now := (tmp_path / "progress").stat().st_size) != before:  # an agent that took all would get there
+        before = now
+        time.sleep(0.5)
+    assert not (tmp_path / "written").exists()
+    assert agent.stdout
+    data = bytearray()
+    while not (tmp_path / "written").exists():
+        data += os.read(agent.stdout.fileno(), 1 << 20)
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    (tmp_path / "go").touch()
+    data += agent.stdout.read()
+
+    assert agent.wait(LIMIT_S) == 0
+    assert data.count(b"x") >= size // 100_000 * 99_999
+    peak_kib = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
+    assert peak_kib * 1024 < 3 * BUFFER_BYTES + (30 << 20)
+
+
+def test_an_agent_that_has_ended_waits_for_its_stream_no_longer_than_it_says(
+    by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner
+) -> None:
+    agent = by_hand("print('x' * 300_000)\nraise ValueError('no')\n", request={"stream_wait_s": 1.0})
+
+    assert agent.wait(LIMIT_S) == 1
+    folder = agents.runs[-1].folder
+    said = (folder / "stderr-by-hand").read_text()
+    assert "waits at most 1 s for its stream, which takes nothing; SIGTERM ends the wait" in said
+    (done,) = [event.fields for event in words(agents.runs[-1]) if event.name == "done"]
+    assert (done["result"], done["cause"]["message"]) == ("failed", "ValueError: no")
+
+
+def test_a_signal_ends_the_wait_for_the_stream(by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner) -> None:
+    agent = by_hand("print('x' * 300_000)\n")
+    stderr = agents.runs[-1].folder / "stderr-by-hand"
+    until(lambda: "waits at most 300 s for its stream" in stderr.read_text())
+    agent.terminate()
+
+    assert agent.wait(LIMIT_S) == 0
+    assert [event.fields["result"] for event in words(agents.runs[-1]) if event.name == "done"] == ["success"]
+
+
+def test_a_reader_that_has_gone_does_not_end_the_run(
+    by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner, tmp_path: Path
+) -> None:
+    agent = by_hand(NUMBERED, str(tmp_path), "100000")
+    assert agent.stdout
+    agent.stdout.readline()
+    agent.stdout.close()
+    until((tmp_path / "written-0").exists)
+    (tmp_path / "go").touch()
+
+    assert agent.wait(LIMIT_S) == 0
+    assert [event.fields["reason"] for event in words(agents.runs[-1]) if event.name == "lines_lost"] == [
+        "nobody reads the stream any more"
+    ]
