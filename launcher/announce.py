@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from launcher import output
+from launcher import output, summary
 from launcher.agent.protocol import Event
 from launcher.reader import lost_text
 from launcher.runs import JOB_OUTPUT
@@ -41,6 +41,7 @@ class Announcer:
         """As the agents say: the plan may know only that the scheduler chooses."""
 
         self._said: set[str] = set()
+        self._told_missing: set[int] = set()
         self._waits: dict[int, tuple[str, float]] = {}
 
     def record(self, node: int, record: Event | Foreign) -> None:
@@ -64,6 +65,7 @@ class Announcer:
             self._waits.pop(node, None)
             where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
             self._once(f"rendezvous at {where}: {fields.get('nodes')} nodes, {fields.get('world_size')} ranks")
+            self._missing(fields.get("world_size"))
         elif record.name == "waiting":
             limit = fields.get("limit_s")
             until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
@@ -75,6 +77,14 @@ class Announcer:
         elif record.name in ("warning", "lines_lost"):
             self._workers.end_line()
             output.warn(f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}")
+
+    def _missing(self, world: object) -> None:
+        """Tell that no rank is there whose lines are wanted, where the plan could not know."""
+        ranks = self._workers.ranks
+        if ranks and isinstance(world, int) and min(ranks) >= world and world not in self._told_missing:
+            self._told_missing.add(world)
+            self._workers.end_line()
+            output.warn(f"{summary.missing_ranks(ranks, world)}, so no line of its workers is shown")
 
     def _again(self, event: str, fields: dict[str, Any]) -> None:
         """Tell that workers start again: by their agents, or with them by the scheduler."""

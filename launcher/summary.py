@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output, status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from launcher.backends._base import Plan
     from launcher.outcome import Outcome
@@ -116,9 +116,10 @@ def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
     return lines
 
 
-def count(number: int, what: str) -> str:
-    """`1 rank`, `4 ranks`."""
-    return f"{number} {what}{'s' * (number != 1)}"
+def missing_ranks(ranks: Iterable[int], world: int) -> str:
+    """`log-ranks 4-7: the run has 4 ranks`, of ranks whose lines are wanted."""
+    missing = tuple(sorted(rank for rank in ranks if rank >= world))
+    return f"log-ranks {ranks_text(missing)}: the run has {world} rank{'s' * (world != 1)}"
 
 
 def duration(seconds: float) -> str:

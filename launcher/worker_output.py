@@ -26,6 +26,7 @@ class WorkerOutput:
 
     def __init__(self, ranks: AbstractSet[int] | None, *, stdout: int | None = None) -> None:
         """`ranks` are those that will be shown, None for all; `stdout` is where their stdout goes."""
+        self.ranks = ranks
         self._alone = ranks is not None and len(ranks) == 1
         self._stdout = stdout or (output.STDERR if output.as_json() else output.STDOUT)
         self._held: dict[tuple[int, int, bool], tuple[bytes, float]] = {}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.errors import SpecError
-from launcher.options import option
+from launcher.options import duration, not_below, one_of, option
+from launcher.spec import check_secrets
 
 KINDS = ("job", "jobset", "trainjob", "pytorchjob", "pods")
 
@@ -26,43 +27,109 @@ class KubernetesOptions:
     """Where and how the pods run; `--patch` for whatever is missing here."""
 
     image: str = option("", help="Container image with Python and torch.", executes=True)
-    namespace: str = option("", help="Namespace; otherwise the context's.", flags=("-n", "--namespace"))
+    namespace: str = option(
+        "",
+        help="Namespace; otherwise the context's.",
+        flags=("-n", "--namespace"),
+        check=lambda text: text and _name(text, "namespace", label=True),
+    )
     context: str = option("", help="Context of the kubeconfig; otherwise its current one.", executes=True)
     kubeconfig: str = option(
         "", metavar="FILE", help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.", executes=True, path="whole"
     )
-    kind: str = option("job", metavar="|".join(KINDS), help="What is created.")
-    queue: str = option("", metavar="NAME", help="Kueue's LocalQueue that admits the run.")
-    gpus_per_node: int = option(0, metavar="N", help="GPUs per node; one worker each.")
+    kind: str = option("job", metavar="|".join(KINDS), help="What is created.", check=one_of("kind", *KINDS))
+    queue: str = option(
+        "", metavar="NAME", help="Kueue's LocalQueue that admits the run.", check=lambda text: text and _name(text, "queue")
+    )
+    gpus_per_node: int = option(0, metavar="N", help="GPUs per node; one worker each.", check=not_below("gpus-per-node"))
     gpu_resource: str = option("nvidia.com/gpu", metavar="NAME", help="What the cluster calls a GPU: amd.com/gpu.")
-    cpu: str = option("", metavar="QUANTITY", help="Processors per node.")
-    memory: str = option("", metavar="QUANTITY", help="Memory per node: 64Gi.")
-    resource: tuple[str, ...] = option((), metavar="NAME=N", help="Further resource per node: rdma/hca=1.")
-    shm: str = option("", metavar="QUANTITY", help="Size of /dev/shm; otherwise half of --memory, or the node's own limit.")
+    cpu: str = option("", metavar="QUANTITY", help="Processors per node.", check=lambda text: text and quantity(text, "cpu"))
+    memory: str = option(
+        "", metavar="QUANTITY", help="Memory per node: 64Gi.", check=lambda text: text and quantity(text, "memory")
+    )
+    resource: tuple[str, ...] = option(
+        (), metavar="NAME=N", help="Further resource per node: rdma/hca=1.", check=lambda texts: resource_pairs(texts)
+    )
+    shm: str = option(
+        "",
+        metavar="QUANTITY",
+        help="Size of /dev/shm; otherwise half of --memory, or the node's own limit.",
+        check=lambda text: text and quantity(text, "shm"),
+    )
     ipc_lock: bool = option(False, help="Allow locked memory, as RDMA needs it; implied by a resource rdma/....")
     volume: tuple[str, ...] = option(
         (),
         metavar="WHAT:PATH[:ro]",
         help="Volume: pvc:CLAIM:PATH, hostpath:SOURCE:PATH, nfs:SERVER:SOURCE:PATH, emptydir:[SIZE]:PATH.",
+        check=lambda texts: volumes(texts),
     )
-    node_selector: tuple[str, ...] = option((), metavar="LABEL=VALUE", help="Only nodes with this label.")
-    exclude: str = option("", metavar="N1,N2", help="Machines that must not be, by their names in the cluster.")
-    toleration: tuple[str, ...] = option((), metavar="KEY[=VALUE][:EFFECT]", help="Also nodes with this taint.")
-    prefer_same: str = option("", metavar="LABEL", help="If possible, all nodes in one rack or zone, by this label of theirs.")
-    require_same: str = option("", metavar="LABEL", help="All nodes in one rack or zone, or none.")
+    node_selector: tuple[str, ...] = option(
+        (), metavar="LABEL=VALUE", help="Only nodes with this label.", check=lambda texts: pairs(texts, "node-selector")
+    )
+    exclude: str = option(
+        "",
+        metavar="N1,N2",
+        help="Machines that must not be, by their names in the cluster.",
+        check=lambda text: [_name(name, "exclude") for name in names(text)],
+    )
+    toleration: tuple[str, ...] = option(
+        (), metavar="KEY[=VALUE][:EFFECT]", help="Also nodes with this taint.", check=lambda texts: tolerations(texts)
+    )
+    prefer_same: str = option(
+        "",
+        metavar="LABEL",
+        help="If possible, all nodes in one rack or zone, by this label of theirs.",
+        check=lambda text: text and label_key(text, "prefer-same"),
+    )
+    require_same: str = option(
+        "",
+        metavar="LABEL",
+        help="All nodes in one rack or zone, or none.",
+        check=lambda text: text and label_key(text, "require-same"),
+    )
     spread: bool = option(False, help="Never two of the run's pods on one machine.")
-    priority_class: str = option("", metavar="NAME", help="Priority class of the pods.")
-    service_account: str = option("", metavar="NAME", help="Service account of the pods; otherwise they get no token.")
-    pull_secret: tuple[str, ...] = option((), metavar="NAME", help="Secret to pull the image with.")
-    pull_policy: str = option("", metavar="|".join(_PULL_POLICIES), help="When to pull the image.")
-    secret_ref: tuple[str, ...] = option(
-        (), metavar="VARIABLE=SECRET:KEY", help="Variable for the workers out of a Secret that exists."
+    priority_class: str = option(
+        "", metavar="NAME", help="Priority class of the pods.", check=lambda text: text and _name(text, "priority-class")
     )
-    label: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Label on everything that is created.")
-    annotation: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Annotation on everything that is created.")
+    service_account: str = option(
+        "",
+        metavar="NAME",
+        help="Service account of the pods; otherwise they get no token.",
+        check=lambda text: text and _name(text, "service-account"),
+    )
+    pull_secret: tuple[str, ...] = option(
+        (),
+        metavar="NAME",
+        help="Secret to pull the image with.",
+        check=lambda texts: [_name(text, "pull-secret") for text in texts],
+    )
+    pull_policy: str = option(
+        "",
+        metavar="|".join(_PULL_POLICIES),
+        help="When to pull the image.",
+        check=lambda text: text and one_of("pull-policy", *_PULL_POLICIES)(text),
+    )
+    secret_ref: tuple[str, ...] = option(
+        (),
+        metavar="VARIABLE=SECRET:KEY",
+        help="Variable for the workers out of a Secret that exists.",
+        check=lambda texts: secret_refs(texts),
+    )
+    label: tuple[str, ...] = option(
+        (), metavar="KEY=VALUE", help="Label on everything that is created.", check=lambda texts: pairs(texts, "label")
+    )
+    annotation: tuple[str, ...] = option(
+        (),
+        metavar="KEY=VALUE",
+        help="Annotation on everything that is created.",
+        check=lambda texts: pairs(texts, "annotation", values_are_labels=False),
+    )
     host_network: bool = option(False, help="The machines' own network; ports are then chosen on the first node.")
     run_as: str = option(
-        "", metavar="UID[:GID]|image", help="As this user, or as the image's own who is not root; fits restricted namespaces."
+        "",
+        metavar="UID[:GID]|image",
+        help="As this user, or as the image's own who is not root; fits restricted namespaces.",
+        check=lambda text: text and user(text),
     )
     snapshot: bool = option(True, help="Send the files of the working folder along.")
     workdir: str = option("", metavar="PATH", help="Working folder in the image or on a volume; implies --no-snapshot.")
@@ -73,37 +140,20 @@ class KubernetesOptions:
         executes=True,
         path="whole",
     )
-    ttl: str = option("1d", metavar="DURATION", help="How long an ended run stays in the cluster.")
+    ttl: str = option("1d", metavar="DURATION", help="How long an ended run stays in the cluster.", check=duration("ttl"))
     start_timeout: str = option(
-        "2m", metavar="DURATION", help="So long pods may fail to start, or be refused; then the run is ended."
+        "2m",
+        metavar="DURATION",
+        help="So long pods may fail to start, or be refused; then the run is ended.",
+        check=duration("start-timeout"),
     )
     max_requeues: int = option(
-        3, metavar="N", help="How often the run starts again after a lost node; preemptions, evictions and drains do not count."
+        3,
+        metavar="N",
+        help="How often the run starts again after a lost node; preemptions, evictions and drains do not count.",
+        check=not_below("max-requeues"),
     )
     server_dry_run: bool = option(False, help="Ask the API server whether it would take the objects; create nothing.")
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise SpecError(f"kind {self.kind!r} is not known", hint="known: " + ", ".join(KINDS))
-        if self.pull_policy not in ("", *_PULL_POLICIES):
-            raise SpecError(f"pull-policy {self.pull_policy!r} is not known", hint="known: " + ", ".join(_PULL_POLICIES))
-        _not_negative("gpus-per-node", self.gpus_per_node)
-        _not_negative("max-requeues", self.max_requeues)
-        for what in ("cpu", "memory", "shm"):
-            if value := getattr(self, what):
-                quantity(value, what)
-        for what in ("namespace", "queue", "service_account", "priority_class"):
-            if value := getattr(self, what):
-                _name(value, what.replace("_", "-"), label=what == "namespace")
-        for value in self.pull_secret:
-            _name(value, "pull-secret")
-        for value in names(self.exclude):
-            _name(value, "exclude")
-
-
-def _not_negative(what: str, number: int) -> None:
-    if number < 0:
-        raise SpecError(f"{what} {number} is below 0")
 
 
 def quantity(text: str, what: str) -> str:
@@ -115,13 +165,17 @@ def quantity(text: str, what: str) -> str:
 
 def resources(opts: KubernetesOptions) -> dict[str, str]:
     """What one node's pod takes, by Kubernetes' names."""
-    found: dict[str, str] = {}
-    if opts.gpus_per_node:
-        found[opts.gpu_resource] = str(opts.gpus_per_node)
+    found = {opts.gpu_resource: str(opts.gpus_per_node)} if opts.gpus_per_node else {}
     for name in ("cpu", "memory"):
         if value := getattr(opts, name):
             found[name] = value
-    for text in opts.resource:
+    return found | resource_pairs(opts.resource)
+
+
+def resource_pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=N` texts as a mapping."""
+    found: dict[str, str] = {}
+    for text in texts:
         name, given, value = text.partition("=")
         if not given or not _LABEL_KEY.match(name):
             raise SpecError(f"resource {text!r} is not NAME=N", hint="write --resource rdma/hca=1")
@@ -173,6 +227,7 @@ def secret_refs(texts: tuple[str, ...]) -> list[dict[str, Any]]:
         secret, _, key = source.partition(":")
         if not _ENV_NAME.match(name) or not _DNS_NAME.match(secret) or not key:
             raise SpecError(f"secret-ref {text!r} is not VARIABLE=SECRET:KEY", hint="write --secret-ref HF_TOKEN=hub:token")
+        check_secrets([name])
         found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
     return found
 
@@ -245,6 +300,7 @@ def label_key(text: str, what: str) -> str:
     return text
 
 
-def _name(text: str, what: str, *, label: bool = False) -> None:
+def _name(text: str, what: str, *, label: bool = False) -> str:
     if not (_DNS_LABEL if label else _DNS_NAME).match(text):
         raise SpecError(f"{what} {text!r} is no name in Kubernetes", hint="lower-case letters, digits and dashes, at most 63")
+    return text

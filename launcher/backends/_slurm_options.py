@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.options import option
+from launcher.options import duration, not_below, one_of, option
+
+
+def _array(text: str) -> None:
+    from launcher.backends import _slurm_script  # it is needed for a launch only
+
+    if text:
+        _slurm_script.indices(text)
+
+
+def _sbatch(texts: tuple[str, ...]) -> None:
+    from launcher.backends import _slurm_script
+
+    _slurm_script.pairs(texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +29,9 @@ class SlurmOptions:
     qos: str = option("", help="Quality of service.")
     gpus_per_node: str = option("", metavar="[TYPE:]N", help="GPUs per node; one worker each.")
     gres: str = option("", help="Generic resources per node.")
-    cpus_per_task: int = option(0, metavar="N", help="Processors per node's task; reaches the step, too.")
+    cpus_per_task: int = option(
+        0, metavar="N", help="Processors per node's task; reaches the step, too.", check=not_below("cpus-per-task")
+    )
     mem: str = option("", metavar="SIZE", help="Memory per node.")
     constraint: str = option("", help="Features that nodes must have.")
     nodelist: str = option("", help="Nodes that must be among the job's.")
@@ -30,7 +45,9 @@ class SlurmOptions:
     licenses: str = option("", help="Licences to take.")
     wckey: str = option("", help="Workload key.")
     switches: str = option("", metavar="N[@TIME]", help="Most leaf switches to spread over.")
-    sbatch: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone for a flag.")
+    sbatch: tuple[str, ...] = option(
+        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone for a flag.", check=_sbatch
+    )
     container_image: str = option(
         "", metavar="IMAGE", help="Container that the agents and workers run in.", executes=True, path="dots"
     )
@@ -42,7 +59,10 @@ class SlurmOptions:
         executes=True,
     )
     container_runtime: str = option(
-        "pyxis", metavar="pyxis|apptainer|singularity", help="What runs it: the pyxis plugin of srun, or a program on the nodes."
+        "pyxis",
+        metavar="pyxis|apptainer|singularity",
+        help="What runs it: the pyxis plugin of srun, or a program on the nodes.",
+        check=one_of("container-runtime", "pyxis", "apptainer", "singularity"),
     )
     setup: tuple[str, ...] = option(
         (),
@@ -53,15 +73,20 @@ class SlurmOptions:
         path="at",
     )
     new_job: bool = option(False, help="Submit a job even inside an allocation, where the run would be a step of it.")
-    array: str = option("", metavar="0-9%2", help="A job array: one run per index, which SLURM_ARRAY_TASK_ID tells the script.")
+    array: str = option(
+        "", metavar="0-9%2", help="A job array: one run per index, which SLURM_ARRAY_TASK_ID tells the script.", check=_array
+    )
     snapshot: bool = option(False, help="Run a copy of the working folder as it is now; later changes do not reach the run.")
     template: str = option(
         "", metavar="FILE", help="Jinja2 template of the job file instead of ours.", executes=True, path="whole"
     )
-    lead: str = option("90s", metavar="DURATION", help="How long before the time limit workers get SIGTERM.")
+    lead: str = option(
+        "90s", metavar="DURATION", help="How long before the time limit workers get SIGTERM.", check=duration("lead")
+    )
     max_requeues: int = option(
         -1,
         metavar="N",
         help="How often the run starts again after preemption, a lost node or its time limit;"
         " without this as the cluster does it, and never after the time limit.",
+        check=not_below("max-requeues", -1),
     )

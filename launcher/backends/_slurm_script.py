@@ -187,8 +187,6 @@ def container(opts: Any, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]
                 raise SpecError(f"container mount {mount!r}: pyxis takes no comma in a path")
         more = [f"--container-image={opts.container_image}", f"--container-mounts={','.join(mounts)}"]
         return [*more, f"--container-workdir={cwd}"], []
-    if opts.container_runtime not in ("apptainer", "singularity"):
-        raise SpecError(f"container-runtime {opts.container_runtime!r} is not known", hint="known: pyxis, apptainer, singularity")
     binds = [word for mount in mounts for word in ("--bind", mount)]
     gpus = ["--nv"] if opts.gpus_per_node or "gpu" in opts.gres else []
     return [], [opts.container_runtime, "exec", *gpus, *binds, "--pwd", cwd, opts.container_image]
@@ -224,7 +222,14 @@ def directives(spec: JobSpec, opts: Any, run: str, run_dir: Path, *, cwd: str, l
         value = getattr(opts, name)
         if value:
             found[name.replace("_", "-")] = None if value is True else str(value)
-    for pair in opts.sbatch:
+    found.update(pairs(opts.sbatch))
+    return list(found.items())
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str | None]:
+    """The options of `--sbatch KEY=VALUE`; None for a flag."""
+    found: dict[str, str | None] = {}
+    for pair in texts:
         key, given, value = pair.partition("=")
         key = key.lstrip("-")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
@@ -232,7 +237,7 @@ def directives(spec: JobSpec, opts: Any, run: str, run_dir: Path, *, cwd: str, l
         if key in _RESERVED:
             raise SpecError(f"sbatch {key}: distlaunch sets that itself", hint="see distlaunch slurm --help")
         found[key] = value if given else None
-    return list(found.items())
+    return found
 
 
 def _slurm_time(seconds: float) -> str:

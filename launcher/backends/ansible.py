@@ -20,7 +20,7 @@ from launcher.backends._ansible_start import start, target
 from launcher.backends._ansible_stream import HostStreams, fetch
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
-from launcher.options import option
+from launcher.options import not_below, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,13 +52,22 @@ class AnsibleOptions:
     )
     limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.")
     exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory that must not be.")
-    spares: int = option(0, metavar="K", help="Further hosts that take the places of those that cannot take part, or are lost.")
+    spares: int = option(
+        0,
+        metavar="K",
+        help="Further hosts that take the places of those that cannot take part, or are lost.",
+        check=not_below("spares"),
+    )
     remote_dir: str = option(
         "~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.", executes=True
     )
-    snapshot_limit: str = option("200MB", metavar="SIZE", help="Most that is sent of the working folder.")
+    snapshot_limit: str = option(
+        "200MB", metavar="SIZE", help="Most that is sent of the working folder.", check=lambda text: _bytes(text)
+    )
     in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.")
-    host_timeout: int = option(120, metavar="SECONDS", help="How long one step may take on a host.")
+    host_timeout: int = option(
+        120, metavar="SECONDS", help="How long one step may take on a host.", check=not_below("host-timeout", 1)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

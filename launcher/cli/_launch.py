@@ -118,14 +118,14 @@ def _check_ranks(request: Request, plan: Plan) -> None:
     if not request.ranks or None in counts:
         return
     world = sum(count or 0 for count in counts)
-    missing = sorted(rank for rank in request.ranks if rank >= world)
-    if missing and len(missing) == len(request.ranks):
-        text = f"log-ranks {summary.ranks_text(tuple(missing))}: the run has {summary.count(world, 'rank')}"
-        if request.ranks_asked:
-            raise SpecError(f"--{text}", hint=f"give some of {summary.ranks_text(range(world))}, or all")
-        output.warn(f"{text}, so no line of its workers is shown")
+    missing = [rank for rank in request.ranks if rank >= world]
+    if len(missing) == len(request.ranks) and request.ranks_asked:
+        hint = f"give some of {summary.ranks_text(range(world))}, or all"
+        raise SpecError(f"--{summary.missing_ranks(missing, world)}", hint=hint)
+    if len(missing) == len(request.ranks):
+        output.warn(f"{summary.missing_ranks(missing, world)}, so no line of its workers is shown")
     elif missing and request.ranks_asked:
-        output.warn(f"--log-ranks {summary.ranks_text(tuple(missing))}: the run has {summary.count(world, 'rank')}")
+        output.warn(f"--{summary.missing_ranks(missing, world)}")
 
 
 def _run(request: Request, plan: Plan, path: Path) -> runs.Run:

@@ -150,15 +150,16 @@ def _warn_of_late_options(values: Mapping[str, Any], own: type) -> None:
 
 
 def _unknown_to(script: str, options: list[str]) -> list[str]:
-    """Those options that the script's text does not name; of a bundled one, that of all its modules."""
+    """Those options that the script's text does not name as an option, a field or a parameter; of ours, that of all modules."""
     from launcher import bundle, input_file
 
     paths = [script] if os.path.lexists(script) else list(bundle.data("train").rglob("*.py"))
     try:
-        text = b"\n".join(map(input_file.read, paths)).replace(b"_", b"-")
+        text = b"\n".join(map(input_file.read, paths)).decode(errors="replace").replace("_", "-")
     except OSError:
         return options
-    return [arg for arg in options if not re.search(rb"(?<![\w-])(--)?" + arg[2:].encode() + rb"(?![\w-])", text)]
+    named = r"""(--|["']){0}(?![\w-])|(?<![\w.-]){0}(:|=)"""
+    return [option for option in options if not re.search(named.format(re.escape(option[2:])), text)]
 
 
 def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:

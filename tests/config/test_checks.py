@@ -1,0 +1,338 @@
+"""A value that cannot be is told with where it was given, and what looks like something of ours and is none is told, too."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher import backends, config, config_check, names, spec
+from launcher.options import JobOptions
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("backend", "line", "says"),
+    [
+        ("local", "nodes = 'many'", "nodes 'many' is not a number"),
+        ("local", "nodes = 0", "nodes 0 is out of range"),
+        ("local", "nproc_per_node = 'all'", "nproc-per-node 'all' is not a number"),
+        ("local", "nproc_per_node = 0", "nproc-per-node 0 is below 1"),
+        ("local", "time = 'soon'", "time 'soon' is no duration"),
+        ("local", "time = 30", "time '30' is no duration"),
+        ("local", "grace = ''", "grace '' is no duration"),
+        ("local", "rdzv_timeout = '0s'", "must be above zero"),
+        ("local", "env = [1, 2]", "env '1': '1' is no variable name"),
+        ("local", "env = [true]", "env wants a list of texts"),
+        ("local", "env = ['RANK=7']", "env RANK: distlaunch gives that to each worker itself"),
+        ("local", "secret = ['a-b']", "secret 'a-b' is no variable name"),
+        ("local", "start = 'frok'", "did you mean fork?"),
+        ("local", "preload = ['a b']", "preload 'a b' is no module's name"),
+        ("local", "max_restarts = -1", "max-restarts -1 is below 0"),
+        ("local", "master_port = 70000", "master-port 70000 is no port"),
+        ("slurm", "lead = 'x'", "lead 'x' is no duration"),
+        ("slurm", "array = '9-0'", "array '9-0'"),
+        ("slurm", "sbatch = ['nodes=3']", "sbatch nodes: distlaunch sets that itself"),
+        ("slurm", "container_runtime = 'pixis'", "did you mean pyxis?"),
+        ("slurm", "max_requeues = -2", "max-requeues -2 is below -1"),
+        ("ansible", "snapshot_limit = '200'", "snapshot-limit '200' is no size"),
+        ("ansible", "spares = -1", "spares -1 is below 0"),
+        ("ansible", "host_timeout = 0", "host-timeout 0 is below 1"),
+        ("k8s", "kind = 'jobs'", "did you mean job?"),
+        ("k8s", "memory = '64 GB'", "memory '64 GB' is no quantity"),
+        ("k8s", "volume = ['x']", "volume 'x' is not understood"),
+        ("k8s", "toleration = ['a:b']", "toleration 'a:b'"),
+        ("k8s", "run_as = 'me'", "run-as 'me'"),
+        ("k8s", "ttl = 'never'", "ttl 'never' is no duration"),
+        ("k8s", "label = ['a']", "label 'a' is not KEY=VALUE"),
+        ("k8s", "secret_ref = ['RANK=s:k']", "secret RANK: distlaunch gives that"),
+        ("k8s", "pull_policy = 'always'", "did you mean Always?"),
+    ],
+)
+def test_config_checks_the_values_of_all_clusters_and_names_the_line(distlaunch: Cli, backend: str, line: str, says: str) -> None:
+    text = f'[clusters.good]\nbackend = "local"\n[clusters.bad]\nbackend = "{backend}"\n{line}\n'
+    path = distlaunch.write("distlaunch.toml", text)
+
+    done = distlaunch("config")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{path}:5: " in done.stderr
+    assert says in done.stderr
+
+
+def test_every_option_of_ours_that_is_no_plain_text_has_a_check() -> None:
+    """Texts that only a cluster can judge have none: names of partitions, images, paths."""
+    free = {"name", "python", "runs_dir", "trust", "image", "context", "kubeconfig", "gpu_resource", "workdir", "patch"}
+    free |= {"inventory", "limit", "remote_dir", "exclude", "snapshot_limit", "setup", "template"}
+    classes = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
+    slurm = {name for name, kind in config.field_types(backends.load("slurm").options).items() if kind in (str, tuple)}
+    unchecked = {
+        name
+        for cls in classes
+        for name, kind in config.field_types(cls).items()
+        if kind is not bool and name in {item.name for item in fields(cls) if not item.metadata["check"]}
+    }
+
+    assert unchecked <= free | slurm | {"output"}, "an option without a check: can every value of it be right?"
+
+
+def test_a_bad_value_is_named_by_its_variable_its_flag_or_its_line(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    path = distlaunch.write("distlaunch.toml", 'log_ranks = "none"\n[defaults]\ntime = "soon"\nenv = ["A=1", "MASTER_ADDR=x"]\n')
+
+    assert f"{path}:1: log-ranks 'none' is no list of ranks" in distlaunch("local", "x.py").stderr
+    said = distlaunch("local", "--log-ranks", "0", "x.py").stderr
+    assert f"{path}:4: env MASTER_ADDR: distlaunch gives that" in said
+    path.write_text('[defaults]\ntime = "soon"\n')
+    assert f"{path}:2: time 'soon' is no duration" in distlaunch("local", "x.py").stderr
+    assert distlaunch("local", "--time", "1m", "x.py").exit_code == 0, "what was overridden does no harm"
+    assert f"{path}:2: time 'soon'" in distlaunch("config", env={"DISTLAUNCH_TIME": "1m"}).stderr, "but config tells of it"
+    assert "error[bad_spec]: --time 'later' is no" in distlaunch("local", "--time", "later", "x.py").stderr
+    said = distlaunch("local", "x.py", env={"DISTLAUNCH_TIME": "x"}).stderr
+    assert "error[bad_spec]: DISTLAUNCH_TIME: time 'x' is no" in said
+    said = distlaunch("local", "--env", "B", "x.py", env={"DISTLAUNCH_ENV": "C", "B": "1", "DISTLAUNCH_TIME": "1m"}).stderr
+    assert "DISTLAUNCH_ENV: env C: no such variable here" in said
+    said = distlaunch("ls", env={"DISTLAUNCH_OUTPUT": "jason"}).stderr
+    assert "DISTLAUNCH_OUTPUT: output 'jason' is not known" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('defaults.nodes = "many"\n', 1),
+        ('[clusters]\nother = {backend = "local"}\nlab = {backend = "local", nodes = "many"}\n', 3),
+        ('[clusters]\nlab.backend = "local"\nlab.nodes = "many"\n', 3),
+        ('[clusters."a.b"]\nbackend = "local"\n# nodes = 3\n"nodes" = "many"\n', 4),
+        ('[clusters.one]\nbackend = "local"\nnodes = 1\n[clusters.two]\nnodes = "many"\nbackend = "local"\n', 5),
+        ('[ defaults ] # all\ngrace = "1s"\n  nodes="many"\n', 3),
+    ],
+)
+def test_the_line_of_a_value_is_found_however_it_is_written(distlaunch: Cli, text: str, line: int) -> None:
+    path = distlaunch.write("distlaunch.toml", text)
+
+    assert f"{path}:{line}: nodes 'many' is not a number" in distlaunch("config").stderr
+
+
+def test_a_settings_file_of_brackets_alone_is_an_error(distlaunch: Cli) -> None:
+    distlaunch.write("distlaunch.toml", "a = " + "[" * 100_000)
+
+    done = distlaunch("config")
+
+    assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["local", "trian.py"], "did you mean train.py?"),
+        (["local", "src/modle.py"], "did you mean src/model.py?"),
+        (["local", "reduse.py"], "did you mean reduce.py?"),
+        (["local", "--node", "2", "train.py"], "did you mean --nodes?"),
+        (["local", "--max_restarts", "2", "train.py"], "did you mean --max-restarts?"),
+        (["status", "--ouput", "json", "x"], "did you mean --output?"),
+        (["doctor", "locl"], "did you mean local?"),
+        (["slrum", "train.py"], "did you mean slurm?"),
+        (["cancle", "x"], "did you mean cancel?"),
+        (["lab", "train.py"], "distlaunch run --on lab"),
+        (["run", "--on", "lap", "train.py"], "did you mean lab?"),
+        (["local", "--cluster", "LAB", "train.py"], "did you mean lab?"),
+        (["config", "--cluster", "labb"], "did you mean lab?"),
+    ],
+)
+def test_the_nearest_name_is_told(distlaunch: Cli, args: list[str], meant: str) -> None:
+    distlaunch.write("train.py", "")
+    distlaunch.write("src/model.py", "")
+    distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\n')
+
+    done = distlaunch(*args)
+
+    assert done.exit_code == 2
+    assert meant in done.stderr
+
+
+def test_the_nearest_backend_and_key_of_a_file_are_told(distlaunch: Cli) -> None:
+    path = distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "kubernets"\n')
+    assert "unknown backend 'kubernets'" in distlaunch("config").stderr
+    path.write_text('[clusters.lab]\nbackend = "slumr"\n')
+    assert "did you mean slurm? known: ansible, k8s, local, slurm" in distlaunch("config").stderr
+    path.write_text('[clusters.lab]\nbackend = "slurm"\nGPUs-per-node = 3\n')
+    assert "did you mean gpus_per_node?" in distlaunch("config").stderr
+
+
+def test_names_are_near_whatever_their_case_and_dashes() -> None:
+    assert names.nearest("Nodes", ["nodes"]) == "nodes"
+    assert names.nearest("max-restart", ["max_restarts", "nodes"]) == "max_restarts"
+    assert names.nearest("zzz", ["nodes"]) is None
+    assert names.hint("zzz", ["a", "b"]) == "known: a, b"
+
+
+def test_a_variable_that_looks_like_a_setting_and_is_none_is_told_once(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    env: dict[str, str | None] = {"DISTLAUNCH_NODE": "2", "DISTLAUNCH_PARTITION": "a", "DISTLAUNCH_FACTS": "full"}
+
+    for args in (("local", "-q", "x.py"), ("config",)):
+        done = distlaunch(*args, env={**env, "DISTLAUNCH_MINE": "for the script"})
+        assert done.exit_code == 0
+        warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
+        assert warnings == [
+            "warning: DISTLAUNCH_MINE is no setting of distlaunch" + (warnings[0].partition("distlaunch")[2]),
+            "warning: DISTLAUNCH_NODE is no setting of distlaunch: did you mean DISTLAUNCH_NODES?",
+        ]
+    assert "warning" not in distlaunch("ls", env={"DISTLAUNCH_NODE": "2"}).stderr, "nothing is launched"
+
+
+@pytest.mark.parametrize("name", ["DRY_RUN", "DETACH", "RENDER_TO", "VERBOSE"])
+def test_a_variable_for_what_only_a_flag_can_say_is_an_error(distlaunch: Cli, name: str) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("local", "x.py", env={f"DISTLAUNCH_{name}": "1"})
+
+    assert done.exit_code == 2, "a run that was not wanted"
+    assert f"DISTLAUNCH_{name}: --{name.lower().replace('_', '-')} is no setting" in done.stderr
+    assert not distlaunch.runs.exists()
+
+
+def test_the_variables_of_our_own_are_known() -> None:
+    named = set()
+    for path in [*ROOT.glob("launcher/**/*.py"), *ROOT.glob("train/**/*.py"), *ROOT.glob("slurm_templates/*")]:
+        named |= set(re.findall(r"(?<![A-Z_])DISTLAUNCH_[A-Z_]*[A-Z]\b", path.read_text())) if path.is_file() else set()
+    every = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
+
+    assert {"DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_RUN_ID"} <= named
+    assert config_check.unknown_variables(dict.fromkeys(named, ""), every) == []
+
+
+def test_what_workers_are_given_cannot_be_asked_for(distlaunch: Cli) -> None:
+    """The list is that of the agent, but for what may be set by a person there, too."""
+    tree = ast.parse((ROOT / "launcher/agent/workers.py").read_text())
+    (function,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_request"]
+    given = {
+        str(key.value)
+        for each in ast.walk(function)
+        if isinstance(each, ast.Dict)
+        for key, value in zip(each.keys, each.values, strict=True)
+        if isinstance(key, ast.Constant) and str(key.value).isupper() and "environ" not in ast.dump(value)
+    }
+    assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= given <= set(spec._SET_BY_US)
+    distlaunch.write("x.py", "")
+
+    for name in (*given, "DISTLAUNCH_ATTEMPT"):
+        for words in ((f"--env={name}=7",), (f"--env={name}",), (f"--secret={name}",)):
+            done = distlaunch("local", *words, "x.py", env={name: "7"} if "DISTLAUNCH" not in name else None)
+            assert done.exit_code == 2, done.stderr
+            assert f"{name}: distlaunch gives that to each worker itself" in done.stderr
+    assert "--master-port PORT sets it" in distlaunch("local", "-e", "MASTER_PORT=1", "x.py").stderr
+
+
+def test_a_bad_variable_is_told_without_its_value(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+
+    for words in (("--env", "MY-KEY=s3cr3t"), ("--secret", "MY_KEY=s3cr3t"), ("--secret", "MY-KEY=s3cr3t")):
+        done = distlaunch("local", *words, "x.py")
+        assert done.exit_code == 2
+        assert "no variable name" in done.stderr
+        assert "s3cr3t" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (("--log-ranks", "99"), 2, "error[bad_spec]: --log-ranks 99: the run has 4 ranks"),
+        (("--log-ranks", "4-7"), 2, "error[bad_spec]: --log-ranks 4-7: the run has 4 ranks"),
+        (("--log-ranks", "3,99"), 0, "warning: --log-ranks 99: the run has 4 ranks"),
+        (("--log-ranks", "0-3"), 0, ""),
+        (("--log-ranks", "all"), 0, ""),
+    ],
+)
+def test_ranks_that_there_will_not_be_are_told(distlaunch: Cli, options: tuple[str, ...], code: int, says: str) -> None:
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("local", "--dry-run", "--nodes", "2", "--nproc-per-node", "2", *options, "x.py")
+
+    assert done.exit_code == code
+    assert says in done.stderr
+    assert ("warning" in done.stderr) == ("warning" in says)
+
+
+def test_ranks_of_the_settings_are_no_mistake_but_no_line_is_worth_a_word(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+
+    few = distlaunch("local", "--dry-run", "x.py", env={"DISTLAUNCH_LOG_RANKS": "0,8"})
+    none = distlaunch("local", "--dry-run", "x.py", env={"DISTLAUNCH_LOG_RANKS": "8"})
+
+    assert (few.exit_code, "warning" in few.stderr) == (0, False)
+    assert none.exit_code == 0
+    assert "warning: log-ranks 8: the run has 1 rank, so no line of its workers is shown" in none.stderr
+
+
+def test_ranks_that_are_known_at_the_start_only_are_told_then(distlaunch: Cli) -> None:
+    from launcher.agent.protocol import Event
+    from launcher.announce import Announcer
+    from launcher.worker_output import WorkerOutput
+
+    read, write = os.pipe()
+    kept = os.dup(2)
+    os.dup2(write, 2)
+    try:
+        for ranks in (frozenset({7}), frozenset({0, 7}), frozenset[int](), None):
+            Announcer(["a"], WorkerOutput(ranks)).record(0, Event("rendezvous", {"world_size": 4, "nodes": 1}))
+    finally:
+        os.dup2(kept, 2)
+        os.close(write)
+        os.close(kept)
+    said = os.read(read, 10_000).decode()
+    os.close(read)
+
+    assert said.count("rendezvous at") == 4
+    assert said.count("warning: log-ranks 7: the run has 4 ranks, so no line of its workers is shown") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "script", "told"),
+    [
+        (["--nodes", "4"], "", "--nodes comes after x.py, so it goes to the script"),
+        (["--nodes=4", "--dry-run"], "", "--nodes, --dry-run come after x.py, so they go to the script"),
+        (["--no-snapshot"], "", ""),
+        (["--lr", "0.1"], "", ""),
+        (["--", "--nodes", "4"], "", ""),
+        (["-n", "4"], "", ""),
+        (["--nodes", "4"], "parser.add_argument('--nodes')", ""),
+        (["--max-restarts", "4"], "class Config:\n    max_restarts: int = 3", ""),
+        (["--time", "4"], "import time; time.time(); nodes = time", "--time comes after"),
+    ],
+)
+def test_options_after_the_script_that_look_like_ours_are_told(distlaunch: Cli, args: list[str], script: str, told: str) -> None:
+    distlaunch.write("x.py", f"if 0:\n  {script or 'pass'}\n" if "class" not in script else script)
+
+    done = distlaunch("local", "--dry-run", "x.py", *args)
+
+    assert done.exit_code == 0
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
+    assert len(warnings) == bool(told)
+    assert told in "".join(warnings)
+    assert all(arg in done.stdout for arg in args), "and it does get them"
+
+
+def test_options_of_a_bundled_script_are_its_own(distlaunch: Cli) -> None:
+    assert "warning" not in distlaunch("local", "--dry-run", "doctor.py", "--seconds", "3").stderr
+    assert "--rdzv-timeout comes after" in distlaunch("local", "--dry-run", "doctor.py", "--rdzv-timeout", "3").stderr
+
+
+def test_what_was_not_submitted_is_said_once(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    done = distlaunch("slurm", "x.py", env={"PATH": "/nowhere"})
+    assert done.exit_code == 3, done.stderr
+
+    status = distlaunch("status", "last")
+
+    assert "not submitted: sbatch is not on PATH" in status.stdout
+    assert "not submitted: not submitted" not in status.stdout
