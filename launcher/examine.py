@@ -28,7 +28,7 @@ def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[st
 
 def meeting(cause: Mapping[str, Any] | None) -> Iterable[Finding]:
     """Why the nodes did not even meet, where it was the network: node 0 has the port that all others look for."""
-    if cause and cause.get("class") == "fabric":
+    if cause and cause.get("class") in ("fabric", "collective"):
         fix = "let TCP 10000-65535 through to this host; --master-port and a rule for one port are not enough for gloo and NCCL"
         yield Finding(0, "ports", "fail", f"the others cannot reach it: {cause.get('message')}", fix)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher import output, runs
+from launcher.agent.failures import may_come_back
 from launcher.agent.protocol import Event, Output
 from launcher.announce import Announcer
 from launcher.errors import LaunchError, StorageError
@@ -37,6 +38,9 @@ SETTLE_S = 2.0
 
 HANG_S = 20.0
 """So long others may go on after a node has failed. Agents end one another themselves; this is for when they cannot."""
+
+UNAWARE_S = 1.0
+"""So long where an agent is gone and others do not know: it was killed before it could be missed."""
 
 FORCE_S = 10.0
 """So long a run may take to end after its grace time is over, and again after it was ended by force."""
@@ -149,7 +153,7 @@ class Follower:
         except LaunchError as error:
             output.detail(f"{self._backend.name}: {error.message}")
             liveness = None
-        self._poll_s = min(self._poll_s * 1.3, POLL_S[1])
+        self._poll_s = min(self._poll_s * 1.3, POLL_S[1], self._backend.ask_every_s)
         states = list(liveness.nodes) if liveness else []
         for node, state in enumerate(states):
             if state != "ended" or self._done(node):
@@ -168,8 +172,9 @@ class Follower:
         """What an agent that is gone has left elsewhere than in its stream."""
         for event in last_words(self._run, node):
             self._take(node, event)
-        if not self._done(node):
-            self._report.nodes[node].last_words.extend(agent_stderr(self._run, node))
+        report = self._report.nodes[node]
+        if report.result is None:
+            report.last_words.extend(agent_stderr(self._run, node, started=report.started is not None))
 
     def _done(self, node: int) -> bool:
         return node < len(self._report.nodes) and self._report.nodes[node].result is not None
@@ -199,8 +204,11 @@ class Follower:
         else:
             self._hanging_since = self._hanging_since or now
         if self._deadline is None:
-            if self._hanging_since is not None and now - self._hanging_since > HANG_S:
-                output.warn(f"other nodes still run {HANG_S:.0f} s after one failed; ending them")
+            limit, told = (
+                (HANG_S, f"{HANG_S:.0f} s after one failed") if not gone or self._others_know() else (UNAWARE_S, "without it")
+            )
+            if self._hanging_since is not None and now - self._hanging_since > limit:
+                output.warn(f"other nodes still run {told}; ending them")
                 self._cancel(now, force=False, asked=False)
         elif now > self._deadline:
             if self._forced:
@@ -209,9 +217,14 @@ class Follower:
                 output.warn(f"{self._run.id} has not ended in its grace time; killing it")
                 self._cancel(now, force=True, asked=False)
 
+    def _others_know(self) -> bool:
+        """Whether all agents that are left are ending, as one of them is gone."""
+        left = (node for node in self._report.nodes if node.result is None and self._alive[node.node] != "ended")
+        return all(node.failing or node.stopping for node in left)
+
     def _ends_the_run(self, node: NodeReport) -> bool:
         """Whether the others have nothing to wait for. Who starts runs again notices by itself that it has lost a node."""
-        lost = self._report.may_start_again and (node.cause or {}).get("class") in ("node", "fabric")
+        lost = self._report.may_start_again and may_come_back(node.cause)
         return node.failing and not lost and (node.result == "failed" or not self._report.may_start_again)
 
     def _cancel(self, now: float, *, force: bool, asked: bool) -> None:

@@ -7,18 +7,19 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.agent.failures import CLASSES, ENDS, may_come_back
 from launcher.agent.protocol import Event, Foreign
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.agent.protocol import Record
+from launcher.agent.protocol import Record
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "cancelled", "timeout", "preempted", "unknown"]
 Cause = dict[str, Any]
 """As the agent stream has it; see docs/agent-stream.md."""
 
-EXIT_CODES = {"success": 0, "failed": 1, "preempted": 1, "timeout": 124, "cancelled": 130}
+EXIT_CODES = {"success": 0, "failed": 1, **{state: CLASSES[state].exit_code or 0 for state in ENDS}}
 """Exit code of a followed run by its final state. A state that is not in here is not final."""
 
 HEARTBEAT_S = 10.0
@@ -164,7 +165,8 @@ class Outcome:
             {**{key: value for key, value in asdict(node).items() if key != "last_words"}, "ranks": list(node.ranks)}
             for node in self.nodes
         ]
-        head = {"state": self.state, "exit_code": self.exit_code, "cause": self.cause, "detail": self.detail}
+        cause = self.cause and {**self.cause, "may_come_back": may_come_back(self.cause)}
+        head = {"state": self.state, "exit_code": self.exit_code, "cause": cause, "detail": self.detail}
         return {**head, "restarts": self.restarts, "attempt": self.attempt, "duration_s": self.duration_s, "nodes": nodes}
 
 
@@ -240,6 +242,8 @@ class RunReport:
 
     def _placed(self, cause: Cause) -> Cause:
         """With its node's host, or its host's node: who tells of a lost node may know one of them only."""
+        if cause.get("node") is None and cause.get("rank") is not None:
+            cause = {**cause, "node": next((node.node for node in self.nodes if cause["rank"] in node.ranks), None)}
         hosts = {node.host: node.node for node in reversed(self.nodes)}
         if cause.get("host") is None and isinstance(cause.get("node"), int) and 0 <= cause["node"] < len(self.nodes):
             return {**cause, "host": self.nodes[cause["node"]].host}
@@ -256,7 +260,7 @@ class RunReport:
             results = {node.result for node in self.nodes}
             kind = next((name for name in ("failed", "timeout", "preempted", "cancelled") if name in results), None)
             kind = "cancelled" if cancel_requested is not None else kind
-        return kind if kind in ("cancelled", "timeout", "preempted") else "failed"
+        return kind if kind in ENDS else "failed"
 
     def _current(self, alive: Sequence[str], cancel_requested: float | None) -> State:
         if self.may_start_again and cancel_requested is None and "pending" in alive:

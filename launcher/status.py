@@ -53,7 +53,7 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
             for event in last_words(run, node.node):
                 node.add(event)
         if node.result is None and node.node < len(alive) and alive[node.node] == "ended":
-            node.last_words.extend(agent_stderr(run, node.node))
+            node.last_words.extend(agent_stderr(run, node.node, started=node.started is not None))
     detail, causes = (liveness.detail, liveness.causes) if liveness else ("", None)
     outcome = report.outcome(alive, detail=detail, causes=causes, cancel_requested=run.cancel_requested)
     if outcome.final and _settled(outcome):
@@ -129,11 +129,16 @@ def last_words(run: Run, node: int) -> list[Event]:
     return [record for line in lines if isinstance(record := parse(line), Event)]
 
 
-def agent_stderr(run: Run, node: int, count: int = 5) -> list[str]:
-    """Why the agent died, if it could say so: the last lines of its own stderr."""
+def agent_stderr(run: Run, node: int, *, started: bool, count: int = 5) -> list[str]:
+    """Why the agent died, if it could say so: the last lines of its own stderr.
+
+    Once it had `started`, what is there may be a library's, of which it did not die: only an error of Python's counts.
+    """
     lines: list[str] = []
     for path in (run.path / "nodes" / str(node) / "stderr", run.path / "job.out"):
         with suppress(OSError), open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = lines or file.read().decode(errors="replace").splitlines()
+            said = file.read().decode(errors="replace").splitlines()
+            own = started and path.name == "stderr"
+            lines = lines or (next(([line] for line in said if line.startswith("Fatal Python error")), []) if own else said)
     return [line for line in lines if line.strip()][-count:]

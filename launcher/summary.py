@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher import output, status
+from launcher.agent import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +17,6 @@ if TYPE_CHECKING:
     from launcher.outcome import Outcome
     from launcher.runs import Run
 
-_CLASSES = {
-    "user_code": "the script failed",
-    "node": "a node failed",
-    "fabric": "the network failed",
-    "out_of_memory": "out of memory",
-    "preempted": "preempted",
-    "cancelled": "cancelled",
-    "timeout": "time limit reached",
-    "submission": "not submitted",
-}
 _ROWS_PER_HOST = 2
 _STATE_STYLES = {"success": "green", "failed": "red", "timeout": "red", "preempted": "yellow", "cancelled": "yellow"}
 
@@ -98,8 +89,7 @@ def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
     """The first failure: what, where, and the traceback once. Nothing for a run that was cancelled as somebody asked."""
     if cause.get("class") == "cancelled":
         return []
-    what = _CLASSES.get(str(cause.get("class")), str(cause.get("class")))
-    lines = [f"{what}: {cause.get('message')}"]
+    lines = [f"{failures.text(cause.get('class'))}: {cause.get('message')}"]
     rank, node = cause.get("rank"), cause.get("node")
     where = [f"rank {rank}"] if rank is not None else []
     where += [f"host {cause['host']}"] if cause.get("host") else []
@@ -110,7 +100,7 @@ def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
         lines.append("first failure: " + ", ".join([*where, *([ended] if ended else [])]))
     if cause.get("traceback"):
         lines += str(cause["traceback"]).rstrip("\n").splitlines()
-    elif run is not None and isinstance(rank, int) and isinstance(node, int):
+    elif cause.get("class") != "killed" and run is not None and isinstance(rank, int) and isinstance(node, int):
         said = status.last_lines(run.stream_path(node), rank)
         lines += ["its last lines on stderr:", *(f"  {line}" for line in said)] if said else []
     return lines

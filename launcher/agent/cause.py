@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
 from .tail import TRACEBACK
 
@@ -20,12 +20,32 @@ _MAX_ERROR_FILE = 64 << 20
 _OUT_OF_MEMORY = r"OutOfMemoryError|\bMemoryError\b|Cannot allocate memory|can't allocate memory|bad_alloc"
 _PEER_LOST = (
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|Remote peer|remote process exited"
+    r"|Please check rank 0 logs for faulty rank"
     r"|failed to recv, got 0 bytes|Connection was likely closed|Socket is not connected|Connection refused"
 )
 _FABRIC = (
     r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error|gloo|Gloo"
     r"|Timed out waiting|No route to host|Network is unreachable|Name or service not known|EADDRINUSE"
 )
+_COLLECTIVE = (
+    r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:send|recv) operation|monitoredBarrier"
+    r"|waiting for clients\. \d+/\d+ clients joined"
+)
+"""NCCL's watchdog, gloo, and a rendezvous of torch's that somebody did not come to."""
+
+_OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXCPU", "SIGXFSZ")
+"""Signals by which a process ends through what itself does; all others are somebody's."""
+
+WAITED: Dict[str, Callable[[Cause], bool]] = {
+    "timeout": lambda cause: bool(cause["class"] == "collective" and "monitoredBarrier" not in cause["message"]),
+    "lost": lambda cause: bool(cause["secondary"]),
+}
+"""Who has waited in a collective: until that timed out, or until one that had waited with it ended. A monitored barrier names
+the rank itself."""
+
+_NAMED = 16
+"""So many ranks are named in a message."""
+
 _RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
 """torch's excepthook puts it before each line once a process group exists."""
 
@@ -36,16 +56,19 @@ def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, s
     recorded = _read(error_file)
     whole = f"the log of rank {about['rank']}" + (f" and {error_file}" if recorded else "")
     trace = recorded.get("traceback") or last_traceback(stderr_tail)
-    sig = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() and -code < 32 else None
-    if code < 0 and sig is None:
-        sig = f"signal {-code}"
+    sig = signal_name(-code) if code < 0 else None
+    if sig and not recorded and sig != "SIGABRT":
+        trace = None  # whatever it has written before, that has not ended it
     message = recorded.get("message") or (trace.rstrip().rpartition("\n")[2] if trace and not sig else "")
+    if sig == "SIGABRT" and not message:
+        message = _watchdogs(stderr_tail)
     if not message:
         message = f"killed by {sig}" if sig else f"exited with code {code}"
     text = f"{message}\n{trace or ''}"
+    kind = classify(text, sig, oom_kills)
     return {
-        "class": classify(text, sig, oom_kills),
-        "message": _explain(message, sig, oom_kills),
+        "class": kind,
+        "message": killed("", sig, oom_kills)[0] if sig and kind in ("killed", "out_of_memory") else one_line(message),
         "host": host,
         "node": node,
         "rank": about["rank"],
@@ -54,7 +77,7 @@ def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, s
         "signal": sig,
         "traceback": trace and shorten(trace, whole=whole),
         "time": recorded.get("raised_at") or about["time"],
-        "secondary": bool(re.search(_PEER_LOST, text)) and not re.search(_OUT_OF_MEMORY, text),
+        "secondary": kind not in ("out_of_memory", "killed") and bool(re.search(_PEER_LOST, text)),
     }
 
 
@@ -80,11 +103,15 @@ def first(causes: List[Cause]) -> Cause:
 def classify(text: str, sig: Optional[str], oom_kills: int) -> str:
     """The class by what was raised, or by the signal that ended the worker."""
     if sig == "SIGKILL":
-        return "out_of_memory" if oom_kills else "node"
+        return "out_of_memory" if oom_kills else "killed"
     if re.search(_OUT_OF_MEMORY, text):
         return "out_of_memory"
     if sig == "SIGBUS":
         return "node"
+    if sig is not None and sig not in _OWN_FAULTS:
+        return "killed"
+    if re.search(_COLLECTIVE, text):
+        return "collective"
     return "fabric" if re.search(_FABRIC, text) or re.search(_PEER_LOST, text) else "user_code"
 
 
@@ -109,11 +136,46 @@ def last_traceback(tail: bytes) -> Optional[str]:
     return "\n".join(lines) + "\n"
 
 
-def _explain(message: str, sig: Optional[str], oom_kills: int) -> str:
-    if sig == "SIGKILL":
-        who = "the kernel's out-of-memory killer" if oom_kills else "somebody else, not distlaunch"
-        return f"killed by SIGKILL, sent by {who}"
-    return one_line(message)
+def _watchdogs(tail: bytes) -> str:
+    """What NCCL's watchdog wrote before it aborted the process: a collective has timed out."""
+    found = re.findall(rb"(?m)^.*?(Watchdog caught collective operation timeout: .*)$", tail)
+    return found[0].decode(errors="replace") if found else ""
+
+
+def killed(what: str, sig: str, oom_kills: int) -> Tuple[str, str]:
+    """Message and class for a process, in words or not, that was ended by a signal which nobody of us has sent."""
+    by_kernel = sig == "SIGKILL" and oom_kills > 0
+    who = "the kernel's out-of-memory killer" if by_kernel else "somebody else, not distlaunch"
+    text = f"{what} was killed" if what else "killed"
+    return f"{text} by {sig}, sent by {who}", "out_of_memory" if by_kernel else "killed"
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`; a number where a signal has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def timed_out(waited: Cause, ranks: Collection[int], world: int) -> Cause:
+    """The cause where these of all ranks have waited in a collective, and `waited` is the first of them to say so.
+
+    Who did not is to blame: it had failed in silence, hung, or was somewhere else in the script.
+    """
+    others = [rank for rank in range(world) if rank not in ranks]
+    if not others:
+        return {**waited, "message": f"all {world} ranks timed out in a collective: {waited['message']}"}
+    message = f"{_ranks(sorted(ranks))} timed out in a collective; {_ranks(others)} had not joined it"
+    whose = f"rank {waited['rank']}, which waited for it: {waited['message']}\n"
+    place = {"host": None, "node": None, "local_rank": None, "exit_code": None, "signal": None}
+    return {**waited, **place, "rank": others[0], "message": message, "traceback": whose + (waited["traceback"] or "")}
+
+
+def _ranks(ranks: List[int]) -> str:
+    """`rank 2`; `ranks 0, 1, 3`; of many the first few."""
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_NAMED]))}{more}"
 
 
 def one_line(message: str) -> str:

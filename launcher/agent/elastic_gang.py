@@ -129,11 +129,11 @@ class ElasticGang(GangBase, RendezvousHandler):
 
     def start_again(self) -> None:
         """Also those who have finished meet again."""
-        self._met.set("fate", "again")
+        self.met.set("fate", "again")
 
     def _decide(self, fate: str) -> str:
         """What becomes of the round: the first word stands, for all nodes."""
-        return str(self._met.compare_set("fate", "", fate).decode())
+        return str(self.met.compare_set("fate", "", fate).decode())
 
     def get_run_id(self) -> str:
         """The run's id."""

@@ -88,7 +88,9 @@ class GangBase:
         """For the workers, by what peers reach."""
 
         self._members = job.max_nodes
-        self._met = store
+        self.met = store
+        """This round's part of the store."""
+
         self._has_finished = False
         self._tell = tell
         self._watch = Watch(job, node_rank, watched)
@@ -116,14 +118,14 @@ class GangBase:
 
     def _begin(self, store: Any, members: int) -> None:
         """A round of so many nodes, which share that store."""
-        self._met, self._members, self._has_finished = store, members, False
+        self.met, self._members, self._has_finished = store, members, False
 
     def finished(self) -> bool:
         """This node's workers have succeeded; whether those of all nodes of the round have."""
         if not self._has_finished:
             self._has_finished = True
-            self._met.add("finished", 1)
-        return int(self._met.add("finished", 0)) >= self._members
+            self.met.add("finished", 1)
+        return int(self.met.add("finished", 0)) >= self._members
 
     def start_again(self) -> None:
         """Workers of this node have failed, and all are to start again; also those who have finished."""

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from . import cause, facts, processes, threads
 from .channel import Message
+from .failures import RESULTS
 from .job import Job
 from .joining import LOOK_S, NOT_NEEDED, Joining
 from .output import PART_AFTER_S, Pipe, pipes
 from .protocol import VERSION
 from .server import ServerProcess
 from .stops import STOPS, Stops
-from .verdict import EXIT_CODES, Blame, Worker
+from .verdict import Blame, Worker
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ class Node:
         worker.exited = about
         self._drain(worker)
         code = about["code"]
-        how = {"signal": _signal_name(-code)} if code < 0 else {"exit_code": code}
+        how = {"signal": cause.signal_name(-code)} if code < 0 else {"exit_code": code}
         fields = {key: about[key] for key in ("rank", "local_rank", "pid", "round", "stopped")}
         self.out.event("worker_exited", **fields, **how)
 
@@ -311,24 +312,34 @@ class Node:
             self.out.event(message["event"], **message["fields"])
         elif "cause?" in message:
             self._look_for_own_signal()
-            self.first_cause = self._cause() or self.blame.of_node("a worker ended, and left no trace of why")
-            self.server.gang.send({"cause": self.first_cause})
+            causes = self._causes()
+            why = cause.first(causes) if causes else self.blame.of_node("a worker ended, and left no trace of why")
+            waited = {kind: [each["rank"] for each in causes if told(each)] for kind, told in cause.WAITED.items()}
+            self.first_cause = why
+            self.server.gang.send({"cause": why, "waited": waited})
+        elif "first cause" in message:
+            self.first_cause = message["first cause"]
         elif "broken" in message:
-            self._break_down(message["broken"], message["traceback"])
+            self._break_down(message["broken"], trace=message["traceback"])
         elif "result" in message:
             self.result = message
             word = message.get("word", {})
             if message["result"] == "stopped_by_peer" and self.stops.reason is None:
                 self._stop(word["stop"], word["signal"], deadline=word["deadline"], tell_peers=False)
 
-    def _cause(self) -> Optional[cause.Cause]:
-        """The first failure among this node's workers of the present round."""
+    def _causes(self) -> List[cause.Cause]:
+        """The failures among this node's workers of the present round."""
         while self.server_open and self.server.channel.ready():
             self._from_server()
         workers = self._of_this_round()
         for worker in workers.values():
             self._drain(worker)
         return self.blame.of_workers(workers.values())
+
+    def _own_cause(self) -> Optional[cause.Cause]:
+        """The first failure of this node's workers, as the other nodes were told it."""
+        causes = [self.first_cause] if self.first_cause else self._causes()
+        return cause.first(causes) if causes else None
 
     def _of_this_round(self) -> Dict[int, Worker]:
         return {pid: worker for pid, worker in self.workers.items() if worker.about["round"] == self.round}
@@ -338,9 +349,9 @@ class Node:
         if self.failed is None and self.stops.reason is None:
             self.failed = self.blame.of_node(message, kind, traceback=trace)
 
-    def _break_down(self, message: str, trace: Optional[str] = None) -> None:
+    def _break_down(self, message: str, kind: str = "node", trace: Optional[str] = None) -> None:
         """A part of ours has failed: the workers have their grace time."""
-        self._fail(message, trace=trace)
+        self._fail(message, kind, trace)
         self.stops.kill_at = self.stops.kill_at or time.monotonic() + self.job.grace_s
         self.server.signal(signal.SIGTERM)
 
@@ -354,9 +365,7 @@ class Node:
 
     def _server_is_gone(self) -> None:
         code = self.server.exit_code()
-        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
-        kind = "out_of_memory" if code == -signal.SIGKILL and self.blame.out_of_memory() else "node"
-        self._fail(f"the fork server ended ({how})", kind)
+        self._fail(*self.blame.of_part("the fork server", code))
         for worker in self._running():
             worker.exited = {**worker.about, "code": -int(signal.SIGKILL), "stopped": True, "time": time.time()}
         self.gang_gone = True
@@ -366,7 +375,7 @@ class Node:
             self._from_gang()
         self.gang_gone = True
         if self.result is None and self.stops.reason is None:
-            self._break_down(f"the process of the gang ended unexpectedly (code {code})")
+            self._break_down(*self.blame.of_part("the process of the gang", code))
 
     # -- signals and the end ------------------------------------------------------------------------------------------
 
@@ -383,7 +392,7 @@ class Node:
 
     def _from_signals(self) -> None:
         if self.broken is not None:
-            self._break_down(*self.broken)
+            self._break_down(self.broken[0], trace=self.broken[1])
             self.broken = None
         with contextlib.suppress(BlockingIOError):
             for number in os.read(self._wakeup, 4096):
@@ -410,7 +419,7 @@ class Node:
             return
         self.failed = self.failed or self.first_cause
         deadline = self.stops.begin(reason, deadline)
-        self.out.event("stopping", reason=reason, signal=_signal_name(number), deadline=round(deadline, 3))
+        self.out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3))
         if tell_peers:
             leaves = self.job.elastic and self.node_rank > 0 and reason == "preempted"  # the others go on without it
             self.server.gang.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
@@ -431,7 +440,7 @@ class Node:
         self.joining.end(result, why)
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)
-        code = EXIT_CODES[result]
+        code = RESULTS[result]
         duration = round(time.monotonic() - self.began, 3)
         self.out.event("done", result=result, exit_code=code, cause=why, restarts=self.restarts, duration_s=duration)
         self.out.finish(self.job.stream_wait_s, self._is_to_leave)
@@ -447,15 +456,8 @@ class Node:
         if self.failed is None and self.stops.reason is not None:
             return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
         said = self.result or {"result": "failed", "error": "the process of the gang ended without a result", "secondary": True}
-        result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self.first_cause or self._cause())
+        result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self._own_cause())
         if why is not None and self.job.replaces_lost and self.joining.met and self.job.max_nodes > 1:
             lost = said.get("word", {}).get("kind") == "lost"
             result = "lost" if lost or why.get("secondary") else result
         return result, why
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

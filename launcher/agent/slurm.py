@@ -8,6 +8,7 @@ import os
 import re
 from typing import Dict, List, Mapping, Tuple
 
+from .failures import may_come_back
 from .job import Job
 
 _BRACKET = re.compile(r"\[([^\]]*)\]")
@@ -132,6 +133,6 @@ def _last_result(stream: str) -> str:
                 result = str(json.loads(line)["reason"])
             elif line.startswith(b'{"event":"done"'):
                 done = json.loads(line)
-                lost = done["result"] == "failed" and (done.get("cause") or {}).get("class") in ("node", "fabric")
+                lost = done["result"] == "failed" and may_come_back(done.get("cause"))
                 result = "node" if lost else str(done["result"])
     return "preempted" if result == "cancelled" else result

@@ -47,6 +47,10 @@ class Store:
             raise StoreError(f"the run's store has no {', '.join(missing[:5])}")
         return [value.encode() for value in values]
 
+    def peek(self, keys: Sequence[str]) -> List[Optional[bytes]]:
+        """The values of those keys that are there, in one call."""
+        return [None if value is None else value.encode() for value in self._ask("get", *keys)]
+
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of the keys are there."""
         return bool(self._ask("check", *keys))

@@ -10,9 +10,6 @@ from . import cause, facts
 from .channel import Message
 from .output import Pipe
 
-EXIT_CODES = {"success": 0, "failed": 1, "cancelled": 130, "preempted": 143, "lost": 75, "timeout": 124}
-"""By `result`; 75 is EX_TEMPFAIL: what failed was another node, and may well be there the next time."""
-
 
 class Worker:
     """A worker that runs or ran in the present round."""
@@ -43,8 +40,14 @@ class Blame:
         message = cause.one_line(message)
         return {**cause.of_node(host=self.host, node=self.node, message=message, kind=kind, time=time.time()), **more}
 
-    def of_workers(self, workers: Iterable[Worker]) -> Optional[cause.Cause]:
-        """The first failure among the workers of the present round; their pipes are to be drained before."""
+    def of_part(self, what: str, code: int) -> Tuple[str, str]:
+        """Message and class for a process of ours that has ended with this exit code, or by this signal, below 0."""
+        if code >= 0:
+            return f"{what} ended with exit code {code}", "node"
+        return cause.killed(what, cause.signal_name(-code), self.out_of_memory())
+
+    def of_workers(self, workers: Iterable[Worker]) -> List[cause.Cause]:
+        """The failures among the workers of the present round; their pipes are to be drained before."""
         causes: List[cause.Cause] = []
         kills = self.out_of_memory()
         for worker in workers:
@@ -60,7 +63,7 @@ class Blame:
                 host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=said, oom_kills=kills
             )
             causes.append(found)
-        return cause.first(causes) if causes else None
+        return causes
 
     def of_result(self, result: Message, own: Optional[cause.Cause]) -> Tuple[str, Optional[cause.Cause]]:
         """The verdict on what the process of the gang has said last; `own` is the first cause among our workers."""

@@ -9,9 +9,11 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from .cause import timed_out as timed_out_cause
 from .channel import Channel, Message
 from .gang import GangBase, StopRequestedError
 from .job import Job
+from .waits import WAITS_S, Waits
 from .watch import Word
 
 MONITOR_S = 0.1
@@ -99,6 +101,7 @@ class Workers:
         self._master_port = 0
         self._free_retries = 0
         self._ready = False
+        self._world = 0
 
     def wait_until_ready(self) -> None:
         """Until the fork server has imported what the workers want to find there, or the run is stopped."""
@@ -111,6 +114,8 @@ class Workers:
     def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
         """Tell the agent of a round that begins."""
         self._master_port = group.master_port
+        self._world = workers[0].world_size
+        self._waits = Waits(self._gang.met, group.node_rank, group.nodes, self._world)
         self._agent.event(
             "rendezvous",
             round=self._gang.round,
@@ -198,18 +203,31 @@ class Workers:
         return counts
 
     def _first_cause(self) -> Message:
-        """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen."""
-        limit, known = time.monotonic() + _FIRST_CAUSE_S, -1
-        cause: Message = {}
+        """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen.
+
+        A collective that has timed out waits for the others who waited in it, here and on other nodes: who did not is to blame.
+        """
+        began, known = time.monotonic(), -1
+        answer: Message = {}
         while True:
             failed = sorted(self.failed())
             if len(failed) > known:
                 self._agent.send({"cause?": failed})
-                cause, known = self._agent.answer()["cause"], len(failed)
+                answer, known = self._agent.answer(), len(failed)
+                self._waits.tell(answer["waited"])
+            waited = time.monotonic() - began
+            cause = dict(answer["cause"])
             told = self._gang.heard() is not None or self._gang.stopping.is_set()
-            if not cause["secondary"] or told or time.monotonic() > limit:
-                return cause
+            collective = cause["class"] == "collective"
+            waits = cause["secondary"] or collective
+            limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
+            if not waits or told or waited > limit or self._waits.all_have_waited:
+                break
             self.take_all(MONITOR_S)
+        if self._waits.ranks and cause["class"] == "collective":
+            cause = timed_out_cause(cause, self._waits.ranks, self._world)
+            self._agent.send({"first cause": cause})
+        return cause
 
     def _port_was_taken(self, cause: Message) -> bool:
         text = f"{cause.get('message')} {cause.get('traceback')}"

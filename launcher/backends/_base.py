@@ -99,6 +99,9 @@ class Backend(ABC, Generic[P]):
     prints: ClassVar[Mapping[str, str]] = {}
     """Flags, by their names as parameters and with their help, that print something and start nothing."""
 
+    ask_every_s: ClassVar[float] = 10.0
+    """A run that is followed is asked about at least so often; a cluster's controller has others to serve."""
+
     def __init__(self, options: Any) -> None:
         self.opts = options
 

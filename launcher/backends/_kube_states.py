@@ -172,6 +172,8 @@ def _told(pod: Pod) -> tuple[str, str]:
         found = "preempted", "was deleted"
     elif ended.get("reason") not in ("Completed", "Error", None):
         found = "node", f"ended: {ended['reason']}: {ended.get('message') or 'no more is known'}"
+    elif ended.get("exitCode") == 137:
+        found = "killed", "was killed by SIGKILL, sent by somebody else, without a word of its agent"
     elif (ended.get("exitCode") or 0) > 128:
         found = "node", f"ended with exit code {ended['exitCode']}, without a word of its agent"
     return found

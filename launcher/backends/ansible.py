@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, output, runs, snapshot, storage
+from launcher.agent.failures import may_come_back
 from launcher.backends import _ansible_config as config
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
@@ -113,6 +114,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
     """Hosts with SSH, Python and torch; nothing else is asked of them."""
 
     name: ClassVar[str] = "ansible"
+    ask_every_s: ClassVar[float] = 1.0
     summary: ClassVar[str] = "Run on hosts over SSH, from an Ansible inventory."
     options: ClassVar[type] = AnsibleOptions
 
@@ -231,8 +233,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         """With spares, as long as there are restarts: when a host was lost, or the way to it."""
         job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
         left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
-        lost = (outcome.cause or {}).get("class") in ("node", "fabric")
-        return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and lost
+        return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and may_come_back(outcome.cause)
 
     def requeue(self, handle: Handle, attempt: int) -> Handle:
         """Start it again, on the first of its hosts and spares that can take part now."""

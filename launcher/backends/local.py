@@ -88,6 +88,7 @@ class LocalBackend(Backend[LocalPlan]):
     """Runs on this machine; several nodes are simulated by one agent each."""
 
     name: ClassVar[str] = "local"
+    ask_every_s: ClassVar[float] = 1.0
     summary: ClassVar[str] = "Run on this machine; several nodes are simulated, one agent each."
     options: ClassVar[type] = LocalOptions
 

@@ -28,6 +28,7 @@ class Scripted:
     """Both backend and stream: gives its chunks one by one, then nothing; knows what it was asked for."""
 
     name = "scripted"
+    ask_every_s = 10.0
 
     def __init__(self, *chunks: Chunk, ends_after_cancels: int = 99) -> None:
         self.chunks, self.cancels, self.ends_after_cancels = list(chunks), list[bool](), ends_after_cancels
@@ -73,6 +74,33 @@ def followed(backend: Scripted, tmp_path: Path) -> tuple[runs.Run, Any]:
     run = runs.record_handle(runs.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan), {})
     backend_: Any = backend
     return run, Follower(run, backend_, ranks=None, interrupts=Interrupts()).follow()
+
+
+class Unaware(Scripted):
+    """Node 1's agent is gone, and node 0 goes on until it is cancelled."""
+
+    def liveness(self, handle: object) -> Liveness:
+        return Liveness(nodes=("ended" if self.cancels else "running", "ended"))
+
+    def cancel(self, handle: object, *, force: bool = False) -> None:
+        super().cancel(handle, force=force)
+        why = {**CAUSE, "class": "cancelled", "message": "the run was cancelled"}
+        self.chunks.append(Chunk(0, encode_event("done", 0, result="cancelled", cause=why)))
+
+
+def test_an_agent_that_is_gone_before_its_peers_can_miss_it_ends_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follow, "HANG_S", 600.0)
+    monkeypatch.setattr(follow, "UNAWARE_S", 0.02)
+    backend = Unaware(started(0))
+
+    _, outcome = followed(backend, tmp_path)
+
+    assert backend.cancels[0] is False
+    assert outcome.state == "failed"
+    assert outcome.cause["message"] == "the agent on host b ended without a word"
+    assert "other nodes still run without it; ending them" in capfd.readouterr().err
 
 
 def started(node: int) -> Chunk:

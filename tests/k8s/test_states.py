@@ -32,7 +32,7 @@ def disrupted(reason: str) -> dict[str, Any]:
     ("status", "kind", "words"),
     [
         (ended(0, "OOMKilled"), "out_of_memory", "for want of memory"),
-        (ended(137), "node", "exit code 137, without a word"),
+        (ended(137), "killed", "was killed by SIGKILL"),
         (disrupted("EvictionByEvictionAPI"), "preempted", "EvictionByEvictionAPI: told"),
         (disrupted("PreemptionByScheduler"), "preempted", "PreemptionByScheduler"),
         (disrupted("DeletionByTaintManager"), "node", "DeletionByTaintManager"),

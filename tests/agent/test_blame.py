@@ -1,0 +1,172 @@
+"""Who is to blame: for a collective that timed out, for a process that was killed, and what each class means."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent import cause, failures
+from launcher.outcome import EXIT_CODES
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Runner
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+HANGS = """
+import datetime, os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))
+dist.all_reduce(torch.ones(1))
+if dist.get_rank() in map(int, sys.argv[2].split(",")):
+    time.sleep(600)
+{"all_reduce": lambda: dist.all_reduce(torch.ones(1)),
+ "broadcast": lambda: dist.broadcast(torch.ones(1), 2),
+ "barrier": dist.barrier}[sys.argv[1]]()
+time.sleep(600)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("collective", "culprits", "nodes", "message"),
+    [
+        ("all_reduce", "2", "2", "ranks 0, 1, 3 timed out in a collective; rank 2 had not joined it"),
+        ("barrier", "0", "2", "ranks 1, 2, 3 timed out in a collective; rank 0 had not joined it"),
+        ("broadcast", "2", "1", "ranks 0, 1, 3 timed out in a collective; rank 2 had not joined it"),
+        ("all_reduce", "1,3", "2", "ranks 0, 2 timed out in a collective; ranks 1, 3 had not joined it"),
+    ],
+)
+def test_the_rank_that_did_not_come_to_a_collective_is_named(
+    warm_agents: Runner, collective: str, culprits: str, nodes: str, message: str
+) -> None:
+    run = warm_agents(HANGS, collective, culprits, nodes=nodes, nproc_per_node=str(4 // int(nodes)))
+
+    assert run.result() == "failed"
+    found = run.cause()
+    assert found["message"] == message, run.of("done")
+    assert (found["class"], found["rank"]) == ("collective", int(culprits.split(",", maxsplit=1)[0]))
+    assert re.match(r"rank \d, which waited for it: .*", found["traceback"])
+    assert found["signal"] is found["exit_code"] is None
+
+
+@pytest.mark.torch
+def test_a_restart_names_the_rank_too(warm_agents: Runner) -> None:
+    once = HANGS.replace("if dist", "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1': sys.exit()\nif dist", 1)
+
+    run = warm_agents(once, "all_reduce", "2", nodes="2", nproc_per_node="2", max_restarts=1)
+
+    assert run.result() == "success"
+    (restart,) = run.of("restart")
+    assert restart["cause"]["message"] == "ranks 0, 1, 3 timed out in a collective; rank 2 had not joined it"
+
+
+def ended(tmp_path: Path, code: int, stderr: str, oom_kills: int = 0) -> cause.Cause:
+    about = {"rank": 3, "local_rank": 1, "code": code, "time": 1.0}
+    none = str(tmp_path / "none")
+    return cause.of_worker(host="h", node=1, about=about, error_file=none, stderr_tail=stderr.encode(), oom_kills=oom_kills)
+
+
+WATCHDOGS = """\
+[rank0]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, NumelOut=131072000, Timeout(ms)=600000) ran for 600081 milliseconds \
+before timing out.
+[rank0]:[E1218 20:27:21.484910731 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG GUID 1 Rank 0]  failure detected by watchdog at work \
+sequence id: 1 PG status: last enqueued work: 547, last completed work: -1
+----
+[rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000) ran for 600020 milliseconds \
+before timing out.
+[rank1]:[E626 06:24:44.906457629 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 1] Exception (either an error \
+or timeout) detected by watchdog at work: 808, last enqueued NCCL work: 811, last completed NCCL work: 807.
+----
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [Rank 6] NCCL watchdog thread terminated with exception: [Rank 6] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=880, OpType=BROADCAST, NumelIn=131137536, NumelOut=131137536, Timeout(ms)=1800000) ran for 1800902 milliseconds \
+before timing out.
+Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:525 (most recent call first):
+----
+[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, \
+Timeout(ms)=1800000) ran for 1802212 milliseconds before timing out.
+"""
+"""As logged by torch 2.5, 2.6, 2.1 and 1.12: what differs is what stands around it."""
+
+
+@pytest.mark.parametrize("said", WATCHDOGS.split("----\n"))
+def test_what_nccls_watchdog_writes_is_a_collective_that_timed_out(tmp_path: Path, said: str) -> None:
+    found = ended(tmp_path, -6, "a line before\n" + said)
+
+    assert (found["class"], found["signal"], found["secondary"]) == ("collective", "SIGABRT", False)
+    assert found["message"].startswith("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=")
+    assert found["message"].endswith("milliseconds before timing out.")
+    named = cause.timed_out(found, {0, 1, 3}, 5)
+    assert named["message"] == "ranks 0, 1, 3 timed out in a collective; ranks 2, 4 had not joined it"
+
+
+def test_where_all_ranks_have_waited_nobody_is_blamed(tmp_path: Path) -> None:
+    found = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), {0, 1, 2, 3}, 4)
+
+    assert found["rank"] == 3
+    assert found["message"].startswith("all 4 ranks timed out in a collective: Watchdog caught")
+
+
+def test_of_many_ranks_the_first_are_named(tmp_path: Path) -> None:
+    message = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), set(range(4095)), 4096)["message"]
+
+    assert message.endswith("15 and 4079 more timed out in a collective; rank 4095 had not joined it")
+
+
+HANDLED = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nOSError: it was handled\nUserWarning: torch\n'
+
+
+@pytest.mark.parametrize(
+    ("number", "oom_kills", "kind", "message"),
+    [
+        (9, 0, "killed", "killed by SIGKILL, sent by somebody else, not distlaunch"),
+        (15, 0, "killed", "killed by SIGTERM, sent by somebody else, not distlaunch"),
+        (2, 0, "killed", "killed by SIGINT, sent by somebody else, not distlaunch"),
+        (10, 0, "killed", "killed by SIGUSR1, sent by somebody else, not distlaunch"),
+        (9, 1, "out_of_memory", "killed by SIGKILL, sent by the kernel's out-of-memory killer"),
+        (11, 0, "user_code", "killed by SIGSEGV"),
+        (7, 0, "node", "killed by SIGBUS"),
+    ],
+)
+def test_a_signal_is_named_with_who_sent_it_and_nothing_that_was_written_before(
+    tmp_path: Path, number: int, oom_kills: int, kind: str, message: str
+) -> None:
+    found = ended(tmp_path, -number, HANDLED, oom_kills)
+
+    assert (found["class"], found["message"], found["traceback"]) == (kind, message, None)
+
+
+def test_the_table_of_classes_in_the_docs_is_the_programs() -> None:
+    text = (DOCS / "agent-stream.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| (yes|no) \| ([^|]+) \|$", text, re.MULTILINE)
+
+    assert {name: rest for name, *rest in rows} == {
+        name: [each.text, str(each.exit_code or "2, 3 or 4"), "yes" if each.may_come_back else "no", each.when]
+        for name, each in failures.CLASSES.items()
+    }
+    assert {name: str(code) for name, code in re.findall(r"^\| `(\w+)` \| (\d+) \|$", text, re.MULTILINE)} == {
+        name: str(code) for name, code in failures.RESULTS.items()
+    }
+
+
+def test_every_class_that_the_program_tells_is_in_the_table() -> None:
+    launcher = Path(__file__).parents[2] / "launcher"
+    told = set()
+    for path in launcher.rglob("*.py"):
+        text = path.read_text()
+        told |= set(re.findall(r'"class": "(\w+)"', text)) | set(re.findall(r'kind: str = "(\w+)"', text))
+        told |= set(re.findall(r'found = "(\w+)", f?"', text))
+    assert told <= set(failures.CLASSES)
+    assert {"node", "cancelled", "killed"} <= told
+    assert set(EXIT_CODES) == {"success", "failed", *failures.ENDS}
+
+
+def test_a_class_that_is_not_known_is_told_by_its_name() -> None:
+    assert failures.text("user_code") == "the script failed"
+    assert failures.text("of_tomorrow") == "of_tomorrow"
+    assert [failures.may_come_back(why) for why in (None, {"class": "of_tomorrow"}, {"class": "killed"})] == [False, False, True]
