@@ -102,6 +102,7 @@ class JobOptions:
         executes=True,
         check=spec.check_secrets,
     )
+    ship_secrets: bool = option(False, help="Send files and variables along that look like credentials.")
     start: str = option(
         "fork",
         metavar="fork|spawn",

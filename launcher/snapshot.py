@@ -9,11 +9,11 @@ import os
 import stat
 import tarfile
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from launcher import input_file, storage
+from launcher import credentials, input_file, output, storage
 from launcher.errors import SpecError
 from launcher.snapshot_files import git_root, listed
 
@@ -119,6 +119,7 @@ def collect(
     also: Sequence[str] = (),
     leave_out: Sequence[Path] = (),
     keep_outside_links: bool = False,
+    ship_secrets: bool = False,
 ) -> Snapshot:
     """The files of `folder`: in a git work tree those that git tracks, as they are now, and new ones that it does not ignore.
 
@@ -127,9 +128,10 @@ def collect(
         also: paths in `folder` that are taken even if git ignores them: the script itself.
         leave_out: files and folders that are not taken, wherever they are: the folder of the runs.
         keep_outside_links: links that lead out of the folder are kept, as for a copy on the same file system.
+        ship_secrets: files that look like credentials are taken, too.
 
     Raises:
-        SpecError: too much, links that lead out of the folder, files that cannot be read.
+        SpecError: too much, links that lead out of the folder, files that cannot be read, credentials.
         CommandError: git does not end.
     """
     folder = folder.resolve()
@@ -163,7 +165,8 @@ def collect(
             hint="their targets are not on the nodes: list the links in .gitignore, or replace them by what they point to",
         )
     _check_size(folder, files, limit_bytes)
-    return Snapshot(folder=folder, files=tuple(_hashed(folder, file) for file in files), warnings=tuple(warnings))
+    hashed = _hashed(folder, files, ship_secrets=ship_secrets)
+    return Snapshot(folder=folder, files=hashed, warnings=tuple(warnings))
 
 
 def _exists_in(folder: Path, path: str) -> bool:
@@ -190,21 +193,33 @@ def _check_size(folder: Path, files: Sequence[File], limit_bytes: int) -> None:
         sizes[top + slash] = sizes.get(top + slash, 0) + file.size
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
     raise SpecError(
-        f"the files in {str(folder)!r} are {_size(total)}, and at most {_size(limit_bytes)} are sent with a run; "
-        "the largest: " + ", ".join(f"{name} {_size(sizes[name])}" for name in largest),
+        f"the files in {str(folder)!r} are {output.size(total)}, and at most {output.size(limit_bytes)} are sent with a run; "
+        "the largest: " + ", ".join(f"{name} {output.size(sizes[name])}" for name in largest),
         hint="list what the run does not need in .gitignore (of a git repository), start in a smaller folder, or raise "
         "--snapshot-limit; data sets belong on a file system of the nodes",
     )
 
 
-def _hashed(folder: Path, file: File) -> File:
-    """The file with the hash of its first `size` bytes: what is added to a log meanwhile does not count."""
-    if file.link is not None:
-        return file
-    reader = _Reader(folder, file)
-    for _ in reader:
-        pass
-    return File(path=file.path, size=file.size, executable=file.executable, sha256=reader.hash.hexdigest())
+def _hashed(folder: Path, files: Sequence[File], *, ship_secrets: bool) -> tuple[File, ...]:
+    """The files with the hashes of their first `size` bytes: what is added to a log meanwhile does not count.
+
+    Raises `SpecError` where some look like credentials, unless these are to be sent.
+    """
+    hashed, secrets = [], []
+    for file in files:
+        path = str(folder / file.path)
+        found = credentials.named(path) and not os.path.isabs(file.link or "")  # of a link that leads out, no content is taken
+        if file.link is None:
+            reader = _Reader(folder, file)
+            for number, block in enumerate(reader):
+                found = found or (number == 0 and credentials.inside(path, block))
+            hashed.append(replace(file, sha256=reader.hash.hexdigest()))
+        else:
+            hashed.append(file)
+        secrets += [file.path] if found else []
+    if not ship_secrets:
+        credentials.check_files(secrets)
+    return tuple(hashed)
 
 
 class _Reader(io.RawIOBase):
@@ -268,11 +283,3 @@ def _unreadable(name: str, error: OSError) -> SpecError:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

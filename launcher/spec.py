@@ -99,6 +99,9 @@ class JobSpec:
     secrets: tuple[str, ...] = ()
     """Names of variables whose values come from the launcher's environment and stay out of files."""
 
+    ship_secrets: bool = False
+    """Files that look like credentials are sent along, too."""
+
     start: Start = "fork"
     preload: tuple[str, ...] = ()
     max_restarts: int = 0
@@ -237,6 +240,7 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         python=options.python,
         env=parse_env(options.env, os.environ),
         secrets=options.secret,
+        ship_secrets=options.ship_secrets,
         start="spawn" if options.start == "spawn" else "fork",
         preload=options.preload,
         max_restarts=options.max_restarts,

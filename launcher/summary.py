@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import Plan
     from launcher.outcome import Outcome
     from launcher.runs import Run
+    from launcher.snapshot import Snapshot
 
 _ROWS_PER_HOST = 2
 _STATE_STYLES = {"success": "green", "failed": "red", "timeout": "red", "preempted": "yellow", "cancelled": "yellow"}
@@ -62,6 +63,17 @@ def files(texts: Mapping[str, str]) -> str:
     if len(texts) == 1:
         return next(iter(texts.values()))
     return "\n".join(f"# ---- {name} ----\n{text.rstrip()}\n" for name, text in texts.items())
+
+
+def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[str]) -> str:
+    """What of the user's own leaves with a run: files with their sizes, and variables."""
+    rows = [(name, value) for name, value in env.items()] + [(name, "(secret)") for name in secrets]
+    text = output.table(("VARIABLE", "VALUE"), rows) if rows else ""
+    if snapshot is None:
+        return text
+    files = [(file.path, output.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
+    whole = f"{len(files)} file{'s' * (len(files) != 1)}, {output.size(snapshot.total_bytes)}, of {snapshot.folder}"
+    return text + output.table(("FILE", "SIZE"), [*files, (whole, "")])
 
 
 def closing(run: Run, outcome: Outcome, took_s: float) -> str:

@@ -26,7 +26,7 @@ LAYERS = [
     {"backends"},
     {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "proc"}
     | {"snapshot", "snapshot_files", "storage"},
-    {"input_file", "install", "trust"},
+    {"credentials", "input_file", "install", "trust"},
     {"spec", "options", "errors", "names"},
     {"agent"},
 ]

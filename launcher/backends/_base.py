@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from launcher.outcome import Cause, Outcome
     from launcher.runs import Run
+    from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
 
 Handle = dict[str, Any]
@@ -125,6 +126,10 @@ class Backend(ABC, Generic[P]):
     def payload(self, plan: P) -> Mapping[str, bytes]:  # noqa: ARG002 - for those that have some
         """Files beside the rendered texts that are no text; `--render-to` writes them, too."""
         return {}
+
+    def files(self, plan: P) -> Snapshot | None:  # noqa: ARG002 - for those that send some
+        """The user's files that go along."""
+        return None
 
     def write(self, plan: P, folder: Path) -> Mapping[str, str]:
         """Write all that it takes to run the plan by hand, with the launcher gone and the folder moved; returns its texts."""

@@ -52,11 +52,12 @@ def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
     return found
 
 
-def collect(folder: Path, script: str | None, leave_out: Path) -> Snapshot:
+def collect(folder: Path, script: str | None, leave_out: Path, *, ship_secrets: bool) -> Snapshot:
     """The files of the working folder."""
     from launcher import snapshot as snapshots
 
-    return snapshots.collect(folder, limit_bytes=LIMIT_BYTES, also=[script] if script else [], leave_out=[leave_out])
+    also = [script] if script else []
+    return snapshots.collect(folder, limit_bytes=LIMIT_BYTES, also=also, leave_out=[leave_out], ship_secrets=ship_secrets)
 
 
 def contents(spec_text: str, agent: bytes, packed: Mapping[str, bytes]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.backends.slurm import SlurmPlan
+    from launcher.snapshot import Snapshot
+    from launcher.spec import JobSpec
 
 _SNAPSHOT_BYTES = 1 << 30
 
@@ -43,21 +46,33 @@ def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> None:
             shutil.copytree(bundle.data("train"), folder / "payload", ignore=unwanted, dirs_exist_ok=True)
         for task in plan.tasks:
             (folder / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
-    if plan.copied:
-        _copy(plan, plan.copied, folder)
+    if plan.snapshot:
+        _copy(plan, plan.snapshot, folder)
 
 
-def _copy(plan: SlurmPlan, source: Path, folder: Path) -> None:
+def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:
     """The user's files as they are now."""
     from launcher import snapshot
 
-    copy, planned = folder / "snapshot", plan.run_dir / "snapshot"
-    if copy.exists():
-        raise StorageError(f"{copy} exists already", hint="name a new folder")
-    script = os.path.relpath(os.path.join(plan.job["cwd"], plan.job["command"][0]), planned)
-    leave_out = [plan.run_dir.parent, folder.absolute()]
-    found = snapshot.collect(source, limit_bytes=_SNAPSHOT_BYTES, also=[script], leave_out=leave_out, keep_outside_links=True)
+    found = snapshot.collect(
+        folder,
+        limit_bytes=_SNAPSHOT_BYTES,
+        also=[os.path.relpath(os.path.join(spec.cwd, spec.command[0]), folder)],
+        leave_out=[runs_root],
+        keep_outside_links=True,
+        ship_secrets=spec.ship_secrets,
+    )
     for warning in found.warnings:
         output.warn(warning)
-    found.copy_to(copy)
-    (copy / os.path.relpath(plan.job["cwd"], planned)).mkdir(parents=True, exist_ok=True)  # a folder without files of its own
+    return found
+
+
+def _copy(plan: SlurmPlan, snapshot: Snapshot, folder: Path) -> None:
+    copy = folder / "snapshot"
+    if copy.exists():
+        raise StorageError(f"{copy} exists already", hint="name a new folder")
+    own = os.path.relpath(folder.resolve(), snapshot.folder) + "/"
+    files = tuple(file for file in snapshot.files if not file.path.startswith(own))
+    replace(snapshot, files=files).copy_to(copy)
+    here = os.path.relpath(plan.job["cwd"], plan.run_dir / "snapshot")
+    (copy / here).mkdir(parents=True, exist_ok=True)  # a folder without files of its own

@@ -195,10 +195,16 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             root = script.parent if bundled or not script.is_relative_to(root) else root
             command[0] = str(script.relative_to(root))
             also = [command[0]]
-        found = snapshot.collect(root, limit_bytes=_bytes(self.opts.snapshot_limit), also=also, leave_out=[runs_root])
+        found = snapshot.collect(
+            root, limit_bytes=_bytes(self.opts.snapshot_limit), also=also, leave_out=[runs_root], ship_secrets=spec.ship_secrets
+        )
         for warning in found.warnings:
             output.warn(warning)
         return found, command
+
+    def files(self, plan: AnsiblePlan) -> Snapshot | None:
+        """What goes to each host that does not have it."""
+        return plan.snapshot
 
     def render(self, plan: AnsiblePlan) -> Mapping[str, str]:
         """The folder's text files; start.sh runs them by hand."""

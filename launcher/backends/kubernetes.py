@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Stream
     from launcher.backends._kube_objects import Manifest
+    from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
 
 _PORT = 29_400
@@ -46,6 +47,9 @@ class KubernetesPlan:
     nodes: tuple[PlannedNode, ...]
     secrets: tuple[str, ...]
     """Variables whose values go into a Secret when it is sent; they are not in here."""
+
+    snapshot: Snapshot | None
+    """The working folder's files, which are in the ConfigMaps."""
 
     master: str
 
@@ -87,7 +91,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         snapshot = None
         if self.opts.snapshot and not self.opts.workdir:
             script = command[0] if spec.kind == "script" and not bundled else None
-            snapshot = _kube_ship.collect(Path(spec.cwd), script, run_dir.parent)
+            snapshot = _kube_ship.collect(Path(spec.cwd), script, run_dir.parent, ship_secrets=spec.ship_secrets)
         job = self._job(spec, run, command, name)
         packed = _kube_ship.archives(snapshot, bundled=bundled)
         agent = bundle.agent_archive(byte_code=False)  # the image has a Python of its own, and a ConfigMap little room
@@ -112,6 +116,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             job=job,
             nodes=tuple(rows),
             secrets=spec.secrets,
+            snapshot=snapshot,
             master=master,
         )
 
@@ -146,6 +151,10 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             "sigterm_means": "preempted",
             "replaces_lost": self.may_start_again,
         }
+
+    def files(self, plan: KubernetesPlan) -> Snapshot | None:
+        """What is in the ConfigMaps."""
+        return plan.snapshot
 
     def render(self, plan: KubernetesPlan) -> Mapping[str, str]:
         """One YAML file for `kubectl apply -f`, which runs by itself."""

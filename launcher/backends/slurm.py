@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import NodeState
     from launcher.backends._slurm_step import Allocation
     from launcher.backends._submitit import Queue
+    from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
 
 
@@ -58,6 +59,9 @@ class SlurmPlan:
 
     copied: Path | None
     """The folder of which the run gets a copy."""
+
+    snapshot: Snapshot | None
+    """Its files."""
 
     tasks: tuple[int, ...]
     """Indices of a job array."""
@@ -132,6 +136,7 @@ class SlurmBackend(Backend[SlurmPlan]):
         return SlurmPlan(
             run_dir=run_dir, text=text(run_dir), by_hand=text(_slurm_script.MOVED), job=job, nodes=tuple(rows), bundled=bundled,
             name=spec.name, within=within, copied=copied, tasks=tasks,
+            snapshot=_slurm_files.collect(spec, copied, run_dir.parent) if copied else None,
         )  # fmt: skip
 
     def _copied(self, spec: JobSpec) -> Path | None:
@@ -141,6 +146,10 @@ class SlurmBackend(Backend[SlurmPlan]):
         from launcher import snapshot
 
         return snapshot.root(Path(spec.cwd))
+
+    def files(self, plan: SlurmPlan) -> Snapshot | None:
+        """What is copied into the run's folder."""
+        return plan.snapshot
 
     def render(self, plan: SlurmPlan) -> Mapping[str, str]:
         """What `submit` writes and sends."""

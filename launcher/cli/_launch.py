@@ -234,5 +234,13 @@ def _render(request: Request, plan: Plan) -> None:
         output.note(summary.plan_table(plan).rstrip("\n"))
     human = "\n".join(os.path.join(folder, name) for name in texts) if folder else summary.files(texts)
     nodes = [asdict(node) for node in plan.nodes]
+    sent = request.backend.files(plan)
+    if listed := summary.sent(sent, request.job.env, request.job.secrets):
+        output.note(listed.rstrip("\n"))
     data = {"backend": request.backend_name, "nodes": nodes, "master": plan.master, "files": dict(texts)}
+    data["sent"] = {
+        "files": [{"path": file.path, "bytes": file.size} for file in sent.files] if sent else [],
+        "variables": dict(request.job.env),
+        "secrets": list(request.job.secrets),
+    }
     output.result({**data, "plan": plan.to_json()}, human)

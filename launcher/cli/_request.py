@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher import backends, config, config_check, names, output, spec
+from launcher import backends, config, config_check, credentials, names, output, spec
 from launcher.errors import SpecError
 from launcher.options import JobOptions, option
 
@@ -63,7 +63,7 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     warn_of_variables(settings.env)
     where = chosen(backend_name, values, settings)
     job = settings.resolve(JobOptions, flags=_of(JobOptions, values), cluster=where.cluster)
-    config_check.check(JobOptions, job)
+    check_job(job)
     config_check.blame("env", job["env"].layers, spec.check_here)
     config_check.blame("secret", job["secret"].layers, spec.check_secrets_here)
     _tell_project(settings, {**where.own, **job}, where.backend.options)
@@ -130,6 +130,13 @@ def warn_of_variables(env: Mapping[str, str]) -> None:
             raise SpecError(f"{name}: {flag[-1]} is no setting", hint="it concerns a single launch: give it as a flag")
         close = names.nearest(name, settings)
         output.warn(f"{name} is no setting of distlaunch" + (f": did you mean {close}?" if close else ""))
+
+
+def check_job(job: Mapping[str, config.Setting], *, every: bool = False) -> None:
+    """Check the job's options; variables whose values look like keys are to be secrets."""
+    config_check.check(JobOptions, job, every=every)
+    if not job["ship_secrets"].value:
+        config_check.blame("env", job["env"].layers, lambda pairs: credentials.check_variables(pairs, os.environ))
 
 
 def _warn_of_late_options(values: Mapping[str, Any], own: type) -> None:

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from launcher import backends, config_check, output
+from launcher import backends, config_check, credentials, output
 from launcher import config as settings
 from launcher.cli._parameters import OutputOption  # noqa: TC001 - typer reads them
-from launcher.cli._request import warn_of_variables
+from launcher.cli._request import check_job, warn_of_variables
 from launcher.options import JobOptions
 
 
@@ -24,11 +24,12 @@ def config(
     # All are checked, so that this command finds a mistake before a launch does.
     warn_of_variables(loaded.env)
     config_check.check(settings.GlobalOptions, general, every=True)
-    config_check.check(JobOptions, loaded.resolve(JobOptions), every=True)
+    check_job(loaded.resolve(JobOptions), every=True)
     profiles = {name: loaded.cluster(name, _options_of) for name in loaded.cluster_names()}
     for profile in profiles.values():
-        for options in (JobOptions, _options_of(profile.backend)):
-            config_check.check(options, loaded.resolve(options, cluster=profile), every=True)
+        check_job(loaded.resolve(JobOptions, cluster=profile), every=True)
+        options = _options_of(profile.backend)
+        config_check.check(options, loaded.resolve(options, cluster=profile), every=True)
     chosen = loaded.cluster(cluster, _options_of) if cluster else None
     found = {**general, **loaded.resolve(JobOptions, cluster=chosen)}
     files = [file.path for file in loaded.files]
@@ -43,7 +44,7 @@ def config(
         text += "\n" + output.table(("CLUSTER", "BACKEND"), [(item.name, item.backend) for item in profiles.values()])
     data = {
         "files": files,
-        "settings": {key: {"value": item.value, "source": item.source} for key, item in found.items()},
+        "settings": {key: {"value": _masked(item.value), "source": item.source} for key, item in found.items()},
         "clusters": {item.name: {"backend": item.backend} for item in profiles.values()},
     }
     output.result(data, text)
@@ -53,7 +54,11 @@ def _options_of(name: str) -> type:
     return backends.load(name).options
 
 
+def _masked(value: Any) -> Any:
+    return [credentials.masked(part) for part in value] if isinstance(value, tuple) else value
+
+
 def _shown(value: Any) -> Any:
     if isinstance(value, tuple):
-        return ", ".join(value) or None
+        return ", ".join(map(credentials.masked, value)) or None
     return str(value).lower() if isinstance(value, bool) else value if value != "" else None

@@ -38,7 +38,18 @@ CONTEXT_SETTINGS = {
 _PREFIX = "doctor: "
 _COLLECT_S = 15.0
 _PICTURE = "links.svg"
-_NOT_OURS: tuple[str, ...] = ("script", "args", "name", "secret", "start", "preload", "max_restarts", "grace", "no_python")
+_NOT_OURS: tuple[str, ...] = (
+    "script",
+    "args",
+    "name",
+    "secret",
+    "ship_secrets",
+    "start",
+    "preload",
+    "max_restarts",
+    "grace",
+    "no_python",
+)
 _NOT_OURS += ("module", "detach", "explain", "log_ranks", "runs_dir", "array", "max_requeues", "dependency", "server_dry_run")
 """Options of jobs that mean nothing for this one."""
 

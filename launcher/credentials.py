@@ -1,0 +1,121 @@
+"""Files and variables that look like credentials: they leave this machine only where somebody has said so."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from launcher.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HEAD_BYTES = 1 << 20
+"""So much of a file is looked at."""
+
+_NAMED = re.compile(
+    r"""/(?:
+      \.env(?:rc|\.(?!example|sample|template|dist)[^/]*)? | [._]netrc | \.pgpass | \.my\.cnf | \.pypirc | \.git-credentials
+    | \.htpasswd
+    | \.dockercfg | \.dockerconfigjson | \.docker/config\.json | (?:[^/]*[.-])?kubeconfig(?:\.ya?ml)? | \.kube/(?:config|cache/.*)
+    | id_(?:rsa|dsa|ecdsa|ed25519)[^/.]* | \.ssh/(?!config|known_hosts|authorized_keys)[^/]*(?<!\.pub) | \.gnupg/.*
+    | [^/]*\.(?:p12|pfx|jks|keystore|ppk|kdbx) | \.?vault[-_](?:token|pass)[^/]*
+    | \.aws/(?:credentials|.*cache/.*) | gcloud/(?:.*credentials.*|access_tokens\.db|legacy_.*) | \.azure/.*token.* | \.oci/config
+    | application_default_credentials\.json | client_secret[^/]*\.json | \.s3cfg | \.boto | \.databrickscfg | rclone\.conf
+    | kaggle\.json | \.?huggingface/(?:token|stored_tokens) | gh/hosts\.yml
+    | \.cargo/credentials[^/]* | \.terraform\.d/credentials[^/]*
+    | \.streamlit/secrets\.toml | \.modal\.toml | \.comet\.config | \.cdsapirc
+    )\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d")
+_KEY_FILES = re.compile(r"(?:/[^/.]+|\.(?:pem|key|crt|cer|p8|asc|gpg|txt))\Z", re.IGNORECASE)
+"""Where a private key may come after something else, as its certificate; in any other file it is the beginning."""
+
+_CONTENTS = tuple(
+    (re.compile(files, re.IGNORECASE), re.compile(content, re.MULTILINE))
+    for files, content in (
+        (r"\.json\Z", rb'"private_key"\s*:\s*"|"refresh_token"\s*:\s*"|"auths"\s*:\s*\{[^\0]*?"auth"\s*:\s*"'),
+        (
+            r"(?:\.ya?ml|\.conf|/[^/.]*)\Z",
+            rb"\A(?=[^\0]*^kind:\s*Config\b)[^\0]*^[ \t]*(?:- )?(?:client-key-data|token|password):[ \t]*\S",
+        ),
+        (r"(?:\.ini|\.cfg|\.conf|\.toml|/[^/.]*)\Z", rb"^[ \t]*aws_secret_access_key[ \t]*=[ \t]*\S"),
+        (r"/\.?(?:npmrc|yarnrc(?:\.yml)?)\Z", rb"_auth(?:Token)?\s*=\s*\S|npmAuthToken:\s*\S|_password\s*=\s*\S"),
+        (r"/(?:pip\.conf|\.condarc|\.gitconfig)\Z", rb"://[^/\s:@]+:[^/\s@]+@"),
+    )
+)
+
+_DOTENV = re.compile(r"\.env\Z", re.IGNORECASE)
+_LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*[\"']?([^\s\"']*)", re.MULTILINE)
+
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEY|SECRET(?:_ACCESS)?_?KEY|ACCESS_KEY|ACCOUNT_KEY|PRIVATE_KEY|SIGNING_KEY|ENCRYPTION_KEY|LICENSE_KEY"
+    r"|SECRET|TOKEN|PAT|CREDENTIALS?|PASSPHRASE|PWD)\Z|PASSWORD\Z|PASSWD\Z",
+    re.IGNORECASE,
+)
+_NO_SECRET_NAME = re.compile(r"(?:PAD|EOS|BOS|UNK|MASK|SEP|CLS|SPECIAL|STOP|START|BEGIN|END|IMAGE)_TOKEN\Z", re.IGNORECASE)
+_NO_SECRET = re.compile(r"|[/~].*|\.\.?/.*|\d{1,6}|true|false|yes|no|on|off|none|null|\$\w+|\$\{\w+\}", re.IGNORECASE | re.DOTALL)
+"""Values that are none, whatever the name: nothing, paths, small numbers, words, names of other variables."""
+
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+/_=.-]{20,}")
+_SECRET = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|AIza[\w-]{35}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.)|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]*:[^/\s@]+@"
+)
+
+
+def named(path: str) -> bool:
+    """Whether a file with this absolute path looks like credentials, whatever is in it."""
+    return _NAMED.search(path) is not None
+
+
+def inside(path: str, head: bytes) -> bool:
+    """Whether the beginning of a file shows a private key, a token, or the password of an account."""
+    key = _PRIVATE_KEY.search(head) if b"PRIVATE KEY" in head or b"PuTTY" in head else None
+    if key and (not head[: key.start()].strip() or (_KEY_FILES.search(path) and head[: key.start()].endswith((b"\n", b"\r")))):
+        return True
+    if any(files.search(path) and content.search(head) for files, content in _CONTENTS):
+        return True
+    return bool(_DOTENV.search(path)) and any(is_secret(*line) for line in _LINE.findall(head.decode(errors="replace")))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable with this name and value looks like a key, a token or a password."""
+    if _NO_SECRET.fullmatch(value):
+        return False
+    if _SECRET.search(value):
+        return True
+    if _SECRET_NAME.search(name):
+        return not _NO_SECRET_NAME.search(name)
+    return name.upper().endswith("KEY") and _RANDOM.fullmatch(value) is not None
+
+
+def check_files(names: Iterable[str]) -> None:
+    """Raise `SpecError` where any files look like credentials."""
+    listed = list(names)
+    if listed:
+        more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+        raise SpecError(
+            f"what looks like credentials would be sent with the run: {', '.join(listed[:10])}{more}",
+            hint="keep it out of the folder, or out of git and in .gitignore; --ship-secrets sends it all the same",
+        )
+
+
+def check_variables(pairs: Iterable[str], here: Mapping[str, str]) -> None:
+    """Raise `SpecError` for a `K=V`, or a `K` of a variable here, whose value looks like a key: it would be plain text."""
+    for pair in pairs:
+        name, given, value = pair.partition("=")
+        if is_secret(name, value if given else here.get(name, "")):
+            first = f"export {name} here, then " if given else ""
+            raise SpecError(
+                f"env {name}: its value looks like a key, and would stand in files and objects that others may read",
+                hint=f"{first}--secret {name} in place of --env {name}; --ship-secrets sends it as plain text all the same",
+            )
+
+
+def masked(pair: str) -> str:
+    """`K=V` without a value that looks like a key."""
+    name, given, value = pair.partition("=")
+    return f"{name}=..." if given and is_secret(name, value) else pair
