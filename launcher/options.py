@@ -133,4 +133,10 @@ class JobOptions:
     master_port: int = option(
         0, metavar="PORT", help="MASTER_PORT; 0: a free one, chosen on the master at start.", check=spec.check_port
     )
+    log_limit: str = option(
+        "4GB",
+        metavar="SIZE|none",
+        help="Most that is kept of what each rank writes: the first half, and the latest lines of the rest.",
+        check=spec.parse_log_limit,
+    )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

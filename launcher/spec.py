@@ -19,6 +19,8 @@ Start = Literal["fork", "spawn"]
 
 MAX_NODES = 100_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_LEAST_LOG_BYTES = 10**6
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
@@ -109,6 +111,8 @@ class JobSpec:
     grace_s: float = 30.0
     rdzv_timeout_s: float = 600.0
     master_port: int = 0
+    log_limit_bytes: int = 0
+    """Of what each rank writes; 0: no limit."""
 
     def for_agents(self) -> dict[str, Any]:
         """What agents are told, whatever the backend; `launcher.agent.job.Job` says what each means."""
@@ -127,6 +131,7 @@ class JobSpec:
             "grace_s": self.grace_s,
             "rdzv_timeout_s": self.rdzv_timeout_s,
             "master_port": self.master_port,
+            "log_limit_bytes": self.log_limit_bytes,
         }
 
     def __post_init__(self) -> None:
@@ -150,6 +155,22 @@ def parse_duration(text: str, what: str) -> float:
     if seconds <= 0:
         raise SpecError(f"{what} {text!r} must be above zero")
     return seconds
+
+
+def parse_size(text: str, what: str) -> int:
+    """Bytes in `500KB`, `200MB` or `2GB`."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(KB|MB|GB|TB)", text.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise SpecError(f"{what} {text!r} is no size", hint="write 500KB, 200MB or 2GB")
+    return int(float(match[1]) * _UNITS_BYTES[match[2].upper()])
+
+
+def parse_log_limit(text: str) -> int:
+    """Bytes; 0 for `none`."""
+    size = 0 if text.strip() == "none" else parse_size(text, "log-limit")
+    if size < _LEAST_LOG_BYTES and text.strip() != "none":
+        raise SpecError(f"log-limit {text!r} is below 1MB", hint="write 1MB or more, or none")
+    return size
 
 
 def run_name(text: str) -> str:
@@ -248,4 +269,5 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         grace_s=parse_duration(options.grace, "grace"),
         rdzv_timeout_s=parse_duration(options.rdzv_timeout, "rdzv-timeout"),
         master_port=options.master_port,
+        log_limit_bytes=parse_log_limit(options.log_limit),
     )

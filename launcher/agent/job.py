@@ -56,6 +56,9 @@ class Job(NamedTuple):
     heartbeat_s: float = 10.0
     """So often an agent says in its stream that it lives."""
 
+    log_limit_bytes: int = 0
+    """So much of what each rank writes is kept; 0: all."""
+
     stream_wait_s: float = 300.0
     """So long an agent that has ended waits for a stream that takes nothing (a stalled disk, a pipe that nobody reads)."""
 

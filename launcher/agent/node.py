@@ -44,7 +44,7 @@ class Node:
         self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         self.folder = os.path.join(job.folder, "nodes", str(node_rank))
         os.makedirs(os.path.join(self.folder, "errors"), exist_ok=True)
-        self.out = Writer(stream_fd, node_rank, self.folder, job.attempt)
+        self.out = Writer(stream_fd, node_rank, self.folder, job.attempt, job.log_limit_bytes)
         self.began = time.monotonic()
         self.stops = Stops(job, self.folder)
         self._forget_last_attempt()
@@ -280,6 +280,8 @@ class Node:
         worker = self.workers[about["pid"]]
         worker.exited = about
         self._drain(worker)
+        for pipe in worker.output.values():
+            self.out.rank_ended(pipe.tag)
         code = about["code"]
         how = {"signal": cause.signal_name(-code)} if code < 0 else {"exit_code": code}
         fields = {key: about[key] for key in ("rank", "local_rank", "pid", "round", "stopped")}
@@ -432,6 +434,7 @@ class Node:
         for pipe in list(self.pipes.values()):
             while pipe.read(self.out):
                 self.out.flush()
+            self.out.rank_ended(pipe.tag)
         if left:
             self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
 

@@ -30,6 +30,7 @@ class Pipe:
         """The last bytes of stderr, for the traceback in them."""
 
         self._tagger = LineTagger(node, rank, stream)
+        self.tag = self._tagger.tag
         self._pending_since: Optional[float] = None
         os.set_blocking(fd, False)
         with contextlib.suppress(OSError):  # more than the user may have; the default does as well
@@ -42,20 +43,20 @@ class Pipe:
         except BlockingIOError:
             return False
         if not data:
-            writer.add(Item(self._tagger.flush(), self._tagger.tag))
+            writer.add(Item(self._tagger.flush(), self.tag))
             self._pending_since = None
             self.ended = True
             return False
         if self.tail is not None:
             self.tail.add(data)
-        writer.add(Item(self._tagger.feed(data), self._tagger.tag))
+        writer.add(Item(self._tagger.feed(data), self.tag))
         self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
         return True
 
     def flush_part(self, writer: Writer, now: float) -> None:
         """Send the piece of a line that has waited long enough."""
         if self._pending_since is not None and now - self._pending_since >= PART_AFTER_S:
-            writer.add(Item(self._tagger.flush(), self._tagger.tag))
+            writer.add(Item(self._tagger.flush(), self.tag))
             self._pending_since = None
 
     @property

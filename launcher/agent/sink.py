@@ -44,6 +44,11 @@ class Item(NamedTuple):
     tag: bytes = b""
     """What the records begin with, as `1.5|`; empty for an event."""
 
+    @property
+    def rank(self) -> int:
+        """Whose records they are."""
+        return int(self.tag[:-1].partition(b".")[2])
+
     def lines(self, start: int = 0) -> int:
         """How many of the worker's lines end in it, from that record on."""
         pieces = self.data.count(b"\n" + self.tag + b"+", max(0, start - 1)) + (not start and self._is_piece(0))
@@ -61,7 +66,7 @@ class Item(NamedTuple):
 class Sink:
     """The stream's descriptor, with what is still to be told on it."""
 
-    def __init__(self, fd: int, node: int, attempt: int, folder: Optional[str]) -> None:
+    def __init__(self, fd: int, node: int, attempt: int, folder: str) -> None:
         """`folder`: the node's, where the last words are kept."""
         self.lost = 0
         """Lines that were not kept."""
@@ -70,7 +75,7 @@ class Sink:
         self.wrote_at = time.monotonic()
         self._fd, self._node = fd, node
         self._attempt = {"attempt": attempt} if attempt else {}
-        self._last_words = os.path.join(folder, "last_words") if folder else None
+        self._last_words = os.path.join(folder, "last_words")
         self._problem: Optional[OSError] = None
         self._next, self._next_from = b"", 0
         self._next_lost: Optional[Tuple[str, Dict[int, int]]] = None
@@ -87,10 +92,9 @@ class Sink:
 
     def begin(self) -> None:
         """Take room for the last words while there is some, and end a line that an agent before this one was killed in."""
-        if self._last_words:
-            mode = "r+b" if os.path.exists(self._last_words) else "wb"  # on a full disk, what is there is all there is
-            with contextlib.suppress(OSError), open(self._last_words, mode) as file:
-                file.write(b"\n".rjust(RESERVED_BYTES))
+        mode = "r+b" if os.path.exists(self._last_words) else "wb"  # on a full disk, what is there is all there is
+        with contextlib.suppress(OSError), open(self._last_words, mode) as file:
+            file.write(b"\n".rjust(RESERVED_BYTES))
         if _ends_within_a_line(self._fd):
             self._next, self._next_from = b"\n", 0
             self._tell()
@@ -110,11 +114,15 @@ class Sink:
     def lose(self, tag: bytes, lines: int, reason: str) -> None:
         """Count lines that are not kept."""
         self.lost += lines
-        rank = int(tag[:-1].partition(b".")[2])
+        rank = Item(b"", tag).rank
         ranks = self._untold.setdefault(reason, {})
         ranks[rank] = ranks.get(rank, 0) + lines
         if self._open.pop(tag, False):
             self._broken.append(tag)
+
+    def warning(self, message: str) -> Item:
+        """Something that a person should know, to be put."""
+        return Item(encode_event("warning", self._node, **self._attempt, message=message))
 
     def end(self) -> None:
         """Tell all that there is room for; the rest in the last words."""
@@ -127,7 +135,7 @@ class Sink:
         """Keep the last events in the room that was reserved: these, else those that wait."""
         self._remember_at = time.monotonic() + _REMEMBER_S
         waiting = [self._next, *self._waiting] if self._next.startswith(b"{") else self._waiting
-        lost = [self._lines_lost(self.lost - self._told, [], _reason(self._problem))] if self._problem else []
+        lost = [self._lines_lost(self.lost - self._told, [], reason_of(self._problem))] if self._problem else []
         kept: List[bytes] = []
         room = RESERVED_BYTES - sum(map(len, lost)) - 1
         for event in map(_shortened, reversed(events or waiting)):
@@ -138,9 +146,8 @@ class Sink:
         self._fill_last_words(b"".join([*lost, *kept]))
 
     def _fill_last_words(self, text: bytes) -> None:
-        if self._last_words:
-            with contextlib.suppress(OSError), open(self._last_words, "r+b") as file:
-                file.write(text.ljust(RESERVED_BYTES - 1) + b"\n")
+        with contextlib.suppress(OSError), open(self._last_words, "r+b") as file:
+            file.write(text.ljust(RESERVED_BYTES - 1) + b"\n")
 
     def _write(self, data: bytes) -> int:
         """How much of it was written."""
@@ -179,7 +186,7 @@ class Sink:
         if end:
             self._open[item.tag] = item.is_open(end)
         if end < len(item.data):
-            self.lose(item.tag, item.lines(end), _reason(self._problem))
+            self.lose(item.tag, item.lines(end), reason_of(self._problem))
 
     def _wait_for_room(self, event: bytes, here: int) -> None:
         if here:
@@ -236,7 +243,8 @@ class Sink:
         return data
 
 
-def _reason(problem: Optional[OSError]) -> str:
+def reason_of(problem: Optional[OSError]) -> str:
+    """Why lines are lost, for people."""
     number = problem.errno if problem else None
     return _REASONS.get(number or 0, f"the stream cannot be written: {os.strerror(number or 0)}")
 

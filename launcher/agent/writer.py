@@ -6,9 +6,10 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Tuple
 
 from .protocol import encode_event
+from .rotation import Rotation
 from .sink import Item, Sink
 
 BUFFER_BYTES = 16 * 1024 * 1024
@@ -25,14 +26,15 @@ _STOPPING = "the stream took nothing while the run was being stopped"
 class Writer:
     """One node's stream."""
 
-    def __init__(self, fd: int, node: int, folder: Optional[str] = None, attempt: int = 0) -> None:
-        """`folder`: the node's, where its last words are kept for a stream that cannot be written."""
+    def __init__(self, fd: int, node: int, folder: str, attempt: int = 0, log_limit_bytes: int = 0) -> None:
+        """`folder`: the node's, for last words and for the latest lines of ranks above the limit (0: there is none)."""
         self.node = node
         self.holds = True
         """Whether workers wait when the buffer is full; else their lines are lost, and counted."""
 
         self._attempt = {"attempt": attempt} if attempt else {}
         self._sink = Sink(fd, node, attempt, folder)
+        self._rotation = Rotation(self._sink, folder, log_limit_bytes)
         self._new: List[Item] = []
         self._verdict: List[bytes] = []
         self._changed = threading.Condition()
@@ -57,6 +59,10 @@ class Writer:
                 self._skipped[item.tag] = self._skipped.get(item.tag, 0) + item.lines()
         elif item.data:
             self._new.append(item)
+
+    def rank_ended(self, tag: bytes) -> None:
+        """Nothing more comes with that tag: what is kept of its latest lines is to follow now."""
+        self._new.append(Item(b"", tag))
 
     def flush(self) -> None:
         """Have what is waiting written."""
@@ -101,6 +107,7 @@ class Writer:
     def _run(self) -> None:
         try:
             self._sink.begin()
+            self._rotation.begin()
             while self._turn():
                 pass
             self._sink.end()
@@ -115,7 +122,7 @@ class Writer:
         items, skipped = self._take()
         for tag, lines in skipped.items():
             self._sink.lose(tag, lines, _STOPPING)
-        self._sink.put(items)
+        self._rotation.put(items)
         with self._changed:
             self._bytes -= sum(len(item.data) for item in items)
             return bool(self._queue or not self._closing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from contextlib import suppress
@@ -22,6 +21,7 @@ from launcher.backends._ansible_stream import HostStreams, fetch
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
 from launcher.options import not_below, option
+from launcher.spec import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _FETCH_S = 25.0
 _LOST_S = 45.0
 """A host that is silent for so long, while another has seen the run's end, is lost: its own peers gave it up after 30 s."""
-
-_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,10 @@ class AnsibleOptions:
         "~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.", executes=True
     )
     snapshot_limit: str = option(
-        "200MB", metavar="SIZE", help="Most that is sent of the working folder.", check=lambda text: _bytes(text)
+        "200MB",
+        metavar="SIZE",
+        help="Most that is sent of the working folder.",
+        check=lambda text: parse_size(text, "snapshot-limit"),
     )
     in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.")
     host_timeout: int = option(
@@ -195,9 +196,8 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             root = script.parent if bundled or not script.is_relative_to(root) else root
             command[0] = str(script.relative_to(root))
             also = [command[0]]
-        found = snapshot.collect(
-            root, limit_bytes=_bytes(self.opts.snapshot_limit), also=also, leave_out=[runs_root], ship_secrets=spec.ship_secrets
-        )
+        limit = parse_size(self.opts.snapshot_limit, "snapshot-limit")
+        found = snapshot.collect(root, limit_bytes=limit, also=also, leave_out=[runs_root], ship_secrets=spec.ship_secrets)
         for warning in found.warnings:
             output.warn(warning)
         return found, command
@@ -342,13 +342,6 @@ class AnsibleBackend(Backend[AnsiblePlan]):
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(KB|MB|GB)", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise SpecError(f"snapshot-limit {text!r} is no size", hint="write 500KB, 200MB or 2GB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 BACKEND = AnsibleBackend

@@ -92,6 +92,7 @@ def _blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[i
     if ended or (not follow and any(path.exists() for path in paths.values())):
         for number, path in paths.items():
             yield from ((number, block) for block in _file_blocks(path))
+            yield from ((number, block) for block in _latest_blocks(path.parent / "latest", number))
         return
     yield from _live_blocks(run, _observe.backend_of(run), follow=follow)
 
@@ -103,6 +104,15 @@ def _file_blocks(path: Path) -> Iterator[bytes]:
                 yield block
     except FileNotFoundError:
         return
+
+
+def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:
+    """What a rank above its limit has written last, while its worker runs or where its agent was killed."""
+    for newest in sorted(folder.glob("*.2")) if node >= 0 else ():
+        rank, pipe, _ = newest.name.split(".")
+        output.warn(f"node {node}: lines of rank {rank} on {pipe} before these are not kept (--log-limit)")
+        for path in (newest.with_suffix(".1"), newest):
+            yield from _file_blocks(path)
 
 
 def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:

@@ -18,6 +18,7 @@ import pytest
 
 from launcher.agent import protocol
 from launcher.agent.writer import BUFFER_BYTES
+from launcher.cli import logs
 from launcher.outcome import RunReport
 from launcher.runs import Run as RunFolder
 from launcher.status import last_words
@@ -276,3 +277,51 @@ def test_a_reader_that_has_gone_does_not_end_the_run(
     assert [event.fields["reason"] for event in words(agents.runs[-1]) if event.name == "lines_lost"] == [
         "nobody reads the stream any more"
     ]
+
+
+FLOOD = """\
+import os, sys, time
+rank, round_ = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+for number in range(int(sys.argv[2]) // 100 if rank == "1" else 1000):
+    print(f"{rank} {number} ".ljust(99, "x"))
+sys.stdout.flush()
+print("last words of", rank, file=sys.stderr, flush=True)
+open(f"{sys.argv[1]}/written-{rank}-{round_}", "w").close()
+while not os.path.exists(f"{sys.argv[1]}/go"):
+    time.sleep(0.02)
+if rank == "1" and round_ == "0": sys.exit(3)
+print("after", rank, flush=True)
+"""
+
+
+def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agents: Runner) -> None:
+    """The others lose nothing, the disk has no more of it than the limit, and what is missing is told where it is missing."""
+    run = agents.start(FLOOD, str(agents.folder), "20000000", nproc_per_node="2", max_restarts=1, log_limit="2MB")
+    node = run.folder / "nodes/0"
+    until((agents.folder / "written-1-0").exists)
+    until(lambda: sum(path.stat().st_size for path in node.glob("latest/1.stdout.*")) > 100_000)
+    assert sum(path.stat().st_size for path in node.rglob("*") if path.is_file()) < 2_200_000
+    run.until(lambda: run.of("warning"))
+    shown = b"".join(logs._latest_blocks(node / "latest", 0))
+    (agents.folder / "go").touch()
+    run.wait()
+
+    assert run.result() == "success"
+    assert b"0.1| 1 199999 " in shown
+    assert b"0.1! last words of 1\n" in shown
+    assert [line for line in lines_of(run, 0) if line != "after 0"] == [f"0 {n} ".ljust(99, "x") for n in range(1000)] * 2
+    lines = lines_of(run, 1)
+    numbers = [int(line.split()[1]) for line in lines if line.startswith("1 ")]
+    assert all(len(line) == 99 for line in lines if line.startswith("1 "))
+    assert numbers[:5000] == list(range(5000)), "the first half"
+    last = [index for index, number in enumerate(numbers) if number == 199_999]
+    assert len(last) == 2, "the latest lines of each round"
+    assert numbers[last[0] - 600 : last[0] + 1] == list(range(199_399, 200_000))
+    assert (lines[-1], bytes(run.stderr[1])) == ("after 1", b"last words of 1\n" * 2)
+    told = run.of("lines_lost")
+    assert sum(event["lines"] for event in told) == 400_000 - len(numbers) == run.of("done")[0]["lines_lost"]
+    assert {(event["reason"], *event["ranks"]) for event in told} == {("the limit for each rank is 2MB (--log-limit)", 1)}
+    assert len(told) < 30
+    assert "rank 1 has written 1MB: of what follows only the latest lines are kept" in run.of("warning")[0]["message"]
+    assert (node / "stream").stat().st_size < 2_000_000 + 200_000
+    assert list(node.glob("latest/*")) == []

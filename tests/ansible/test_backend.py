@@ -13,7 +13,7 @@ from launcher import bundle
 from launcher.backends import ansible
 from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
 from launcher.errors import CommandError, SpecError
-from launcher.spec import JobSpec, NodeRange
+from launcher.spec import JobSpec, NodeRange, parse_size
 from tests.ansible.test_stream import Clock, node
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_a_secret_that_is_not_there_is_told_before_anything_is_written(tmp_path:
 
 @pytest.mark.parametrize(("text", "number"), [("500KB", 500_000), ("1.5 mb", 1_500_000), ("2GB", 2_000_000_000), ("0.0001KB", 0)])
 def test_sizes(text: str, number: int) -> None:
-    assert ansible._bytes(text) == number
+    assert parse_size(text, "snapshot-limit") == number
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""A limit for what each rank writes: the first half goes into the stream, and of what follows only the latest lines are kept.
+
+Those are in two files for each of its pipes, `latest/RANK.stdout.1` and the newer `.2`, until the worker ends. Then they follow
+in the stream, behind word of how many lines are missing. Only the writer's thread calls this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import Callable, Dict, Iterator, List, Optional, Sequence
+
+from .sink import Item, Sink, reason_of
+
+_LEAST_TAIL_BYTES = 64 * 1024
+"""So much of the end of what a worker wrote is told, however much its rank has written before."""
+
+_BLOCK_BYTES = 1024 * 1024
+Lose = Callable[[bytes, int, Optional[OSError]], None]
+
+
+class Rotation:
+    """The ranks of one node."""
+
+    def __init__(self, sink: Sink, folder: str, limit_bytes: int) -> None:
+        """`limit_bytes`: for each rank; 0: no limit."""
+        self._sink, self._limit = sink, limit_bytes
+        self._folder = os.path.join(folder, "latest")
+        self._latest: Dict[bytes, Latest] = {}
+        self._written: Dict[int, int] = {}
+        """By rank: what of it is in the stream."""
+
+    def begin(self) -> None:
+        """Forget what an attempt before this one has left."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):
+                os.remove(os.path.join(self._folder, name))
+
+    def put(self, items: Sequence[Item]) -> None:
+        """Into the stream with them, but for what is above a rank's limit."""
+        into: List[Item] = []
+        for item in items:
+            if not item.tag or not self._limit:
+                into.append(item)
+            elif item.data:
+                self._sort(item, into)
+            else:  # its worker has ended
+                self._sink.put(into)
+                into = []
+                self._end(item.tag, item.rank)
+        self._sink.put(into)
+
+    def _sort(self, item: Item, into: List[Item]) -> None:
+        written = self._written.get(item.rank, 0)
+        if written < self._limit // 2:
+            into.append(item)
+            written = self._written[item.rank] = written + len(item.data)
+            if written >= self._limit // 2:
+                half = f"rank {item.rank} has written {human(self._limit // 2)}: of what follows only the latest lines are kept"
+                into.append(self._sink.warning(f"{half}, and shown when its worker ends (--log-limit {human(self._limit)})"))
+            return
+        if item.tag not in self._latest:
+            name = f"{item.rank}.{'stdout' if item.tag.endswith(b'|') else 'stderr'}"
+            self._latest[item.tag] = Latest(os.path.join(self._folder, name), self._limit // 16, item.tag, self._lose)
+        self._latest[item.tag].add(item)
+
+    def _end(self, tag: bytes, rank: int) -> None:
+        """The latest lines follow, as long as there is something left of the limit."""
+        latest = self._latest.pop(tag, None)
+        for item in latest.take(max(_LEAST_TAIL_BYTES, (self._limit - self._written[rank]) // 4)) if latest else ():
+            self._written[rank] += len(item.data)
+            self._sink.put([item])
+
+    def _lose(self, tag: bytes, lines: int, problem: Optional[OSError]) -> None:
+        reason = reason_of(problem) if problem else f"the limit for each rank is {human(self._limit)} (--log-limit)"
+        self._sink.lose(tag, lines, reason)
+
+
+class Latest:
+    """The latest lines of one pipe, in two files: the older one goes when the newer one is full."""
+
+    def __init__(self, path: str, size: int, tag: bytes, lose: Lose) -> None:
+        self._older, self._newer = path + ".1", path + ".2"
+        self._size, self._tag, self._lose = size, tag, lose
+        self._fd: Optional[int] = None
+        self._bytes = 0
+        self._lines = [0, 0]
+        self._missing = self._told = 0
+
+    def add(self, item: Item) -> None:
+        """Keep these, in the place of the oldest."""
+        if self._bytes >= self._size:
+            self._leave_out(self._lines[0])
+            self._close()
+            self._bytes, self._lines = 0, [self._lines[1], 0]
+            with contextlib.suppress(OSError):
+                os.replace(self._newer, self._older)
+        try:
+            self._write(item.data)
+        except OSError as error:
+            self._lose(self._tag, item.lines(), error)
+        else:
+            self._bytes += len(item.data)
+            self._lines[1] += item.lines()
+
+    def take(self, room: int) -> Iterator[Item]:
+        """The latest of them, up to so many bytes, behind word of what is missing; they are kept here no more."""
+        self._close()
+        sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in (self._older, self._newer)]
+        skip = max(0, sum(sizes) - room)
+        for path in (self._older, self._newer):
+            for block in _blocks(path, self._tag):
+                cut = block.data.find(b"\n", skip - 1) + 1 if 0 < skip <= len(block.data) else 0
+                if skip > len(block.data):
+                    cut = len(block.data)
+                skip = max(0, skip - len(block.data))
+                self._missing += Item(block.data[:cut], self._tag).lines()
+                if cut < len(block.data):
+                    self._tell()
+                    yield block._replace(data=block.data[cut:])
+        self._tell()
+        for path in (self._older, self._newer):
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+    def _write(self, data: bytes) -> None:
+        if self._fd is None:
+            os.makedirs(os.path.dirname(self._newer), exist_ok=True)
+            self._fd = os.open(self._newer, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
+        if (done := os.write(self._fd, data)) < len(data):
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - done)  # no part of a line
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _leave_out(self, lines: int) -> None:
+        """These are gone; it is told each time that they have become twice as many."""
+        self._missing += lines
+        if self._missing >= 2 * self._told:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._missing > self._told:
+            self._lose(self._tag, self._missing - self._told, None)
+            self._told = self._missing
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def human(size: int) -> str:
+    """`500 KB`, `4 GB`: as the setting has it."""
+    for unit, each in (("GB", 10**9), ("MB", 10**6)):
+        if size >= each:
+            return f"{size / each:g}{unit}"
+    return f"{size / 1000:g}KB"
+
+
+def _blocks(path: str, tag: bytes) -> Iterator[Item]:
+    """Whole records of a file."""
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        rest = b""
+        while data := file.read(_BLOCK_BYTES):
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            rest = data[end:]
+            yield Item(data[:end], tag)
