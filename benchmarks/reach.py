@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TARGET_S = 1.0
 LIMIT_S = 60.0
+KEY = "of no use to anybody"
 
 
 def waited(what: str, met: Callable[[], bool], _: Callable[[], list[str]]) -> None:
@@ -52,7 +53,7 @@ def address(rank: int) -> str:
 
 def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
     """One node's part: seconds on the common clock at its end, its CPU time, and whom it reached."""
-    store = Client("127.0.0.1", port, timeout_s=LIMIT_S)
+    store = Client("127.0.0.1", port, key=KEY, timeout_s=LIMIT_S)
     start.wait(LIMIT_S)
     cpu = time.process_time()
     found = reach.explore(store, rank, nodes, [address(rank)], waited)
@@ -63,14 +64,13 @@ def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
 def one_round(nodes: int) -> tuple[float, float]:
     """Seconds from all nodes' readiness to the last one's end, and the median CPU seconds of a node."""
     context = multiprocessing.get_context("fork")
-    start, answers, listener = context.Barrier(nodes + 1), context.Queue(), ports.reserve()
-    listener.listen(nodes)
+    start, answers, listener = context.Barrier(nodes + 1), context.Queue(), ports.listening()
     about = (nodes, start, answers)
     running = [context.Process(target=node, args=(ports.port_of(listener), rank, *about), daemon=True) for rank in range(nodes)]
     for process in running:
         process.start()
     # After the forks, which are only safe while there is one thread.
-    Server(listener)
+    Server(listener, KEY)
     start.wait(LIMIT_S)
     began = time.monotonic()
     told = [answers.get(timeout=LIMIT_S) for _ in running]

@@ -23,6 +23,11 @@ def main() -> None:
 
         forkserver.main(sys.argv[2:])
         return
+    if sys.argv[1:2] == ["--workers-store"]:
+        from . import workers_store
+
+        workers_store.serve(int(sys.argv[2]))
+        return
     if sys.argv[1:2] == ["host"]:
         from . import host
 

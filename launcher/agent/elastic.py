@@ -7,13 +7,12 @@ nodes end together.
 from __future__ import annotations
 
 import signal
-from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     SimpleElasticAgent,
+    Worker,
     WorkerGroup,
     WorkerSpec,
     WorkerState,
@@ -27,7 +26,7 @@ from .elastic_gang import ElasticGang
 from .gang import NotNeededError, RendezvousError
 from .job import Job
 from .store import StoreError
-from .workers import MONITOR_S, AgentLink, Group, Ranks, Workers
+from .workers import MONITOR_S, AgentLink, Group, Ranks, Workers, ranks_of
 
 
 class ElasticGroup:
@@ -35,6 +34,7 @@ class ElasticGroup:
 
     def __init__(self, job: Job, gang: ElasticGang, count: int, server: Channel, agent: AgentLink, folder: str) -> None:
         self._workers = Workers(job, gang, server, agent, folder)
+        gang.own_workers = count
         spec = WorkerSpec(
             role="default",
             local_world_size=count,
@@ -60,12 +60,6 @@ class ElasticGroup:
             raise StoreError(str(error)) from error
         except TorchRendezvousError as error:
             raise RendezvousError(str(error)) from error
-
-
-def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float) -> Any:
-    """torch's store, which its rendezvous needs: the server on the node that holds the listening socket, a client elsewhere."""
-    serving: Dict[str, Any] = {} if listen_fd is None else {"master_listen_fd": listen_fd}
-    return TCPStore(addr, port, None, listen_fd is not None, timedelta(seconds=timeout_s), wait_for_workers=False, **serving)
 
 
 class _NodeAgent(SimpleElasticAgent):
@@ -94,8 +88,7 @@ class _NodeAgent(SimpleElasticAgent):
         self._workers.stop_if_asked()
         failed = self._workers.failed()
         if failed:
-            if self._workers.tell_peers(restarts=self._restarts()) is False:
-                self._remaining_restarts += 1
+            self._workers.tell_peers(restarts=self._restarts())
             return RunResult(state=WorkerState.FAILED, failures={r: self._failure(a) for r, a in failed.items()})
         if not self._workers.running and self._gang.finished():
             values = {about["rank"]: None for about in self._workers.exited.values()}
@@ -107,6 +100,11 @@ class _NodeAgent(SimpleElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
         self._workers.begin_round(self._group(worker_group), _ranks(worker_group))
+
+    def _assign_worker_ranks(self, store: Any, group_rank: int, group_world_size: int, spec: WorkerSpec) -> List[Worker]:
+        """From what the nodes have told in their rendezvous; torchelastic asks its store without a limit."""
+        ranks = ranks_of(group_rank, self._gang.counts)
+        return [Worker(r.local_rank, r.rank, r.role_rank, r.world_size, r.role_world_size) for r in ranks]
 
     def _exit_barrier(self) -> None:
         """Nothing: the nodes have waited for one another, however long that took; torchelastic gives up after 5 minutes."""

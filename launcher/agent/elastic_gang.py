@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from datetime import timedelta
 from functools import partial
-from typing import Any, Optional, Set
+from typing import Any, List, Optional, Set, Tuple
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    RendezvousTimeout,
+)
 
 from . import net
 from .gang import GangBase, RendezvousError
+from .store import Prefixed, Store, StoreError
 from .watch import Word
 
 _EXPLORE_S = 30.0
@@ -27,6 +37,36 @@ _MEETINGS = 5
 
 _MORE_COME_S = 3.0
 """So long later rounds of an elastic run wait for more nodes: all that live ask once a second, and are there by then."""
+
+
+class _Backend(RendezvousBackend):
+    """Torchelastic's state in our store: it is a pickle, and none comes from anybody who does not know the run's key."""
+
+    name = "distlaunch"
+    _key = "rendezvous"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get_state(self) -> Optional[Tuple[bytes, Any]]:
+        """The state with its token, the text that stands in the store."""
+        try:
+            return _state(self._store.find(self._key))
+        except StoreError as error:
+            raise RendezvousConnectionError(str(error)) from error
+
+    def set_state(self, state: bytes, token: Any = None) -> Optional[Tuple[bytes, Any, bool]]:
+        """Set it where the token still is the present one's; what stands then, and whether it is this."""
+        wanted = base64.b64encode(state).decode()
+        try:
+            found = _state(self._store.compare_set(self._key, token or "", wanted))
+        except StoreError as error:
+            raise RendezvousConnectionError(str(error)) from error
+        return None if found is None else (*found, found[1] == wanted)
+
+
+def _state(text: Optional[bytes]) -> Optional[Tuple[bytes, str]]:
+    return (base64.b64decode(text), text.decode()) if text else None
 
 
 class ElasticGang(GangBase, RendezvousHandler):
@@ -43,7 +83,7 @@ class ElasticGang(GangBase, RendezvousHandler):
         self._dynamic = DynamicRendezvousHandler.from_backend(
             run_id=self.job.run,
             store=self.store,
-            backend=C10dRendezvousBackend(self.store, self.job.run),
+            backend=_Backend(self.store),
             min_nodes=self.job.min_nodes,
             max_nodes=self.job.max_nodes,
             local_addr=self.own_addr,
@@ -54,10 +94,21 @@ class ElasticGang(GangBase, RendezvousHandler):
         # new, and these wait for it without a sign of life. It is told that all is agreed on.
         self._dynamic._bootstrap_store_info = RendezvousStoreInfo(self.own_addr, 0)
         self._dynamic._shared_tcp_store_server = self.store
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "0"  # in this process; else it agrees on one whatever it is told
+        self._dynamic._get_store = self._part_of_round
+        self.own_workers = 0
+        """How many this node has."""
+
+        self.counts: List[int] = []
+        """How many each node of the round has, by node rank."""
 
     def get_backend(self) -> str:
         """As torchelastic names it."""
         return "c10d"
+
+    def _part_of_round(self) -> Store:
+        """The keys of the round that torchelastic has just agreed on."""
+        return Prefixed(f"round/{self._dynamic._state_holder.state.round}", self.store)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Torchelastic's rendezvous, with the master port chosen as everywhere.
@@ -70,9 +121,12 @@ class ElasticGang(GangBase, RendezvousHandler):
             self.round += 1
             self._watch.begin("final/word", watch_beats=False)
             try:
+                info.store.set(f"workers/{info.rank}", str(self.own_workers))
                 address = self._explore(info) or self.own_addr
                 if info.rank == 0:
-                    info.store.set("distlaunch/master", json.dumps({"addr": address, "port": self.reserve_master_port()}))
+                    info.store.set("distlaunch/master", json.dumps({"addr": address, **self.open_master_port()}))
+                counted = [f"workers/{rank}" for rank in range(info.world_size)]
+                self._await("all nodes' numbers of workers", partial(info.store.check, counted), list, limit_s=_EXPLORE_S)
                 published = partial(info.store.check, ["distlaunch/master"])
                 self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
             except RendezvousError as error:
@@ -81,8 +135,10 @@ class ElasticGang(GangBase, RendezvousHandler):
             self.store.set("met", "")
             self._timeout._last_call = timedelta(seconds=_MORE_COME_S)
             self._who = self._participants()
-            self._begin(PrefixStore("distlaunch", info.store), info.world_size)
+            self._begin(Prefixed("distlaunch", info.store), info.world_size)
+            self.counts = [int(count) for count in info.store.multi_get(counted)]
             master = json.loads(info.store.get("distlaunch/master"))
+            self.serves_workers = master["serves"]
             store_info = RendezvousStoreInfo(master["addr"], master["port"])
             return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
         raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import files, net, ports
 from .cause import Cause
-from .job import Job
+from .job import LOOPBACK, Job
 from .search import Beacon, Search
 
 
@@ -32,11 +32,11 @@ class Endpoint:
 
     def open(self) -> None:
         """On node 0: bind and listen. Raises `ports.PortTakenError`."""
-        self._listener = ports.reserve(int(self._job.rendezvous.get("port", 0)))
-        self._listener.listen(socket.SOMAXCONN)
+        alone = self._job.on_loopback or (self._job.max_nodes == 1 and not self._by_name)
+        self._listener = ports.listening(int(self._job.rendezvous.get("port", 0)), LOOPBACK if alone else "")
         self._port = ports.port_of(self._listener)
         if "ports" in self._job.rendezvous:
-            self._beacon = Beacon(self._job.rendezvous["ports"], self._job.run, self._port)
+            self._beacon = Beacon(self._job.rendezvous["ports"], self._job.run, self._port, self._job.key)
         if self._by_name:  # it has to find itself by that name, too, as its workers will
             self._look_for(self._port)
 
@@ -69,7 +69,7 @@ class Endpoint:
     def _look_for(self, port: int) -> Search:
         """Begin to look for node 0 by its name."""
         about = self._job.rendezvous
-        self._search = Search(about["addr"], port=port, beacons=about.get("ports", ()), run=self._job.run)
+        self._search = Search(about["addr"], port=port, beacons=about.get("ports", ()), run=self._job.run, key=self._job.key)
         return self._search
 
     @property

@@ -31,7 +31,7 @@ class FixedGroup:
                 self._workers.take_all(MONITOR_S)
                 self._workers.stop_if_asked()
                 if self._workers.failed():
-                    if self._workers.tell_peers(restarts=self._gang.restarts) is None:
+                    if not self._workers.tell_peers(restarts=self._gang.restarts):
                         return False
                     self._restart()
                 elif not self._workers.running and self._gang.finished():

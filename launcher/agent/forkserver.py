@@ -22,6 +22,7 @@ from typing import Callable, Dict, List, NoReturn, Optional, Set
 from . import ending, processes, worker
 from .channel import Channel, Message
 from .program import Program
+from .workers_store import WorkersStore
 
 Task = Callable[[], None]
 """What a forked child is to do once it has left the server's frames."""
@@ -48,6 +49,8 @@ class ForkServer:
         self.listen_fd: Optional[int] = None
         """Node 0's socket for the store, which the process of the gang takes over."""
 
+        self.poll = select.poll()
+        self.workers_store = WorkersStore()
         self.gang: Optional[Channel] = None
         self.gang_pid = 0
         self.workers: Dict[int, Message] = {}
@@ -220,34 +223,40 @@ class ForkServer:
 
     def _loop(self) -> Task:
         assert self.gang is not None
-        poll = select.poll()
         for fd in (self.agent.fileno(), self.gang.fileno(), self.wakeup[0]):
-            poll.register(fd, select.POLLIN)
+            self.poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in self.poll.poll()}
             if self.wakeup[0] in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wakeup[0], 4096)
                 self._reap()
+            if self.workers_store.fd in ready:
+                self._serve_workers_store()
             for channel in (self.agent, self.gang):
                 if channel.fileno() not in ready or not channel.ready():
                     continue
-                message, _ = channel.receive()
+                message, fds = channel.receive()
                 if message is None and channel is self.agent:
                     self._agent_is_gone()
                 elif message is None:
-                    poll.unregister(channel.fileno())
+                    self.poll.unregister(channel.fileno())
                 else:
-                    task = self._answer(message)
+                    task = self._answer(message, fds)
                     if task is not None:
                         return task
 
-    def _answer(self, message: Message) -> Optional[Task]:
+    def _answer(self, message: Message, fds: List[int]) -> Optional[Task]:
         if "start" in message:
             return self._start(message["start"])
         if "signal" in message:
             self._signal(message["signal"], mark=message.get("mark", True))
+        elif "listens" in message:
+            self._end_workers_store()
+            self.workers_store.fd = fds[0]
+            self.poll.register(fds[0], select.POLLIN)
         elif "sweep" in message:
+            self._end_workers_store()
             processes.sweep(keep={self.gang_pid, *self.workers})
             assert self.gang is not None
             self.gang.send({"swept": True})
@@ -255,12 +264,34 @@ class ForkServer:
             self._quit()
         return None
 
+    def _serve_workers_store(self) -> None:
+        """Fork or start the process for it, as the workers themselves are."""
+        self.poll.unregister(self.workers_store.fd)
+        here = self.start == "fork" and "torch" in sys.modules
+        argv = None if here else [self.env.get("PYTHON_EXEC", sys.executable), os.path.abspath(self.archive)]
+        self.workers_store.serve(argv, self.env, self._let_go)
+
+    def _let_go(self) -> None:
+        """In a child: what only this process may hold."""
+        assert self.gang is not None
+        self.agent.close()
+        self.gang.close()
+        for fd in self.wakeup:
+            os.close(fd)
+
+    def _end_workers_store(self) -> None:
+        if self.workers_store.fd >= 0:
+            self.poll.unregister(self.workers_store.fd)
+        self.workers_store.end()
+
     def _quit(self) -> None:
+        self.workers_store.end()
         processes.sweep(patience_s=0.2)
         os._exit(0)
 
     def _agent_is_gone(self) -> None:
         """End everything; the process of the gang, last of all, tells the others of it."""
+        self._end_workers_store()
         processes.sweep(keep={self.gang_pid}, patience_s=0.2)
         limit = time.monotonic() + _LAST_WORD_S
         with contextlib.suppress(ChildProcessError):
@@ -315,6 +346,10 @@ class ForkServer:
                 return
             if pid == self.gang_pid:
                 self.agent.send({"gang_exited": os.waitstatus_to_exitcode(status)})
+            if pid == self.workers_store.pid:
+                self.workers_store.pid = 0
+                code = os.waitstatus_to_exitcode(status)
+                self.agent.send({"failed": "store", "code": code})
             about = self.workers.pop(pid, None)
             if about is None:
                 continue
@@ -336,10 +371,10 @@ class ForkServer:
         os.dup2(err, 2)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        assert self.gang is not None
-        self.agent.close()
-        self.gang.close()
-        for fd in {*self.wakeup, out, err, null}:
+        self._let_go()
+        if self.workers_store.fd >= 0:
+            os.close(self.workers_store.fd)
+        for fd in (out, err, null):
             os.close(fd)
         env = {**self.env, **request["env"]}
         program, python, archive = self.program, self.env.get("PYTHON_EXEC", sys.executable), self.archive

@@ -6,6 +6,7 @@ master port, so nothing of an earlier round can be read by mistake. No torch is 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import net, ports
-from .job import Job
+from .job import LOOPBACK, Job
 from .store import Client, Prefixed, Server, Store
 from .watch import Watch, Word
 
@@ -61,16 +62,18 @@ def node_0_is_there(job: Job, addr: str, port: int) -> bool:
     return True
 
 
-def connect(addr: str, port: int, *, listen_fd: Optional[int], timeout_s: float) -> Store:
+def connect(job: Job, addr: str, port: int, *, listen_fd: Optional[int], warn: Callable[[str], None]) -> Store:
     """The run's store: the store itself on the node that holds the listening socket, a client elsewhere."""
-    return Client(addr, port, timeout_s=timeout_s) if listen_fd is None else Server(socket.socket(fileno=listen_fd))
+    if listen_fd is not None:
+        return Server(socket.socket(fileno=listen_fd), job.key, warn)
+    return Client(addr, port, key=job.key, timeout_s=job.rdzv_timeout_s, tell=warn)
 
 
 class GangBase:
     """What fixed and elastic gangs share: the store, the word of a round and the end of the run."""
 
     def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, watched: Any, tell: Tell) -> None:
-        """`store` is ours or torch's, `watched` another connection to it."""
+        """`watched` is another connection to the store."""
         self.job = job
         self.master_addr = master_addr
         self.node_rank = node_rank
@@ -80,7 +83,13 @@ class GangBase:
         self.restarts = 0
         self.stopping = threading.Event()
         self.asked_to_stop = False
-        self.held_port: Any = None
+        self.serves_workers = False
+        """Whether node 0 of the round serves the workers' store."""
+
+        self.hand_over: Callable[[socket.socket], object] = lambda _: None
+        """Gives the fork server a socket that listens where workers will look for their store."""
+
+        self._lent_port: Optional[socket.socket] = None
         self.fabric: Optional[Dict[str, Any]] = None
         """What the agent has found of this node's fabric; None where all is on one host."""
 
@@ -137,12 +146,24 @@ class GangBase:
             time.sleep(_POLL_S)
         return self.heard()
 
-    def reserve_master_port(self) -> int:
-        """A port on this node for rank 0's store, held until rank 0 binds it and as long as the round lasts."""
-        if self.held_port is not None:
-            self.held_port.close()
-        self.held_port = ports.reserve(self.job.master_port if self.round <= 0 else 0)
-        return ports.port_of(self.held_port)
+    def open_master_port(self) -> Dict[str, Any]:
+        """A port on this node for the workers' store, on which we listen from now on; and whether it is us who serve the store.
+
+        Without torch here nobody can, and rank 0 does: what it runs may have a Python of its own. It finds the port free.
+        """
+        asked, only = self.job.master_port if self.round <= 0 else 0, LOOPBACK if self.job.on_loopback else ""
+        if self._lent_port is not None:
+            self._lent_port.close()
+            self._lent_port = None
+        serves = importlib.util.find_spec("torch") is not None
+        sock = ports.listening(asked, only) if serves else ports.lent(asked)
+        port = ports.port_of(sock)
+        if serves:
+            self.hand_over(sock)
+            sock.close()
+        else:
+            self._lent_port = sock
+        return {"port": port, "serves": serves}
 
     def settle(self, interfaces: List[str], why: str) -> None:
         """Decide the variables that depend on the interfaces by which peers reach this node, and tell all of them."""
@@ -212,7 +233,6 @@ class Gang(GangBase):
 
         Raises `RendezvousError` with who is missing.
         """
-        last = self.heard()
         self.round += 1
         prefix = f"round/{self.round}"
         self._watch.begin(f"{prefix}/word", watch_beats=self.round > 0)
@@ -220,16 +240,16 @@ class Gang(GangBase):
         self.store.add(f"{prefix}/joined", 1)
         if self.node_rank == 0:
             self._gather(prefix)
-            self.restarts += int(self.round > 0 and not (last or {}).get("free", False))
+            self.restarts += int(self.round > 0)
             joined = self.store.multi_get([f"{prefix}/join/{node}" for node in range(self.job.max_nodes)])
             counts, numbers, reasons = zip(*map(json.loads, joined))
             # A scheduler that starts nodes one by one counts its attempts for each of them.
             attempt = [max(numbers), "node" if "node" in reasons else max(reasons)]
-            go = {"port": self.reserve_master_port(), "restarts": self.restarts, "attempt": attempt, "workers": counts}
+            go = {**self.open_master_port(), "restarts": self.restarts, "attempt": attempt, "workers": counts}
             self.store.set(f"{prefix}/go", json.dumps(go))
         self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
         go = json.loads(self.store.get(f"{prefix}/go"))
-        self.restarts = go["restarts"]
+        self.restarts, self.serves_workers = go["restarts"], go["serves"]
         self._watch.begin(f"{prefix}/word", watch_beats=True)
         if self.round == 0:
             self._explore()

@@ -13,7 +13,7 @@ from .channel import Channel, Message
 from .gang import Gang, NotNeededError, RendezvousError, StopRequestedError, connect, node_0_is_there
 from .job import Job
 from .joining import NOT_NEEDED
-from .store import StoreError
+from .store import Server, Store, StoreError
 from .watch import Word
 from .witness import Witness
 from .workers import AgentLink, PeerEndedError
@@ -59,6 +59,7 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
     agent.send({**result, "time": time.time()})
     if gang is not None:
         gang.farewell(told="error" not in result)
+        _tell_refused(gang.store, agent)
     sys.stderr.flush()
     return 0
 
@@ -66,6 +67,13 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
 def _end_broken(agent: Channel, message: str, trace: str) -> None:
     agent.send({"broken": message, "traceback": trace})
     os._exit(os.EX_SOFTWARE)
+
+
+def _tell_refused(store: Any, agent: AgentLink) -> None:
+    """Whether more strangers than the first have come to the store that this node serves."""
+    if isinstance(store, Server) and store.refused > 1:
+        message = f"the run's store has refused {store.refused} connections that do not know the run's key"
+        agent.event("warning", message=message)
 
 
 def _by_peer(word: Word) -> Message:
@@ -82,22 +90,29 @@ def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional
         raise NotNeededError if job.elastic else RendezvousError("the agent of node 0 is gone")
     kind: Any
     group: Any
-    if job.elastic:  # torch's dynamic rendezvous, which wants torch's store
+
+    def warn(message: str) -> None:
+        agent.event("warning", message=message)
+
+    def connected() -> Store:
+        return connect(job, addr, port, listen_fd=listen_fd, warn=warn)
+
+    if job.elastic:  # torch's dynamic rendezvous
         # It looks its own host name up for every event; where DNS does not answer, that takes seconds each time.
         socket.getfqdn = lambda name="": name or socket.gethostname()
         from . import elastic, elastic_gang
 
         kind, group = elastic_gang.ElasticGang, elastic.ElasticGroup
-        store = elastic.connect(addr, port, listen_fd=listen_fd, timeout_s=job.rdzv_timeout_s)
-        watched = elastic.connect(addr, port, listen_fd=None, timeout_s=job.rdzv_timeout_s)
+        store = connected()
     else:
         from .fixed import FixedGroup
 
         kind, group = Gang, FixedGroup
-        store = _present_store(job, setup, agent, lambda: connect(addr, port, listen_fd=listen_fd, timeout_s=job.rdzv_timeout_s))
-        watched = store if listen_fd is not None else connect(addr, port, listen_fd=None, timeout_s=job.rdzv_timeout_s)
+        store = _present_store(job, setup, agent, connected)
+    watched = store if listen_fd is not None else connected()
     gang = kind(job, node_rank, host, addr, store, watched, agent.event)
     gang.fabric = place["fabric"]
+    gang.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
     agent.on_stop = gang.stop
     return gang, group(job, gang, setup["workers"], server, agent, setup["folder"])
 

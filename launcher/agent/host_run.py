@@ -11,6 +11,7 @@ import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
 from . import cgroup, files, host_checks, net, prefork, processes
+from .job import KEY_FILE
 from .stops import CANCEL
 
 _FIRST_LINE_S = 60.0
@@ -98,6 +99,7 @@ def start(request: Request) -> Request:
         job["master_addr"] = request["addr"]
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
+    _write(os.path.join(own, KEY_FILE), request["key"])
     identity = _spawn(request, own, job["cwd"], spec)
     identity.update(work=job["cwd"], reached=reached)
     _write(os.path.join(own, "started.json"), json.dumps(identity))

@@ -6,6 +6,10 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
+LOOPBACK = "127.0.0.1"
+KEY_FILE = "key"
+_SHORTEST_KEY = 32
+
 
 class Job(NamedTuple):
     """The agent's whole request. Fields of a newer launcher are refused by name, never dropped in silence.
@@ -99,18 +103,22 @@ class Job(NamedTuple):
     node_env: Optional[List[Dict[str, str]]] = None
     """Further variables of each node, by node rank."""
 
+    key: str = ""
+    """The run's secret, by which its nodes know one another: from the file `key` beside this one, and never in this one."""
+
     may_move: bool = False
     """This file lies in `folder`, wherever that has been moved to since: paths of the job that begin with it move along."""
 
     @classmethod
     def read(cls, path: str) -> Job:
-        """The job in that file; `ValueError` names an unknown field."""
+        """The job in that file, with the key beside it; `ValueError` names an unknown field."""
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
-        unknown = sorted(set(data) - set(cls._fields))
+        unknown = sorted(set(data) - (set(cls._fields) - {"key"}))
         if unknown:
             raise ValueError(f"{path}: unknown fields {', '.join(unknown)}: launcher and agent are of different versions")
         job = cls(**data)
+        job = job._replace(key=_key(os.path.join(os.path.dirname(path), KEY_FILE), alone=job.max_nodes == 1))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
 
     def moved_to(self, folder: str) -> Job:
@@ -122,6 +130,11 @@ class Job(NamedTuple):
         rendezvous = {key: now(value) if key == "file" else value for key, value in self.rendezvous.items()}
         command = [now(self.command[0]), *self.command[1:]]
         return self._replace(folder=folder, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether all of the run is on this machine, and reached from nowhere else."""
+        return self.master_addr == LOOPBACK
 
     @property
     def elastic(self) -> bool:
@@ -138,3 +151,17 @@ class Job(NamedTuple):
         elif workers > 1 or self.shares_host:
             env.setdefault("OMP_NUM_THREADS", "1")
         return env
+
+
+def _key(path: str, *, alone: bool) -> str:
+    """The run's key; a node that is alone may have one of its own, as nobody else has to know it."""
+    try:
+        with open(path, encoding="ascii") as file:
+            key = file.read().strip()
+    except FileNotFoundError:
+        if not alone:
+            raise ValueError(f"{path} is missing: the nodes of a run know one another by the secret in it") from None
+        return os.urandom(32).hex()
+    if len(key) < _SHORTEST_KEY:
+        raise ValueError(f"{path} holds no key: it should be {_SHORTEST_KEY} random characters or more")
+    return key

@@ -361,6 +361,9 @@ class Node:
         if message["failed"] in ("script", "server"):
             self._fail(message["message"], "user_code" if message["failed"] == "script" else "node", message["traceback"])
             return
+        if message["failed"] == "store":
+            self._fail(*self.blame.of_part("the process that serves the workers' store", message["code"]))
+            return
         last = message["traceback"].rstrip().rpartition("\n")[2]
         name = message["module"]
         self._fail(f"{sys.executable} cannot import {name}: {last}", "node", message["traceback"])

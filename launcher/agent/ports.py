@@ -25,9 +25,10 @@ def _candidates() -> Iterable[int]:
     return random.sample(ports, min(len(ports), 200))
 
 
-def _bind(port: int) -> Optional[socket.socket]:
-    """A socket bound to that port on all addresses, of both families where there is IPv6; None when it is taken."""
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 - peers connect to it
+def _bind(port: int, only: str) -> Optional[socket.socket]:
+    """A socket bound to that port on all addresses, of both families where there is IPv6, or on one; None when it is taken."""
+    everywhere = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - peers connect to it
+    for family, address in ((socket.AF_INET, only),) if only else everywhere:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError:
@@ -45,19 +46,30 @@ def _bind(port: int) -> Optional[socket.socket]:
     return None
 
 
-def reserve(port: int = 0) -> socket.socket:
-    """A socket that holds a free port (or the given one) without listening on it.
+def reserve(port: int = 0, only: str = "") -> socket.socket:
+    """A socket that holds a free port (or the given one), on all addresses or one IPv4 address, without listening on it.
 
-    It was bound without SO_REUSEADDR, so the port was free and no other reservation can have it; then SO_REUSEADDR is
-    set, so that a server which sets it too, as torch's TCPStore does, can take the port over while we hold it.
-    Raises `PortTakenError`.
+    It was bound without SO_REUSEADDR, so the port was free, and nobody else can bind it. Raises `PortTakenError`.
     """
     for candidate in [port] if port else _candidates():
-        sock = _bind(candidate)
+        sock = _bind(candidate, only)
         if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return sock
     raise PortTakenError(98, f"port {port} is in use" if port else "no free port outside the ephemeral range")
+
+
+def listening(port: int = 0, only: str = "") -> socket.socket:
+    """The same, and it listens: who connects waits for whoever the socket is handed to."""
+    sock = reserve(port, only)
+    sock.listen(socket.SOMAXCONN)
+    return sock
+
+
+def lent(port: int = 0) -> socket.socket:
+    """A port that is held, but not listened on: a server of anybody here that sets SO_REUSEADDR, as torch's does, may take it."""
+    sock = reserve(port)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return sock
 
 
 def port_of(sock: socket.socket) -> int:

@@ -20,14 +20,14 @@ _ANSWER_BYTES = 1024
 class Search:
     """Looks until DNS knows node 0's name and node 0 answers there."""
 
-    def __init__(self, name: str, *, port: int = 0, beacons: Sequence[int] = (), run: str = "") -> None:
+    def __init__(self, name: str, *, port: int = 0, beacons: Sequence[int] = (), run: str = "", key: str = "") -> None:
         """`port` 0: node 0 tells its port at one of `beacons`, to whoever asks for this run."""
         self.found: Optional[Tuple[str, int]] = None
         self.waits_for = f"DNS to know {name}"
         self.told = ""
         """The addresses that DNS has told."""
 
-        self._name, self._port, self._beacons, self._run = name, port, beacons, run
+        self._name, self._port, self._beacons, self._run, self._key = name, port, beacons, run, key
         threading.Thread(target=self._look, daemon=True, name="search").start()
 
     def _look(self) -> None:
@@ -52,11 +52,13 @@ class Search:
         return next((port for address in addresses for beacon in self._beacons if (port := self._ask(address, beacon))), 0)
 
     def _ask(self, address: str, beacon: int) -> int:
-        """What a beacon of this run tells; 0 where there is none, or another's."""
+        """What a beacon of this run tells; 0 where there is none, or another's, or one that does not know the run's key."""
+        import hmac
+
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             with socket.create_connection((address, beacon), timeout=_ANSWER_S) as sock:
                 told = json.loads(sock.makefile("rb").readline(_ANSWER_BYTES))
-            if told["run"] == self._run:
+            if told["run"] == self._run and hmac.compare_digest(told["proof"], _proof(self._key, self._run, told["port"])):
                 return int(told["port"])
         return 0
 
@@ -64,18 +66,17 @@ class Search:
 class Beacon:
     """On node 0: tells the port that it has chosen to whoever connects to a port that all nodes know."""
 
-    def __init__(self, candidates: Sequence[int], run: str, port: int) -> None:
+    def __init__(self, candidates: Sequence[int], run: str, port: int, key: str) -> None:
         """Takes the first of the candidates that is free. Raises `ports.PortTakenError`."""
         self._socket = self._bind(candidates)
-        self._socket.listen(socket.SOMAXCONN)
-        self._answer = json.dumps({"run": run, "port": port}).encode("ascii") + b"\n"
+        self._answer = json.dumps({"run": run, "port": port, "proof": _proof(key, run, port)}).encode("ascii") + b"\n"
         threading.Thread(target=self._tell, daemon=True, name="beacon").start()
 
     @staticmethod
     def _bind(candidates: Sequence[int]) -> socket.socket:
         for port in candidates:
             with contextlib.suppress(ports.PortTakenError):
-                return ports.reserve(port)
+                return ports.listening(port)
         raise ports.PortTakenError(98, f"all of the ports {', '.join(map(str, candidates))} are in use")
 
     def _tell(self) -> None:
@@ -88,3 +89,10 @@ class Beacon:
             with contextlib.suppress(OSError), peer:
                 peer.settimeout(_ANSWER_S)
                 peer.sendall(self._answer)
+
+
+def _proof(key: str, run: str, port: int) -> str:
+    """That this run's node 0 has said so."""
+    from . import secure  # only where ports are shared with other runs
+
+    return secure.mac(key.encode(), b"distlaunch beacon", f"{port} {run}".encode()).hex()

@@ -1,25 +1,37 @@
 """The key-value store of a run with a fixed number of nodes: a thread on node 0, clients elsewhere; no torch.
 
-Calls and answers are those of torch's `Store` as far as they are used here, so that either serves. A message is a JSON text
-behind its length in four bytes. What a connection sends that is no request ends that connection, and nothing else.
+Both ends of a connection prove that they know the run's key before anything is said, and so does every message (`secure.py`): a
+JSON text behind its length in four bytes and its proof. Whoever cannot, or sends what is no request, loses that connection, is
+counted, and costs nobody else anything (`store_connection.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import selectors
 import socket
 import struct
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
-_LENGTH = struct.Struct("!I")
-_MAX_BYTES = 64 << 20
-"""No request is longer; a stranger who says so is not listened to."""
+if TYPE_CHECKING:
+    from .secure import Session
+    from .store_connection import Connection
 
-_READ_BYTES = 1 << 16
+LENGTH = struct.Struct("!I")
+MAX_BYTES = 64 << 20
+"""No message is longer."""
+
+_MAX_WAITING = 256
+"""So many connections may be about to prove themselves; of more, the oldest goes. Ours need one answer for it."""
+
+_PROVE_S = 10.0
+"""So long a connection has for that."""
+
+_ACCEPTS = 64
+"""Connections taken at once, before those that are there are heard again."""
+
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
 
@@ -29,7 +41,7 @@ class StoreError(RuntimeError):
 
 
 class Store:
-    """What a node asks of the store; all values are bytes, as torch's are."""
+    """What a node asks of the store, in the calls of torch's; all values are bytes, as torch's are."""
 
     def set(self, key: str, value: str) -> None:
         """Give a key its value."""
@@ -38,6 +50,11 @@ class Store:
     def get(self, key: str) -> bytes:
         """The value of a key that is there; `StoreError` without it."""
         return self.multi_get([key])[0]
+
+    def find(self, key: str) -> Optional[bytes]:
+        """The value of a key; None where it is not there."""
+        (value,) = self._ask("get", key)
+        return None if value is None else str(value).encode()
 
     def multi_get(self, keys: Sequence[str]) -> List[bytes]:
         """The values of keys that are there, in one call; `StoreError` names those that are not."""
@@ -81,31 +98,61 @@ class Prefixed(Store):
 class Client(Store):
     """A connection to the store; calls of several threads wait for one another."""
 
-    def __init__(self, addr: str, port: int, *, timeout_s: float) -> None:
-        """Tries for `timeout_s` to reach it; `StoreError` says why that failed."""
+    def __init__(self, addr: str, port: int, *, key: str, timeout_s: float, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Tries for `timeout_s` to reach it; `StoreError` says why that failed. `tell` hears of somebody else who answers."""
         self._lock = threading.Lock()
-        limit, pause = time.monotonic() + timeout_s, _PAUSE_S
+        limit, pause, told = time.monotonic() + timeout_s, _PAUSE_S, False
         while True:
             left = limit - time.monotonic()
             try:
                 self._sock = socket.create_connection((addr, port), timeout=max(left, _PAUSE_S))
+                self._session = self._greet(key)
                 break
-            except OSError as error:
+            except (OSError, _StrangerError) as error:
                 if left <= pause:
                     raise StoreError(f"the run's store at {addr}:{port} was not reached in {timeout_s:.0f} s: {error}") from error
+                if isinstance(error, _StrangerError) and not told:
+                    told = True
+                    tell(f"{addr}:{port}, where node 0 should be: {error}")
             time.sleep(pause)
             pause = min(pause * 1.5, _PAUSE_MAX_S)
         self._sock.settimeout(None)  # whoever cannot wait has a thread that looks after it
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def _greet(self, key: str) -> Session:
+        """Prove to one another who we are."""
+        from . import secure
+
+        try:
+            server_nonce = self._read(secure.NONCE_BYTES)  # node 0 listens long before it answers
+        except OSError as error:
+            self.close()
+            if isinstance(error, ConnectionError):
+                raise StoreError(f"the run's store is gone: {error}") from error
+            raise
+        nonce = secure.nonce()
+        session = secure.Session(key, secure.CLIENT, server_nonce, nonce)
+        try:
+            self._sock.sendall(nonce + session.proof())
+            session.check_peer(self._read(secure.MAC_BYTES))
+        except (OSError, secure.ForgedError) as error:
+            self.close()
+            raise _StrangerError("what answers there does not know the run's key") from error
+        return session
+
     def _ask(self, call: str, *args: Any) -> Any:
         request = json.dumps([call, *args]).encode()
         with self._lock:
             try:
-                self._sock.sendall(_LENGTH.pack(len(request)) + request)
-                (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-                return json.loads(self._read(length))
+                seal = self._session.seal(request)
+                self._sock.sendall(LENGTH.pack(len(request)) + seal + request)
+                head = self._read(LENGTH.size + len(seal))
+                (length,) = LENGTH.unpack_from(head)
+                answer = self._read(length) if length <= MAX_BYTES else b""
+                self._session.check(head[LENGTH.size :], answer)
+                return json.loads(answer)
             except (OSError, ValueError) as error:
+                self.close()
                 raise StoreError(f"the run's store is gone: {error}") from error
 
     def leave(self, key: str, value: str) -> None:
@@ -127,17 +174,28 @@ class Client(Store):
         return b"".join(parts)
 
 
+class _StrangerError(Exception):
+    """Somebody else answers there."""
+
+
 class Server(Store):
     """The store itself, on node 0: answers this process's own calls directly and others' in a thread."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        """`listener` listens already, since before the others look for it."""
+    def __init__(self, listener: socket.socket, key: str, tell: Callable[[str], None] = lambda _: None) -> None:
+        """`listener` listens already, since before the others look for it. `tell` hears of the first that is refused."""
+        self.refused = 0
+        """Connections of those who do not know the key."""
+
+        self._key, self._tell = key, tell
         self._values: Dict[str, str] = {}
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         self._listener = listener
+        self._waiting: Dict[Connection, float] = {}
+        """Those that have not proved themselves, the oldest first, with their last moment."""
+
         threading.Thread(target=self._serve, daemon=True, name="store").start()
 
     def _ask(self, call: str, *args: Any) -> Any:
@@ -146,80 +204,58 @@ class Server(Store):
 
     def _serve(self) -> None:
         while True:
-            for key, events in self._selector.select():
+            for key, events in self._selector.select(1.0 if self._waiting else None):
                 if key.data is None:
                     self._accept()
-                    continue
-                try:
-                    goes_on = key.data.step(events, self._ask)
-                except Exception:  # noqa: BLE001 - whatever a stranger has sent must not end the store
-                    goes_on = False
-                if goes_on:
-                    self._selector.modify(key.fileobj, key.data.events, key.data)
-                else:
-                    self._selector.unregister(key.fileobj)
-                    key.data.close(self._ask)
+                elif key.data.open:  # else it had to go in this very turn
+                    self._step(key.data, events)
+            now = time.monotonic()
+            for connection in [late for late, limit in self._waiting.items() if limit < now]:
+                self._end(connection)
+
+    def _step(self, connection: Connection, events: int) -> None:
+        try:
+            goes_on = connection.step(events, self._ask)
+        except Exception:  # noqa: BLE001 - whatever a stranger has sent must not end the store
+            goes_on, connection.forged = False, True
+        if connection.proved:
+            self._waiting.pop(connection, None)
+        if goes_on:
+            self._selector.modify(connection.sock, connection.events, connection)
+        else:
+            self._end(connection, refuse=connection.forged)
+
+    def _end(self, connection: Connection, *, refuse: bool = True) -> None:
+        self._waiting.pop(connection, None)
+        self._selector.unregister(connection.sock)
+        connection.close(self._ask)
+        if refuse:
+            self.refused += 1
+            if self.refused == 1:
+                self._tell(
+                    f"the run's store has refused a connection from {connection.peer}, which does not know the run's key; "
+                    "further ones are counted"
+                )
 
     def _accept(self) -> None:
-        try:
-            sock = self._listener.accept()[0]
-        except OSError:  # gone again, or no descriptor is left for it
-            time.sleep(_PAUSE_S)
-            return
-        connection = _Connection(sock)
-        self._selector.register(sock, connection.events, connection)
+        from .store_connection import Connection
 
-
-class _Connection:
-    """One client, seen from the server."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock = sock
-        self._received, self._to_send = bytearray(), bytearray()
-        self._left = ("", "")
-        """Key and value that `leave` has told."""
-
-        self.events = selectors.EVENT_READ
-
-    def step(self, events: int, answer: Any) -> bool:
-        """Read and write as far as that goes without waiting; False when it is over."""
-        try:
-            if events & selectors.EVENT_READ:
-                data = self._sock.recv(_READ_BYTES)
-                if not data:
-                    return False
-                self._received += data
-                self._answer_all(answer)
-            if self._to_send:
-                del self._to_send[: self._sock.send(self._to_send)]
-        except BlockingIOError:
-            pass
-        self.events = selectors.EVENT_WRITE if self._to_send else selectors.EVENT_READ
-        return True
-
-    def _answer_all(self, answer: Any) -> None:
-        while len(self._received) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received)
-            if length > _MAX_BYTES:
-                raise ValueError(length)
-            end = _LENGTH.size + length
-            if len(self._received) < end:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
                 return
-            call, *args = json.loads(self._received[_LENGTH.size : end])
-            del self._received[:end]
-            if call == "leave":
-                self._left = (str(args[0]), str(args[1]))
-            reply = json.dumps(None if call == "leave" else answer(call, *args)).encode()
-            self._to_send += _LENGTH.pack(len(reply)) + reply
-
-    def close(self, answer: Any) -> None:
-        self._sock.close()
-        key, value = self._left
-        if key:
-            answer("compare_set", key, "", value)
+            except OSError:  # gone again, or no descriptor is left for it
+                if not self._waiting:
+                    time.sleep(_PAUSE_S)
+                    return
+                self._end(next(iter(self._waiting)))
+                continue
+            if len(self._waiting) >= _MAX_WAITING:
+                self._end(next(iter(self._waiting)))
+            connection = Connection(sock, str(address[0]), self._key)
+            self._selector.register(sock, connection.events, connection)
+            self._waiting[connection] = time.monotonic() + _PROVE_S
 
 
 def _set(values: Dict[str, str], key: str, value: str) -> None:

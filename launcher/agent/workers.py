@@ -20,18 +20,15 @@ MONITOR_S = 0.1
 _FIRST_CAUSE_S = 2.0
 """How long the consequence of a failure waits for that failure to be seen, here or on another node."""
 
-_FREE_RETRIES = 3
-"""How often a round is repeated without counting, because somebody else took the master port meanwhile."""
-
 
 class AgentLink:
     """The agent of this node: events go to it, and a thread takes what it says at any moment."""
 
     def __init__(self, channel: Channel) -> None:
-        self.send = channel.send
         self.on_stop: Callable[[Message], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
         self._channel = channel
+        self._lock = threading.Lock()  # also other threads have something to tell
         self._answers: queue.Queue[Message] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True, name="agent").start()
 
@@ -45,6 +42,11 @@ class AgentLink:
                 self.on_stop(message)
             else:
                 self._answers.put(message)
+
+    def send(self, message: Message) -> bool:
+        """Send one message; False when the agent is gone."""
+        with self._lock:
+            return self._channel.send(message)
 
     def answer(self) -> Message:
         """The next thing it says that is not a stop."""
@@ -98,8 +100,6 @@ class Workers:
         self._server = server
         self._agent = agent
         self._folder = folder
-        self._master_port = 0
-        self._free_retries = 0
         self._ready = False
         self._world = 0
 
@@ -113,7 +113,6 @@ class Workers:
 
     def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
         """Tell the agent of a round that begins."""
-        self._master_port = group.master_port
         self._world = workers[0].world_size
         self._waits = Waits(self._gang.met, group.node_rank, group.nodes, self._world)
         self._agent.event(
@@ -164,8 +163,8 @@ class Workers:
             "TORCHELASTIC_RESTART_COUNT": str(group.restarts),
             "TORCHELASTIC_MAX_RESTARTS": str(self._job.max_restarts),
             "TORCHELASTIC_RUN_ID": self._job.run,
-            # Rank 0 serves the workers' store itself: in one that outlives a restart they would find stale peers.
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            # As torchrun's, but every round has a store of its own: in one that outlives a restart workers find stale peers.
+            "TORCHELASTIC_USE_AGENT_STORE": str(self._gang.serves_workers),
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
             "TORCHELASTIC_ERROR_FILE": self.error_file(worker.local_rank),
@@ -177,30 +176,24 @@ class Workers:
 
     # -- a failure ----------------------------------------------------------------------------------------------------
 
-    def tell_peers(self, *, restarts: int) -> Optional[bool]:
-        """Ask the agent for the cause and tell all nodes whether this ends the run (None) or restarts the gang.
-
-        Then whether that counts: not when somebody else had taken the master port.
-        """
+    def tell_peers(self, *, restarts: int) -> bool:
+        """Ask the agent for the cause and tell all nodes whether this restarts the gang, or ends the run."""
         cause = self._first_cause()
-        counts = not (self._port_was_taken(cause) and self._free_retries < _FREE_RETRIES)
-        self._free_retries += int(not counts)
-        if counts and restarts >= self._job.max_restarts:
+        if restarts >= self._job.max_restarts:
             word = self._gang.say("fail", cause=cause)
             if word["kind"] == "stop":
                 self._gang.stopping.set()
                 raise PeerEndedError(word)
-            return None
+            return False
         self._gang.start_again()
         if not self._job.elastic:
-            word = self._gang.say("restart", cause=cause, free=not counts)
+            word = self._gang.say("restart", cause=cause)
             if word["kind"] != "restart":
                 raise PeerEndedError(word)
             if word["node"] != self._gang.node_rank:
-                return counts  # another node was first, and tells it
-        again = restarts + int(counts)
-        self._agent.event("restart", restarts=again, max_restarts=self._job.max_restarts, cause=cause)
-        return counts
+                return True  # another node was first, and tells it
+        self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
+        return True
 
     def _first_cause(self) -> Message:
         """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen.
@@ -228,10 +221,6 @@ class Workers:
             cause = timed_out_cause(cause, self._waits.ranks, self._world)
             self._agent.send({"first cause": cause})
         return cause
-
-    def _port_was_taken(self, cause: Message) -> bool:
-        text = f"{cause.get('message')} {cause.get('traceback')}"
-        return "EADDRINUSE" in text and str(self._master_port) in text
 
     def stop_if_asked(self) -> None:
         """Leave the loop when our agent or another node has ended the run."""

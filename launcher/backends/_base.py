@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from launcher import storage
+from launcher.agent.job import KEY_FILE
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -180,6 +182,19 @@ class Backend(ABC, Generic[P]):
     def requeue(self, handle: Handle, attempt: int) -> Handle:  # noqa: ARG002 - for those that can
         """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on."""
         raise BackendUnavailableError(f"{self.name} cannot start a run again", hint="launch it anew")
+
+
+def write_key(folder: Path) -> None:
+    """A new secret for the run whose spec.json is in that folder, by which its nodes know one another."""
+    path = folder / KEY_FILE
+    with storage.storage_errors(path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)  # where there was one
+        file.write(new_key())
+
+
+def new_key() -> str:
+    """What nobody can guess."""
+    return os.urandom(32).hex() + "\n"
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:

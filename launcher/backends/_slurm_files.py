@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import bundle, output, storage
-from launcher.backends._base import write_files
+from launcher.backends._base import write_files, write_key
 from launcher.errors import StorageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def in_run(path: str, folder: Path, copied: Path | None) -> str:
 def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> None:
     """Write these texts into that folder, and all that they need."""
     write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()})
+    write_key(folder)
     with storage.storage_errors(folder):
         (folder / "agent.pyz").write_bytes(bundle.agent_archive())
         if plan.bundled:

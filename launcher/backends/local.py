@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle, install, proc, storage
 from launcher.agent import cgroup, facts
 from launcher.agent.program import Program
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, write_files
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, write_files, write_key
 from launcher.backends._files import FileStream
 from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
 from launcher.options import option
@@ -132,6 +132,7 @@ class LocalBackend(Backend[LocalPlan]):
         texts = {**self.render(plan), "spec.json": _spec_text(job)}
         write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
         write_files(folder, {"agent.pyz": bundle.agent_archive()})
+        write_key(folder)
         return texts
 
     def submit(self, plan: LocalPlan) -> Handle:
@@ -139,6 +140,7 @@ class LocalBackend(Backend[LocalPlan]):
         with storage.storage_errors(plan.run_dir):
             (plan.run_dir / "spec.json").write_text(_spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
+        write_key(plan.run_dir)
         return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes))
 
     def _start(self, run_dir: Path, python: str, cwd: str, nodes: int) -> Handle:

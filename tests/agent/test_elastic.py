@@ -8,22 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent import ports
 from launcher.agent.job import Job
+from launcher.agent.store import Client, Server
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.rendezvous.api import RendezvousInfo
 
     from launcher.agent import elastic_gang
+    from launcher.agent.store import Store
 
 pytestmark = pytest.mark.torch
+KEY = "k" * 64
 
 
-def node_of(server: TCPStore, rank: int) -> elastic_gang.ElasticGang:
+def here() -> Store:
+    """A store of this process alone."""
+    return Server(ports.listening(only="127.0.0.1"), KEY)
+
+
+def node_of(port: int, rank: int) -> elastic_gang.ElasticGang:
     """A node of a run with one node or two, with connections of its own."""
-    from launcher.agent import elastic, elastic_gang
+    from launcher.agent import elastic_gang
 
-    stores = [elastic.connect("127.0.0.1", server.port, listen_fd=None, timeout_s=60) for _ in range(2)]
+    stores = [Client("127.0.0.1", port, key=KEY, timeout_s=60) for _ in range(2)]
     where = {"addr": "127.0.0.1"}
     asked = Job("r", ["x.py"], "script", "/", {}, "/", where, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0)
     return elastic_gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
@@ -46,39 +54,41 @@ def meet(*nodes: elastic_gang.ElasticGang) -> list[RendezvousInfo]:
 
 def test_a_new_node_that_is_not_rank_0_waits_for_nothing() -> None:
     """Torch's handler waits there for an address that rank 0 tells in its own first round only."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    server = TCPStore("127.0.0.1", 0, None, True)
-    first = node_of(server, 0)
+    listener = ports.listening(only="127.0.0.1")
+    Server(listener, KEY)
+    first = node_of(ports.port_of(listener), 0)
     assert meet(first)[0].world_size == 1
-    second = node_of(server, 1)
+    second = node_of(ports.port_of(listener), 1)
+    held: list[int] = []
+    first.hand_over = lambda sock: held.append(ports.port_of(sock))
 
     infos = meet(first, second)
 
     assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
-    ports = {info.bootstrap_store_info.master_port for info in infos if info.bootstrap_store_info}
-    assert ports == {first.held_port.getsockname()[1]}
+    assert {info.bootstrap_store_info.master_port for info in infos if info.bootstrap_store_info} == set(held)
+    assert len(held) == 1
     for node in (first, second):
         node.shutdown()
-        if node.held_port:
-            node.held_port.close()
+        for client in (node.store, node._watch._store):
+            client.close()
+    listener.close()
 
 
 def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round has another node as rank 0, which never says where the workers are to meet."""
-    from torch.distributed import HashStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.rendezvous.api import RendezvousInfo
 
     from launcher.agent import elastic_gang
 
     monkeypatch.setattr(elastic_gang, "_EXPLORE_S", 0.05)
-    rounds = [RendezvousInfo(HashStore(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
+    rounds = [RendezvousInfo(here(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
     told: list[tuple[str, Any]] = []
     node: Any = elastic_gang.ElasticGang.__new__(elastic_gang.ElasticGang)
-    node.job, node.held_port, node.fabric, node.own_addr = SimpleNamespace(master_port=0), None, None, "127.0.0.1"
+    node.job, node.fabric, node.own_addr = SimpleNamespace(master_port=0, on_loopback=True), None, "127.0.0.1"
+    node.own_workers, node._lent_port, node.hand_over = 3, None, lambda _: None
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
     node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
-    node.store, node._timeout = HashStore(), SimpleNamespace()
+    node.store, node._timeout = here(), SimpleNamespace()
     state = SimpleNamespace(participants={"n0": 0})
     node._dynamic = SimpleNamespace(next_rendezvous=lambda: rounds.pop(0), _state_holder=SimpleNamespace(state=state))
 
@@ -87,5 +97,5 @@ def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypa
     assert (met.rank, met.world_size, met.bootstrap_store_info.master_addr) == (0, 1, "127.0.0.1")
     assert node.round == 1
     assert [name for name, _ in told] == ["warning"]
-    assert "for the master's address of this round; the nodes meet once more" in told[0][1]["message"]
-    node.held_port.close()
+    assert "for all nodes' numbers of workers; the nodes meet once more" in told[0][1]["message"]
+    assert node.counts == [3]

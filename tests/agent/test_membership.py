@@ -147,8 +147,9 @@ def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
         (own / name).write_text("{}")
     monkeypatch.setattr(host_run, "_spawn", lambda *_: {"pid": 1})
     monkeypatch.setattr(host_run, "_told", lambda *_: {"files": sorted(path.name for path in own.iterdir())})
-    about = {"folder": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "cwd": str(tmp_path)}
+    about = {"folder": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "key": "k", "cwd": str(tmp_path)}
 
     answer = host_run.start(about)
 
-    assert answer["files"] == ["spec.json", "started.json"]
+    assert answer["files"] == ["key", "spec.json", "started.json"]
+    assert (own / "key").stat().st_mode & 0o777 == 0o600

@@ -14,8 +14,7 @@ from tests.testbed import wait_until
 
 
 def a_listener() -> tuple[Any, int]:
-    sock = ports.reserve()
-    sock.listen(8)
+    sock = ports.listening()
     return sock, ports.port_of(sock)
 
 
@@ -50,10 +49,12 @@ def test_of_two_runs_on_one_machine_each_finds_its_own_port() -> None:
     candidates = some_ports(4)
     first, second = a_listener(), a_listener()
     with closing(first[0]), closing(second[0]):
-        Beacon(candidates, "first", first[1])
-        Beacon(candidates, "second", second[1])
+        Beacon(candidates, "second", second[1] + 1, "of somebody who knows the id alone")
+        Beacon(candidates, "first", first[1], "key 1")
+        Beacon(candidates, "second", second[1], "key 2")
 
-        searches = {run: Search("localhost", beacons=candidates, run=run) for run in ("first", "second", "third")}
+        keys = {"first": "key 1", "second": "key 2", "third": "key 3"}
+        searches = {run: Search("localhost", beacons=candidates, run=run, key=key) for run, key in keys.items()}
         assert wait_until("the second", lambda: searches["second"].found) == ("localhost", second[1])
         assert wait_until("the first", lambda: searches["first"].found) == ("localhost", first[1])
         assert searches["third"].found is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -11,27 +12,36 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from launcher.agent import ports, store
+from launcher.agent import ports, secure, store
 from launcher.agent.store import Client, Prefixed, Server, Store, StoreError
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+KEY = "k" * 64
 
 
 class Served:
     """A store, and connections to it."""
 
     def __init__(self) -> None:
-        self.listener = ports.reserve()
-        self.listener.listen(64)
+        self.listener = ports.listening(only="127.0.0.1")
         self.port = ports.port_of(self.listener)
-        self.store = Server(self.listener)
+        self.told: list[str] = []
+        self.store = Server(self.listener, KEY, self.told.append)
         self.clients: list[Client] = []
 
     def client(self) -> Client:
-        self.clients.append(Client("127.0.0.1", self.port, timeout_s=30))
+        self.clients.append(Client("127.0.0.1", self.port, key=KEY, timeout_s=30))
         return self.clients[-1]
+
+    def stranger(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
 
 @pytest.fixture
@@ -92,7 +102,26 @@ def test_a_value_of_many_megabytes_arrives_whole(served: Served) -> None:
 
 
 def frame(text: bytes) -> bytes:
-    return struct.pack("!I", len(text)) + text
+    return struct.pack("!I", len(text)) + bytes(secure.MAC_BYTES) + text
+
+
+def sealed(client: Client, text: bytes) -> bytes:
+    """As this client would send it."""
+    return struct.pack("!I", len(text)) + client._session.seal(text) + text
+
+
+def everything(sock: socket.socket) -> bytes:
+    """All that comes until the other end hangs up."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := sock.recv(1 << 16):
+            data += more
+    return data
+
+
+def counted(served: Served, number: int) -> bool:
+    """Whether so many connections are refused; waits for it."""
+    return bool(wait_until("the refusals", lambda: served.store.refused == number))
 
 
 @pytest.mark.parametrize(
@@ -110,42 +139,166 @@ def frame(text: bytes) -> bytes:
         frame(b"[" * 100_000),
     ],
 )
-def test_what_is_no_request_ends_its_own_connection_and_nothing_else(served: Served, garbage: bytes) -> None:
-    before = served.client()
+@pytest.mark.parametrize("knows_the_key", [False, True])
+def test_what_is_no_request_ends_its_own_connection_and_nothing_else(served: Served, garbage: bytes, knows_the_key: bool) -> None:
+    before, odd = served.client(), served.client()
     before.set("word", "kept")
-    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as stranger:
-        stranger.sendall(garbage)
-        assert stranger.recv(1) == b"", "the store hangs up"
+    with odd._sock if knows_the_key else served.stranger() as sock:
+        with contextlib.suppress(ConnectionError):  # it may hang up before all of it is sent
+            sock.sendall(sealed(odd, garbage[36:]) if knows_the_key else garbage.ljust(65, b"x"))
+        assert len(everything(sock)) <= secure.NONCE_BYTES, "the store hangs up, and has said nothing but its number"
 
     assert before.get("word") == b"kept"
     assert served.client().get("word") == b"kept"
+    assert counted(served, 1)
 
 
 def test_a_request_that_never_ends_keeps_nobody_waiting(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.port)) as stranger:
-        stranger.sendall(frame(json.dumps(["set", "word", "x"]).encode())[:-3])
-        assert served.client().add("n", 1) == 1
-        assert not served.store.check(["word"])
+    client = served.client()
+    client._sock.sendall(sealed(client, json.dumps(["set", "word", "x"]).encode())[:-3])
+
+    assert served.client().add("n", 1) == 1
+    assert not served.store.check(["word"])
 
 
 def test_a_client_that_reads_no_answers_keeps_nobody_waiting(served: Served) -> None:
     served.store.set("large", "x" * (4 << 20))
-    with socket.create_connection(("127.0.0.1", served.port)) as stranger:
-        stranger.sendall(frame(json.dumps(["get", "large"]).encode()) * 8)
+    client = served.client()
+    client._sock.sendall(b"".join(sealed(client, json.dumps(["get", "large"]).encode()) for _ in range(8)))
+
+    assert served.client().add("n", 1) == 1
+
+
+def test_who_only_looks_whether_somebody_listens_is_not_counted(served: Served) -> None:
+    for _ in range(3):
+        served.stranger().close()
+    with served.stranger() as stranger:
+        stranger.sendall(b"half a proof")
+
+    assert counted(served, 1), "but who has begun to talk is"
+    assert served.told == [
+        "the run's store has refused a connection from 127.0.0.1, which does not know the run's key; further ones are counted"
+    ]
+
+
+def test_strangers_who_hold_connections_open_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_MAX_WAITING", 4)
+    monkeypatch.setattr(store, "_PROVE_S", 3600.0)
+    held = [served.stranger() for _ in range(12)]
+    with contextlib.ExitStack() as stack:
+        for sock in held:
+            stack.enter_context(sock)
+
         assert served.client().add("n", 1) == 1
+        assert counted(served, 9), "the oldest of them went, as there may be 4, and of these the last came after they were"
+        assert len(served.told) == 1
+
+
+def test_a_stranger_who_never_says_anything_has_to_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_PROVE_S", 0.0)
+    with served.stranger() as stranger:
+        everything(stranger)
+    assert counted(served, 1)
+
+
+def test_another_key_opens_nothing_and_says_so(served: Served) -> None:
+    told: list[str] = []
+    with pytest.raises(StoreError, match="does not know the run's key"):
+        Client("127.0.0.1", served.port, key="another", timeout_s=0.2, tell=told.append)
+
+    assert len(told) == 1
+    assert served.store.refused > 1
+
+
+class Recorder:
+    """Somebody on the way between a client and the store, who sees all and can add what he likes."""
+
+    def __init__(self, served: Served) -> None:
+        self.listener = ports.listening(only="127.0.0.1")
+        self.sent: list[bytes] = []
+        self.answers: list[bytes] = []
+        threading.Thread(target=self._run, args=(served,), daemon=True).start()
+        self.client = Client("127.0.0.1", ports.port_of(self.listener), key=KEY, timeout_s=30)
+
+    def _run(self, served: Served) -> None:
+        self.near = self.listener.accept()[0]
+        self.far = served.stranger()
+        for one, other, seen in ((self.near, self.far, self.sent), (self.far, self.near, self.answers)):
+            threading.Thread(target=self._pass_on, args=(one, other, seen), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(one: socket.socket, other: socket.socket, seen: list[bytes]) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                seen.append(data)
+                other.sendall(data)
+
+    def close(self) -> None:
+        for sock in (self.listener, self.near, self.far, self.client):
+            sock.close()
+
+
+def test_what_was_said_once_cannot_be_said_again(served: Served) -> None:
+    with contextlib.closing(Recorder(served)) as between:
+        between.client.add("n", 1)
+
+        with served.stranger() as later:  # all of it on a new connection
+            with contextlib.suppress(ConnectionError):
+                later.sendall(b"".join(between.sent))
+            everything(later)
+        assert counted(served, 1)
+        between.far.sendall(between.sent[-1])  # the last request once more, on the old one
+        assert counted(served, 2)
+
+    assert served.store.add("n", 0) == 1
+
+
+def test_a_client_believes_no_answer_but_the_stores(served: Served) -> None:
+    with contextlib.closing(Recorder(served)) as between:
+        between.client.set("word", "true")
+        assert between.client.get("word") == b"true"
+        between.near.sendall(between.answers[-1])  # this once more is what comes first now
+
+        with pytest.raises(StoreError, match="a message was changed on its way"):
+            between.client.check(["other"])
+
+
+@settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(garbage=st.binary(max_size=300), at=st.integers(0, 200), flip=st.integers(1, 255))
+def test_no_bytes_but_the_keys_owners_reach_a_value(served: Served, garbage: bytes, at: int, flip: int) -> None:
+    """Any bytes from the start, behind a proof of somebody else, and a true client's words with one bit or more changed."""
+    served.store.set("word", "kept")
+    honest = served.client()
+    request = bytearray(sealed(honest, json.dumps(["set", "word", "x"]).encode()))
+    request[at % len(request)] ^= flip
+    with served.stranger() as stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(garbage)
+        stranger.sendall(bytes(request))
+    with honest._sock as sock, contextlib.suppress(ConnectionError):
+        sock.sendall(bytes(request))
+        sock.shutdown(socket.SHUT_WR)
+        assert everything(sock) == b""
+
+    assert served.client().get("word") == b"kept"
 
 
 def test_a_store_that_is_gone_or_never_there_is_an_error_that_says_so() -> None:
     with ports.reserve() as held:
         port = ports.port_of(held)
         with pytest.raises(StoreError, match=f"127.0.0.1:{port} was not reached in 0 s"):
-            Client("127.0.0.1", port, timeout_s=0.1)
+            Client("127.0.0.1", port, key=KEY, timeout_s=0.1)
         held.listen()
-        client = Client("127.0.0.1", port, timeout_s=30)
-        held.accept()[0].close()
+
+        def hang_up() -> None:
+            held.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
         with pytest.raises(StoreError, match="the run's store is gone"):
-            client.add("n", 1)
-        client.close()
+            Client("127.0.0.1", port, key=KEY, timeout_s=30)
+    between = Recorder(Served())
+    between.close()
+    with pytest.raises(StoreError, match="the run's store is gone"):
+        between.client.add("n", 1)
 
 
 def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +309,10 @@ def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatc
             pauses.append(pause)
             if len(pauses) == 5:
                 held.listen()
+                Server(held, KEY)
 
         monkeypatch.setattr(store, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-        Client("127.0.0.1", ports.port_of(held), timeout_s=60).close()
+        Client("127.0.0.1", ports.port_of(held), key=KEY, timeout_s=60).close()
 
     assert len(pauses) == 5
     assert pauses == sorted(pauses), "the longer it takes, the less often it is asked"

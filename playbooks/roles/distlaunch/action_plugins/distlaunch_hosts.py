@@ -118,6 +118,7 @@ class ActionModule(ActionBase):
         facts = {host: found[host] for host in choice["ranks"]}
         with open(self._args["job"], encoding="ascii") as file:  # no variable: templates in a script's arguments are the script's
             job = json.load(file)
+        key = _key(os.path.join(os.path.dirname(self._args["job"]), "key"))
 
         def unpack(host):
             request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
@@ -133,6 +134,7 @@ class ActionModule(ActionBase):
                     "node_rank": choice["ranks"][host],
                     "workers": self._own[host]["workers"],
                     "job": job,
+                    "key": key,
                     "secrets": secrets,
                     **{name: self._args[name] for name in ("dir", "digest", "cwd")},
                     **where,
@@ -273,6 +275,17 @@ def _end_with_parent():
     """Ansible gives a task a session of its own: without this it goes on, and starts agents, when Ansible itself was killed."""
     with contextlib.suppress(OSError, AttributeError):  # Linux has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _key(path):
+    """The run's secret, by which its nodes know one another: made when it is started for the first time."""
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+        if key := file.read():
+            return key
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(key := os.urandom(32).hex() + "\n")
+    return key
 
 
 def _truth(value):

@@ -1,0 +1,78 @@
+"""The store in which the workers of one round meet: torch's, at MASTER_ADDR:MASTER_PORT from before their start to their end.
+
+The port listens from the moment in which it is chosen, so nobody else can take it. A process serves it from the first connection
+on: forked from the fork server where that has torch, else an interpreter of its own. Who needs no torch never asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Callable, Dict, List, Optional
+
+from . import processes
+
+ARGUMENT = "--workers-store"
+
+
+class WorkersStore:
+    """The fork server's part: holds the socket, and starts the process when somebody connects."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.fd = -1
+        """The socket as long as nobody serves it."""
+
+    def serve(self, argv: Optional[List[str]], env: Dict[str, str], close: Callable[[], None]) -> None:
+        """Somebody has connected. `argv`: torch is not here, execute this; `close` what the child must not hold."""
+        server = os.getpid()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(self.fd)
+            self.fd = -1
+            return
+        try:
+            signal.set_wakeup_fd(-1)
+            processes.die_with_parent(server)
+            for number in processes.PASSED_ON:  # meant for the workers, who may save over a new group
+                signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            close()
+            if argv:
+                os.set_inheritable(self.fd, True)
+                os.execve(argv[0], [*argv, ARGUMENT, str(self.fd)], env)
+            processes.set_title([sys.executable, "-u", ARGUMENT])
+            serve(self.fd)
+        except BaseException:  # noqa: BLE001 - nothing of the fork server's may run here
+            import traceback
+
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(1)
+
+    def end(self) -> None:
+        """Whoever is still connected, or connects, is refused."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)  # it is our child, and not reaped
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+
+def serve(fd: int) -> None:
+    """Be the process that serves the store at this listening socket; ends by SIGKILL."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        port = sock.getsockname()[1]
+    store = TCPStore("127.0.0.1", port, None, True, timedelta(minutes=5), wait_for_workers=False, master_listen_fd=fd)
+    while store is not None:
+        select.select([], [], [])
