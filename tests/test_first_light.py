@@ -139,6 +139,13 @@ def test_the_rendered_plan_runs_by_hand_and_is_what_a_submission_sends(distlaunc
     assert (folder / "agent.pyz").read_bytes() == (run / "agent.pyz").read_bytes()
     spec = (folder / "spec.json").read_text()
     name = json.loads(spec)["run"]
+    # A key of its own, that nobody else can read, and that is told nowhere.
+    keys = [(path / "key").read_text().strip() for path in (folder, run)]
+    assert {(path / "key").stat().st_mode & 0o777 for path in (folder, run)} == {0o600}
+    assert len(set(keys)) == 2
+    kept = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "key")
+    said = rendered.stdout + rendered.stderr + sent.stdout + sent.stderr + spec
+    assert not any(key.encode() in kept + said.encode() for key in keys)
     assert spec.replace(name, run.name).replace(',\n  "may_move": true', "") == (run / "spec.json").read_text()
     # The same processes.
     code, records = by_hand(folder, tmp_path)

@@ -46,8 +46,7 @@ class Connection:
             if events & selectors.EVENT_READ:
                 data = self.sock.recv(_READ_BYTES)
                 if not data:
-                    self.forged = not self.proved and bool(self._received)  # who says nothing has only looked whether we are here
-                    return False
+                    return self._ended()
                 self._received += data
                 self._answer_all(answer)
             if self._to_send:
@@ -55,9 +54,13 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError:
-            return False
+            return self._ended()
         self.events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._to_send else 0)
         return True
+
+    def _ended(self) -> bool:
+        self.forged = not self.proved and bool(self._received)  # who has said nothing has only looked whether we are here
+        return False
 
     def _answer_all(self, answer: Callable[..., Any]) -> None:
         if self._session is None and not self._hear_proof():

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.job import KEY_FILE
 from launcher.backends import _kube_pod as pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
@@ -89,6 +90,7 @@ _PATHS = {
     "Service": "/api/v1/namespaces/{}/services",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Secret": "/api/v1/namespaces/{}/secrets",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Pod": "/api/v1/namespaces/{}/pods",
     "TrainingRuntime": RUNTIME_PATH,
 }
@@ -115,6 +117,20 @@ def headless_service(name: str, run: str, opts: KubernetesOptions) -> Manifest:
     selector = {pod.RUN_LABEL: run}
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(name, run, opts), "spec": spec}
+
+
+def network_policy(name: str, run: str, opts: KubernetesOptions) -> Manifest:
+    """Nobody but the run's own pods reaches its ports; what the pods themselves reach is not touched."""
+    own = {"matchLabels": {pod.RUN_LABEL: run}}
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(name, run, opts), "spec": spec}
+
+
+def key_secret(name: str, run: str, opts: KubernetesOptions, key: str) -> Manifest:
+    """The secret by which the run's nodes know one another: not in a ConfigMap, which more people may read."""
+    meta = _meta(pod.key_name(name), run, opts)
+    head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
+    return {**head, "metadata": meta, "stringData": {KEY_FILE: key}}
 
 
 def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:

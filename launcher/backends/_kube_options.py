@@ -125,6 +125,9 @@ class KubernetesOptions:
         check=lambda texts: pairs(texts, "annotation", values_are_labels=False),
     )
     host_network: bool = option(False, help="The machines' own network; ports are then chosen on the first node.")
+    network_policy: bool = option(
+        True, help="Only the run's own pods reach its ports, where the cluster's network keeps NetworkPolicies."
+    )
     run_as: str = option(
         "",
         metavar="UID[:GID]|image",

@@ -58,7 +58,7 @@ def template(
     meta: dict[str, Any] = {"labels": labels(run, opts)}
     if told := notes(opts):
         meta["annotations"] = told
-    volumes, mounts = _volumes(opts, configs)
+    volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 else "")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": name,
@@ -104,13 +104,20 @@ def _env(spec: JobSpec, opts: KubernetesOptions, name: str) -> list[dict[str, An
     return env + words.secret_refs(opts.secret_ref)
 
 
-def _volumes(opts: KubernetesOptions, configs: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def key_name(name: str) -> str:
+    """Of the Secret that holds the run's key; a single node needs none, as nobody else has to know it."""
+    return f"{name}-key"
+
+
+def _volumes(opts: KubernetesOptions, configs: list[str], key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The input, the run's folder, /dev/shm, and the user's own."""
     shm: dict[str, Any] = {"medium": "Memory"}
     if size := opts.shm or (words.half(opts.memory) if opts.memory else ""):
         shm["sizeLimit"] = size
+    sources: list[dict[str, Any]] = [{"configMap": {"name": config}} for config in configs]
+    sources += [{"secret": {"name": key}}] if key else []
     volumes: list[dict[str, Any]] = [
-        {"name": "input", "projected": {"sources": [{"configMap": {"name": config}} for config in configs]}},
+        {"name": "input", "projected": {"sources": sources}},
         {"name": "run", "emptyDir": {}},
         {"name": "shm", "emptyDir": shm},
     ]

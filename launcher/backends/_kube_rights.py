@@ -59,7 +59,7 @@ def needed(opts: KubernetesOptions, manifests: Iterable[Manifest]) -> list[Right
 def role(opts: KubernetesOptions) -> str:
     """The Role that all commands of ours need for runs of this kind, as YAML."""
     kind = objects.KINDS[opts.kind]
-    made: list[Manifest] = [{"kind": name} for name in ("ConfigMap", "Secret")]
+    made: list[Manifest] = [{"kind": name} for name in ("ConfigMap", "Secret", "NetworkPolicy")]
     made += [] if kind.has_service else [{"kind": "Service"}]
     made += {"pods": [{"kind": "Pod"}], "trainjob": [{"kind": "TrainingRuntime"}]}.get(opts.kind, [])
     queued = needed(opts, [*made, {"kind": kind.kind}])

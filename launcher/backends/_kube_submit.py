@@ -7,10 +7,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from launcher import output
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_objects as objects
 from launcher.backends import _kube_rights as rights
 from launcher.backends import _kube_states as states
+from launcher.backends._base import new_key
 from launcher.backends._kube_pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError
 
@@ -29,7 +31,7 @@ _TRIES = 4
 def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Manifest:
     """Create everything; returns the object that owns the rest. Nothing is left when it fails."""
     owner: Manifest | None = None
-    secret = list(_secret(opts, plan))
+    secret = list(_secrets(opts, plan))
     try:
         _check(cluster, opts, [*plan.objects, *secret])
         *rest, main = plan.objects
@@ -45,7 +47,10 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
             path = f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}"
             cluster.call("PATCH", path, {"metadata": objects.owned(item, owner)["metadata"]}, content=api.MERGE)
         for item in [*secret, *(item for item in rest if item not in before)]:
-            _create(cluster, objects.owned(item, owner))
+            try:
+                _create(cluster, objects.owned(item, owner))
+            except api.ApiError as error:
+                _check_needed(item, error)
         if held is not None:
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
             owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
@@ -83,10 +88,13 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
     """Have the API server check every object without creating it; returns what was checked."""
     try:
-        _check(cluster, opts, [*plan.objects, *_secret(opts, plan)])
+        _check(cluster, opts, [*plan.objects, *_secrets(opts, plan)])
         for item in plan.objects:
             path = objects.path_of(item, cluster.namespace)
-            cluster.call("POST", path, item, query={"dryRun": "All", "fieldValidation": "Strict"})
+            try:
+                cluster.call("POST", path, item, query={"dryRun": "All", "fieldValidation": "Strict"})
+            except api.ApiError as error:
+                _check_needed(item, error)
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, _DOING) from error
     return [f"{item['kind']} {item['metadata']['name']}" for item in plan.objects]
@@ -102,7 +110,7 @@ def _check(cluster: Cluster, opts: KubernetesOptions, manifests: list[Manifest])
         if cluster.find(f"/apis/{group}") is None:
             hint = "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
             raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
-    rights.check(cluster, opts, manifests)
+    rights.check(cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"])
 
 
 def _create(cluster: Cluster, item: Manifest) -> Manifest:
@@ -129,8 +137,20 @@ def _create(cluster: Cluster, item: Manifest) -> Manifest:
     raise AssertionError("unreachable")
 
 
-def _secret(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
-    """The values of the variables that are named as secrets: in no file, only in this request."""
+def _check_needed(item: Manifest, error: api.ApiError) -> None:
+    """Raise the error again, unless the run can do without the object, which is said."""
+    if item["kind"] != "NetworkPolicy" or error.status != 403:
+        raise error
+    output.warn(
+        "the run goes on without a NetworkPolicy, which you may not create here: what else is in the cluster's network reaches "
+        "the ports of its pods (--no-network-policy asks for none)"
+    )
+
+
+def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
+    """The run's key, and the values of the variables that are named as secrets: in no file, only in this request."""
+    if plan.has_key:
+        yield objects.key_secret(plan.name, plan.run_dir.name, opts, new_key())
     if plan.secrets:
         data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
         meta: dict[str, Any] = {"name": plan.name, "labels": labels(plan.run_dir.name, opts)}

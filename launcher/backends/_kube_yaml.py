@@ -6,17 +6,22 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from launcher import install
+from launcher.agent.job import KEY_FILE
+from launcher.backends._kube_pod import key_name
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.backends._kube_objects import Manifest
     from launcher.backends.kubernetes import KubernetesPlan
 
 _LARGE = 250_000
 """Of an object that kubectl apply can keep its copy of; larger ones it takes with --server-side only."""
 
 
-def text(plan: KubernetesPlan) -> str:
-    """All objects, in the order in which they are best created."""
+def text(plan: KubernetesPlan, key: Sequence[Manifest] = ()) -> str:
+    """All objects, in the order in which they are best created; `key`: the Secret with the run's key, where it is to be in it."""
     try:
         import yaml
     except ImportError as error:
@@ -30,7 +35,7 @@ def text(plan: KubernetesPlan) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if value.endswith("\n") else None)
 
     Dumper.add_representer(str, lines)
-    texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in plan.objects]
+    texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in (*key, *plan.objects)]
     large = any(len(item) > _LARGE for item in texts)
     head = [f"# Run {plan.run_dir.name}: kubectl apply {'--server-side ' if large else ''}-f FILE"]
     owner = plan.objects[-1] if plan.objects[-1]["kind"] != "Pod" else plan.objects[0]
@@ -38,7 +43,17 @@ def text(plan: KubernetesPlan) -> str:
     head[-1] += f"{owner['kind']} {plan.name}"
     if plan.secrets:
         head.append(f"# First, as secrets are in no file: {_secret_by_hand(plan.name, plan.secrets)}")
+    if plan.has_key and not key:
+        head.append(
+            f"# First, as the key by which its nodes know one another is in no output: {_key_by_hand(key_name(plan.name))}"
+        )
     return "\n".join(head) + "\n---\n" + "---\n".join(texts)
+
+
+def _key_by_hand(name: str) -> str:
+    """A line for a shell, in whose argv the key is not, either."""
+    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {KEY_FILE: "%s"}}
+    return f"printf '{json.dumps(made)}' \"$(head -c 32 /dev/urandom | base64 | tr -d '\\n')\" | kubectl create -f -"
 
 
 def _secret_by_hand(name: str, variables: tuple[str, ...]) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle
+from launcher import bundle, storage
 from launcher.backends import _kube_objects as objects
 from launcher.backends import _kube_pod as pod
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, new_key
 from launcher.backends._kube_options import KubernetesOptions
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
@@ -52,6 +52,11 @@ class KubernetesPlan:
     """The working folder's files, which are in the ConfigMaps."""
 
     master: str
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there are nodes that have to know one another, by a Secret that is made when it is sent."""
+        return bool(self.job["max_nodes"] > 1)
 
     def to_json(self) -> dict[str, Any]:
         """The manifests and the spec."""
@@ -102,6 +107,8 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         ]
         if not objects.KINDS[kind].has_service:
             made.append(objects.headless_service(name, run, self.opts))
+        if self.opts.network_policy and not self.opts.host_network:  # the machines' own network knows no pods
+            made.append(objects.network_policy(name, run, self.opts))
         parse_duration(self.opts.start_timeout, "start-timeout")
         made += objects.workload(spec, self.opts, name, run, configs)
         if self.opts.patch:
@@ -163,6 +170,15 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         if self.opts.server_dry_run:
             _kube_submit.ask(self._cluster(), self.opts, plan)
         return {"run.yaml": _kube_yaml.text(plan)}
+
+    def write(self, plan: KubernetesPlan, folder: Path) -> Mapping[str, str]:
+        """The same with the run's key, in a file that nobody else can read; it is not printed."""
+        from launcher.backends import _kube_yaml
+
+        texts = self.render(plan)
+        more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key())] if plan.has_key else []
+        storage.write_whole(folder / "run.yaml", _kube_yaml.text(plan, more).encode(), mode=0o600)
+        return texts
 
     def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one
         """The Role, for `kubectl apply -f -`."""

@@ -174,6 +174,8 @@ def test_who_only_looks_whether_somebody_listens_is_not_counted(served: Served) 
         served.stranger().close()
     with served.stranger() as stranger:
         stranger.sendall(b"half a proof")
+        stranger.shutdown(socket.SHUT_WR)
+        everything(stranger)
 
     assert counted(served, 1), "but who has begun to talk is"
     assert served.told == [

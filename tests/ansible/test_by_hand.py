@@ -90,6 +90,11 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     assert re.search(r"n1 .*changed=1 ", admin.run("sh", "start.sh", TOKEN="s3cr3t"))
     streams = [run / f"nodes/{rank}/stream" for rank in (0, 1)]
     wait_until("the workers", lambda: all("ready TOKEN" in path.read_text() for path in streams), limit_s=90)
+    keys = [folder / "key", *(run / f"nodes/{rank}/key" for rank in (0, 1))]
+    assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
+    (key,) = {path.read_text().strip() for path in keys}
+    others = [path for place in (folder, run) for path in place.rglob("*") if path.is_file() and path not in keys]
+    assert not [path for path in others if key.encode() in path.read_bytes()], "the run's key is nowhere else"
     again = re.findall(r"changed=(\d+)", admin.run("sh", "start.sh", TOKEN="s3cr3t"))
     assert again == ["0"], "a second start changes nothing"
     seen = admin.playbooks("status", "collect", distlaunch_collect_to=f"{folder}/back")

@@ -94,6 +94,7 @@ class Nodes:
             "workers": 1, "rdzv_timeout_s": 60, **job,
         }  # fmt: skip
         (folder / "spec.json").write_text(json.dumps(spec))
+        (folder / "key").write_text("k" * 64)
         agents = []
         for rank, host in enumerate(self.hosts):
             argv = (sys.executable, str(folder / "agent.pyz"), "--spec", str(folder / "spec.json"), "--node-rank", str(rank))

@@ -27,6 +27,7 @@ KINDS = {
     "services": "/api/v1/namespaces/{}/services",
     "configmaps": "/api/v1/namespaces/{}/configmaps",
     "secrets": "/api/v1/namespaces/{}/secrets",
+    "networkpolicies": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }
 """All that a run may have, but for what only some clusters know."""
 

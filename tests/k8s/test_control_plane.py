@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import re
 import signal
@@ -131,13 +132,33 @@ def test_the_documented_role_is_enough(user: User) -> None:
     assert secret["data"] == {"TOKEN": "czNjcjN0"}
     assert secret["immutable"] is True
     assert secret["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    key = user.kube.api.get(f"/api/v1/namespaces/{user.namespace}/secrets/{run}-key")
+    assert len(base64.b64decode(key["data"]["key"])) == 65
+    policy = user.kube.api.get(f"/apis/networking.k8s.io/v1/namespaces/{user.namespace}/networkpolicies/{run}")
+    assert {item["metadata"]["ownerReferences"][0]["kind"] for item in (key, policy)} == {"Job"}
     kept = [path for path in (account.cli.runs / run).rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if b"s3cr3t" in path.read_bytes() or b"czNjcjN0" in path.read_bytes()]
+    assert not [path for path in kept if base64.b64decode(key["data"]["key"]).strip() in path.read_bytes()]
     assert account.state(run)["state"] == "pending"
     assert "wait" in account.state(run)["detail"]
     assert [item["run"] for item in account("ls", "--on", "k8s", "--output", "json").json["result"]["runs"]] == [run]
     assert account("cancel", "--force", run).exit_code == 0
+    user.wait_nothing_left()
+
+
+def test_who_may_make_no_network_policy_is_told_and_runs_without(user: User) -> None:
+    lesser = user.with_rights("lesser", [rule for rule in role_rules() if "networkpolicies" not in rule["resources"]])
+
+    done = [lesser("k8s", *options, "--nodes", "2", "x.py") for options in (["--detach"], ["--detach", "--no-network-policy"])]
+    asked = lesser("k8s", "--dry-run=server", "x.py")
+
+    assert [run.exit_code for run in (*done, asked)] == [0, 0, 0], [run.stderr for run in done]
+    assert "goes on without a NetworkPolicy, which you may not create here" in done[0].stderr
+    assert "goes on without a NetworkPolicy" in asked.stderr
+    assert "NetworkPolicy" not in done[1].stderr
+    for run in done:
+        assert lesser("cancel", "--force", run.stdout.strip()).exit_code == 0
     user.wait_nothing_left()
 
 

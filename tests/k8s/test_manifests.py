@@ -62,7 +62,7 @@ def spec_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 def test_a_job_a_service_and_a_config_map(distlaunch: Cli) -> None:
     found = rendered(distlaunch, "--nodes", "4")
 
-    assert [item["kind"] for item in found] == ["ConfigMap", "ConfigMap", "Service", "Job"]
+    assert [item["kind"] for item in found] == ["ConfigMap", "ConfigMap", "Service", "NetworkPolicy", "Job"]
     name = found[0]["metadata"]["name"]
     job = one(found, "Job")["spec"]
     assert (job["completions"], job["parallelism"], job["completionMode"]) == (4, 4, "Indexed")
@@ -71,6 +71,52 @@ def test_a_job_a_service_and_a_config_map(distlaunch: Cli) -> None:
     assert spec_of(found)["command"] == ["x.py", "--lr", "1"]
     assert all(item["metadata"]["labels"]["distlaunch/run"] == name for item in found)
     assert "namespace" not in found[0]["metadata"]
+
+
+def test_only_the_runs_own_pods_reach_its_ports(distlaunch: Cli) -> None:
+    found = rendered(distlaunch)
+    policy = one(found, "NetworkPolicy")["spec"]
+    labels = one(found, "Job")["spec"]["template"]["metadata"]["labels"]
+
+    own = {"matchLabels": {"distlaunch/run": labels["distlaunch/run"]}}
+    assert policy == {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+    for option in ("--no-network-policy", "--host-network"):
+        assert "NetworkPolicy" not in [item["kind"] for item in rendered(distlaunch, option)]
+
+
+def keys_in(text: str) -> list[str]:
+    """Whatever looks like a run's key: 32 random bytes, in hexadecimal or base64."""
+    return re.findall(r"\b[0-9a-f]{64}\b|\b[A-Za-z0-9+/]{43}=", text)
+
+
+def test_the_runs_key_is_printed_nowhere_and_in_a_secret_of_a_file_that_others_cannot_read(
+    distlaunch: Cli, tmp_path: Path
+) -> None:
+    distlaunch.write("x.py", "print(1)\n")
+    options = ("--image", "i", "--no-snapshot", "--nodes", "2", "x.py")
+    printed = distlaunch("k8s", "--dry-run", *options)
+    told = distlaunch("k8s", "--render-to", str(tmp_path), "--output", "json", *options)
+    texts = (printed.stdout, printed.stderr, told.stdout, told.stderr)
+    bare = [item for item in documents(printed.stdout) if item["kind"] != "ConfigMap"]
+    alone = documents(distlaunch("k8s", "--dry-run", "--image", "i", "--no-snapshot", "x.py").stdout)
+
+    assert not any(keys_in(re.sub(r"agent.pyz: .*|\"agent.pyz\": \"[^\"]*\"|agent.pyz[^ ]*", "", text)) for text in texts)
+    (volume,) = [item for item in bare[-1]["spec"]["template"]["spec"]["volumes"] if item["name"] == "input"]
+    assert {"secret": {"name": f"{bare[-1]['metadata']['name']}-key"}} in volume["projected"]["sources"]
+    assert "-key | kubectl" not in printed.stdout
+    (line,) = re.findall(
+        r"^# First, as the key by which its nodes know one another is in no output: (.*)$", printed.stdout, re.MULTILINE
+    )
+    made = subprocess.run(["sh", "-c", line.replace("kubectl create -f -", "cat")], check=True, capture_output=True, timeout=60)
+    by_hand = json.loads(made.stdout)
+    assert by_hand["metadata"]["name"] == f"{bare[-1]['metadata']['name']}-key"
+    assert len(by_hand["stringData"]["key"]) == 44
+    file = tmp_path / "run.yaml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    secret = one(documents(file.read_text()), "Secret")
+    assert re.fullmatch("[0-9a-f]{64}\n", secret["stringData"]["key"])
+    kubernetes_validate.validate(secret, VERSIONS[-1], strict=True)
+    assert "-key" not in json.dumps([item for item in alone if item["kind"] == "Job"]), "a node that is alone needs none"
 
 
 def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:

@@ -247,6 +247,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     shutil.move(tmp_path / "rendered", folder)
     shutil.rmtree(pods.cli.runs, ignore_errors=True)
     text = (folder / "run.yaml").read_text()
+    assert (folder / "run.yaml").stat().st_mode & 0o777 == 0o600, "the run's key is in it"
     (name,) = re.findall(r"^# Run (\S+): kubectl apply -f FILE$", text, re.MULTILINE)
     (secret,) = re.findall(r"^# First, as secrets are in no file: (.*)$", text, re.MULTILINE)
 

@@ -188,6 +188,11 @@ def test_a_rendered_request_finds_its_folder_where_it_lies(distlaunch: Cli) -> N
     job = Job.read(str(moved / "spec.json"))
 
     assert done.exit_code == 0, done.stderr
+    assert len(job.key) == 64
+    assert (moved / "key").stat().st_mode & 0o777 == 0o600
+    assert not any(
+        job.key in text for text in (done.stdout, (moved / "spec.json").read_text(), (moved / "job.sbatch").read_text())
+    )
     assert job.folder == str(moved)
     assert job.rendezvous == {"file": f"{moved}/rendezvous.json"}
     assert job.command == [f"{moved}/payload/reduce.py"]
