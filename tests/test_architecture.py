@@ -30,7 +30,7 @@ LAYERS = [
     {"spec", "options", "errors", "names"},
     {"agent"},
 ]
-TORCH_ALLOWED = {"elastic.py", "elastic_gang.py"}
+TORCH_ALLOWED = {"elastic.py", "elastic_gang.py", "workers_store.py"}
 
 
 def layer(module: str) -> int:

@@ -28,9 +28,6 @@ OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE"}
 PER_RUN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "CENSUS_OUT", "PYTEST_CURRENT_TEST"}
 """Variables that torchrun gives too, with a value of each run's own."""
 
-SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""False, where torchrun says True: a store that outlives a restart holds stale peers (docs/architecture.md)."""
-
 ARGS = ["a b", "'\"$HOME`x`\\", "--flag=ü", "line\nbreak", "--", "-x"]
 
 
@@ -88,11 +85,11 @@ def test_a_worker_sees_what_it_sees_under_torchrun(
     assert run.result() == "success", run.stderr
     ours = read(tmp_path / "ours", ranks)
 
-    expected = {f"/env/{name}" for name in OURS | PER_RUN | {SHARED_STORE}} | {"/seeds", "/authkey"}
+    expected = {f"/env/{name}" for name in OURS | PER_RUN} | {"/seeds", "/authkey"}
     for rank in range(ranks):
         found = differences(theirs[rank], ours[rank])
         assert {key: value for key, value in found.items() if key not in expected} == {}
-        assert found[f"/env/{SHARED_STORE}"] == ("True", "False")
+        assert ours[rank]["env"]["TORCHELASTIC_USE_AGENT_STORE"] == "True"
         assert set(ours[rank]["env"]) - set(theirs[rank]["env"]) == OURS
 
 
