@@ -255,6 +255,8 @@ class ForkServer:
             self._end_workers_store()
             self.workers_store.fd = fds[0]
             self.poll.register(fds[0], select.POLLIN)
+            if self.start == "spawn" and self.program.wants_torch():  # beside the workers' own imports, not after them
+                self._serve_workers_store()
         elif "sweep" in message:
             self._end_workers_store()
             processes.sweep(keep={self.gang_pid, *self.workers})

@@ -155,7 +155,8 @@ class GangBase:
         if self._lent_port is not None:
             self._lent_port.close()
             self._lent_port = None
-        serves = importlib.util.find_spec("torch") is not None
+        found = importlib.util.find_spec("torch")
+        serves = found is not None and found.origin is not None  # None: a mere folder of that name
         sock = ports.listening(asked, only) if serves else ports.lent(asked)
         port = ports.port_of(sock)
         if serves:

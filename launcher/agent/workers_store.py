@@ -1,7 +1,8 @@
 """The store in which the workers of one round meet: torch's, at MASTER_ADDR:MASTER_PORT from before their start to their end.
 
 The port listens from the moment in which it is chosen, so nobody else can take it. A process serves it from the first connection
-on: forked from the fork server where that has torch, else an interpreter of its own. Who needs no torch never asks for it.
+on: forked from the fork server where that has torch, else an interpreter of its own. Who needs no torch never asks for it; where
+workers are spawned that will, the interpreter starts with them.
 """
 
 from __future__ import annotations
