@@ -51,7 +51,7 @@ class _Backend(RendezvousBackend):
     def get_state(self) -> Optional[Tuple[bytes, Any]]:
         """The state with its token, the text that stands in the store."""
         try:
-            return _state(self._store.find(self._key))
+            return _state(self._store.peek([self._key])[0])
         except StoreError as error:
             raise RendezvousConnectionError(str(error)) from error
 

@@ -51,11 +51,6 @@ class Store:
         """The value of a key that is there; `StoreError` without it."""
         return self.multi_get([key])[0]
 
-    def find(self, key: str) -> Optional[bytes]:
-        """The value of a key; None where it is not there."""
-        (value,) = self._ask("get", key)
-        return None if value is None else str(value).encode()
-
     def multi_get(self, keys: Sequence[str]) -> List[bytes]:
         """The values of keys that are there, in one call; `StoreError` names those that are not."""
         values = self._ask("get", *keys)

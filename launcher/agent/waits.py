@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from .store import Store
 
@@ -19,7 +19,7 @@ _LOST_S = 1.5
 class Waits:
     """One round's, on one node."""
 
-    def __init__(self, store: Any, node: int, nodes: int, world: int) -> None:
+    def __init__(self, store: Store, node: int, nodes: int, world: int) -> None:
         """`store`: the round's part of it."""
         self.ranks: Set[int] = set()
         """Those that have waited, on all nodes."""
@@ -49,9 +49,7 @@ class Waits:
 
     def _told(self) -> List[Dict[str, List[int]]]:
         keys = [f"waited/{node}" for node in range(self._nodes)]
-        if isinstance(self._store, Store):
-            return [json.loads(value) for value in self._store.peek(keys) if value is not None]
-        return [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]  # torch's
+        return [json.loads(value) for value in self._store.peek(keys) if value is not None]
 
     @property
     def all_have_waited(self) -> bool:
