@@ -1,7 +1,7 @@
 """Measures commands side by side: interleaved, all that they start, medians of paired ratios.
 
 The measuring process is a child subreaper: whatever a command leaves behind becomes its child and is waited for, so that the
-CPU time of detached processes counts. While it measures it must have no children of its own.
+CPU time of detached processes counts. Whoever has children of its own, as a testbed's daemons are, measures the command alone.
 """
 
 from __future__ import annotations
@@ -84,11 +84,24 @@ def launched(ranks: int) -> list[str]:
     return [sys.executable, "-m", "launcher", "local", *options]
 
 
-def measure(contender: Contender, *, stdout: IO[bytes] | None = None, watch: Callable[[int], None] | None = None) -> Sample:
-    """Run the command once. `stdout` takes its output instead of the sample; `watch` is called with its pid once it runs."""
+def measure(
+    contender: Contender,
+    *,
+    stdout: IO[bytes] | None = None,
+    watch: Callable[[int], None] | None = None,
+    detached: bool = True,
+) -> Sample:
+    """Run the command once.
+
+    `stdout` takes its output instead of the sample; `watch` is called with its pid once it runs. Without `detached`, what it
+    leaves behind goes on and does not count.
+    """
     if contender.before:
         contender.before()
-    _become_subreaper()
+    if detached:
+        if others := children():
+            raise RuntimeError(f"{contender.name}: our own processes {others} would be taken for what it leaves behind")
+        _become_subreaper()
     with tempfile.TemporaryFile() as both:
         began = time.monotonic()
         process = subprocess.Popen(
@@ -107,14 +120,16 @@ def measure(contender: Contender, *, stdout: IO[bytes] | None = None, watch: Cal
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         own_cpu_s = usage.ru_utime + usage.ru_stime
-        cpu_s = own_cpu_s + _wait_for_adopted(contender.name, _ADOPTED_S if in_time else 0.0)
+        adopted_s = _wait_for_adopted(contender.name, _ADOPTED_S if in_time else 0.0) if detached else 0.0
         both.seek(0)
         output = both.read().decode(errors="replace")
     code = process.returncode if in_time else TIMED_OUT
-    return Sample(wall_s, cpu_s, usage.ru_maxrss * 1024, code, output, own_cpu_s)
+    return Sample(wall_s, own_cpu_s + adopted_s, usage.ru_maxrss * 1024, code, output, own_cpu_s)
 
 
-def side_by_side(contenders: Sequence[Contender], *, rounds: int, warm: bool = True) -> dict[str, list[Sample]]:
+def side_by_side(
+    contenders: Sequence[Contender], *, rounds: int, warm: bool = True, detached: bool = True
+) -> dict[str, list[Sample]]:
     """Run all contenders in turn, `rounds` times, after one round that warms caches and does not count.
 
     Interleaving makes a busy moment of the machine hit all of them alike; compare sample by sample, see `paired_ratio`.
@@ -122,7 +137,7 @@ def side_by_side(contenders: Sequence[Contender], *, rounds: int, warm: bool = T
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
     for round_number in range(0 if warm else 1, rounds + 1):
         for contender in contenders:
-            sample = measure(contender)
+            sample = measure(contender, detached=detached)
             wrong = f"exit code {sample.exit_code}" if sample.exit_code else None
             wrong = wrong or (contender.check(sample.output) if contender.check else None)
             if wrong:

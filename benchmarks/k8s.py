@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, Sample, environment, verdict
+from benchmarks._measure import ROOT, Contender, environment, measure, verdict
 from tests.k8s.proxy import Proxy
 from tests.testbed import Testbed, kube_programs, wait_until
 from tests.testbed.kube_conf import KubeOptions
@@ -32,19 +30,6 @@ if TYPE_CHECKING:
     from tests.testbed import Kube
 
 LIMIT_S = 600
-
-
-def measure(contender: Contender) -> Sample:
-    """Run the command once. Not `_measure.measure`, as that waits for all children, which the testbed's daemons are here, too."""
-    began = time.monotonic()
-    with tempfile.TemporaryFile() as both:
-        process = subprocess.Popen(contender.argv, env=contender.env, cwd=contender.cwd, stdout=both, stderr=both)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        both.seek(0)
-        output = both.read().decode(errors="replace")
-    cpu_s = usage.ru_utime + usage.ru_stime
-    return Sample(time.monotonic() - began, cpu_s, usage.ru_maxrss * 1024, process.returncode, output)
 
 
 def running(kube: Kube, namespace: str, nodes: int) -> bool:
@@ -63,7 +48,7 @@ def clear(kube: Kube, namespace: str) -> None:
 def start(kube: Kube, contender: Contender, namespace: str, nodes: int) -> tuple[float, float]:
     """Wall seconds until all pods run, and CPU seconds of the command."""
     began = time.monotonic()
-    sample = measure(contender)
+    sample = measure(contender, detached=False)
     if sample.exit_code:
         raise RuntimeError(f"{contender.name}: {sample.output}")
     wait_until("all pods to run", lambda: running(kube, namespace, nodes), limit_s=LIMIT_S, every_s=0.2)
@@ -85,7 +70,8 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
             namespace = kube.namespace("bench")
             contender = launch(scratch, kube.kubeconfig, namespace, nodes, "--detach")
             if name != contender.name:
-                rendered = measure(launch(scratch, kube.kubeconfig, namespace, nodes, "--render-to", f"{scratch}/rendered"))
+                rendering = launch(scratch, kube.kubeconfig, namespace, nodes, "--render-to", f"{scratch}/rendered")
+                rendered = measure(rendering, detached=False)
                 assert not rendered.exit_code, rendered.output
                 kubectl = kube_programs.find(kube_programs.KUBERNETES, "kubectl")
                 argv = [kubectl, "--kubeconfig", str(kube.kubeconfig), "apply", "-f", f"{scratch}/rendered/run.yaml"]
@@ -113,14 +99,14 @@ def count(kube: Kube, scratch: str, nodes: int) -> None:
         namespace = kube.namespace("count")
         proxy.requests.clear()
         contender = launch(scratch, kubeconfig, namespace, many, "--detach", "--output", "json")
-        sample = measure(contender)
+        sample = measure(contender, detached=False)
         assert not sample.exit_code, sample.output
         run = json.loads(sample.output)["result"]["run"]
         print(f"submission       {len(proxy.requests)} API calls for {many} nodes")
         wait_until("all pods to run", lambda: running(kube, namespace, many), limit_s=LIMIT_S, every_s=0.5)  # noqa: B023
         proxy.requests.clear()
         argv = [sys.executable, "-m", "launcher", "status", run]
-        status = [measure(Contender("status", argv, contender.env, scratch)) for _ in range(3)]
+        status = [measure(Contender("status", argv, contender.env, scratch), detached=False) for _ in range(3)]
         lists = sum(request.endswith("/pods") for request in proxy.requests) / len(status)
         cpu_s = statistics.median(sample.cpu_s for sample in status)
         print(f"status           {many} nodes: {verdict(cpu_s, 1.0)} s of CPU, {lists:g} list of pods,", end=" ")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,13 @@ SMALLEST = {
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "30"),
 }
+SMALLEST_ON_CLUSTERS = {
+    "slurm.py": ("--rounds", "1", "--no-warm-up", "--only", "distlaunch --detach,sbatch,submitit,distlaunch"),
+    "ssh.py": ("--hosts", "2", "--rounds", "1", "--only", "floor,distlaunch"),
+    "k8s.py": ("--nodes", "3", "--rounds", "1"),
+}
+"""These bring up clusters of their own."""
+
 COMPARED = {
     "collectives.py": ("bare loop", "itself"),
     "cli.py": ("python -c pass", "distlaunch --help", "torchrun --help"),
@@ -39,12 +48,20 @@ COMPARED = {
     "reach.py": ("all pairs from one place",),
     "sync.py": ("`ddp`", "`average-gradients`"),
     "restart.py": ("distlaunch / torchrun",),
+    "slurm.py": (
+        "distlaunch --detach / submitit, cpu ratio",
+        "more CPU than sbatch",
+        "to the end of the job, 1 rounds\n  distlaunch ",
+    ),
+    "ssh.py": ("distlaunch / floor",),
+    "k8s.py": ("kubectl apply", "ratio  "),
 }
 """What each says of whom, at least."""
 
 IMPORT_TORCH = ("checkpoint.py", "reach.py", "train_step.py")
-ON_CLUSTERS = ("doctor.py", "slurm.py", "ssh.py", "k8s.py")
-"""These bring up clusters of their own, and take minutes: what the tests of the backends do is what they measure."""
+MARKS = {"slurm.py": pytest.mark.slurm, "ssh.py": pytest.mark.ssh, "k8s.py": pytest.mark.k8s}
+ONLY_STARTED = ("doctor.py",)
+"""It takes long, and what it measures is what the tests of doctor do."""
 
 
 @pytest.mark.torch
@@ -63,15 +80,48 @@ def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.F
     assert set(re.findall(r"distlaunch +(\d of 1) runs trained again", run.stdout)) <= {"1 of 1"}
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in SMALLEST_ON_CLUSTERS])
+def test_those_on_clusters_run_on_the_smallest_one(name: str, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("a testbed needs root")
+    env = {key: value for key, value in AT_START.items() if key != "PYTHONPATH"}
+    argv = [sys.executable, str(ROOT / "benchmarks" / name), *SMALLEST_ON_CLUSTERS[name]]
+
+    run = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True)
+
+    if missing := re.search(r"NotAvailableError: (.*)", run.stderr):
+        pytest.skip(missing[1])
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [what for what in COMPARED[name] if what not in run.stdout] == [], run.stdout
+    assert "killed" not in run.stderr
+
+
+@pytest.mark.torch(False)
+def test_who_has_processes_of_its_own_does_not_take_them_for_a_commands() -> None:
+    """A testbed's daemons once were killed for that."""
+    from benchmarks._measure import Contender, measure
+
+    with subprocess.Popen(["sleep", "1000"]) as own:
+        contender = Contender("echo", ["sh", "-c", "sleep 1000 & echo $!"])
+        with pytest.raises(RuntimeError, match=f"echo: our own processes .*{own.pid}.* would be taken for what it leaves behind"):
+            measure(contender)
+        sample = measure(contender, detached=False)
+        left = int(sample.output)
+        assert own.poll() is None
+        os.kill(left, signal.SIGKILL)
+        own.kill()
+    assert sample.exit_code == 0
+
+
 @pytest.mark.torch(False)
 def test_every_benchmark_is_tried() -> None:
-    assert (
-        {path.name for path in (ROOT / "benchmarks").glob("[!_]*.py")} == {*SMALLEST, *ON_CLUSTERS} == {*COMPARED, *ON_CLUSTERS}
-    )
+    found = {path.name for path in (ROOT / "benchmarks").glob("[!_]*.py")}
+    assert found == {*SMALLEST, *SMALLEST_ON_CLUSTERS, *ONLY_STARTED} == {*COMPARED, *ONLY_STARTED}
 
 
 @pytest.mark.torch(False)
-@pytest.mark.parametrize("name", ON_CLUSTERS)
+@pytest.mark.parametrize("name", [*ONLY_STARTED, *SMALLEST_ON_CLUSTERS])
 def test_those_on_clusters_can_be_started(name: str) -> None:
     run = subprocess.run([sys.executable, ROOT / "benchmarks" / name, "--rounds", "banana"], capture_output=True, text=True)
 
