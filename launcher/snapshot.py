@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from launcher import credentials, input_file, output, storage
+from launcher.agent.host_files import combined
 from launcher.errors import SpecError
 from launcher.snapshot_files import git_root, listed
 
@@ -64,11 +65,9 @@ class Snapshot:
     @property
     def digest(self) -> str:
         """SHA-256 over paths, modes and contents: equal digests, equal copies."""
-        whole = hashlib.sha256()
-        for file in self.files:
-            fields = (file.path, f"{file.mode:o}" if file.link is None else "link", file.link or "", file.sha256)
-            whole.update(b"\0".join(map(os.fsencode, fields)) + b"\0\n")
-        return whole.hexdigest()
+        return combined(
+            (file.path, f"{file.mode:o}" if file.link is None else "link", file.link or "", file.sha256) for file in self.files
+        )
 
     def copy_to(self, dest: Path) -> None:
         """Write the files below `dest`, which is made. `SpecError` for one that is no longer what was collected."""

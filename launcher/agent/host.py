@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from . import host_checks, host_run, prefork
+from . import host_checks, host_files, host_run, prefork
 
 ANSWER = "distlaunch-host-1 "
 Request = Dict[str, Any]
@@ -39,7 +39,7 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
     """
     calls = {
         "preflight": host_checks.preflight,
-        "files": host_run.unpack,
+        "files": host_files.unpack,
         "start": host_run.start,
         "reach": host_run.reach,
         "runs": host_run.runs,
@@ -51,7 +51,7 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             answer({"problem": f"{where}{error.strerror or error}"})
-        except host_run.HostError as error:
+        except host_files.HostError as error:
             answer({"problem": str(error)})
         except prefork.Child as child:
             task = child.task

@@ -44,6 +44,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "disk": _disk(base),
         "supervisor": supervisor(),
         "user_processes_end": _ends_with_session(),
+        "replaced": request.get("replaced"),
     }
 
 

@@ -11,71 +11,13 @@ import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
 from . import cgroup, files, host_checks, net, prefork, processes
+from .host_files import HostError, working_folder
 from .job import KEY_FILE
 from .stops import CANCEL
 
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
-_FILES_S = 120.0
-_OLD_S = 14 * 86400
 Request = Dict[str, Any]
-
-
-class HostError(Exception):
-    """What a person has to know: the call cannot be done here."""
-
-
-class _Rest:
-    """So many bytes of stdin, as a file."""
-
-    def __init__(self, size: int) -> None:
-        self._left = size
-
-    def read(self, size: int = -1) -> bytes:
-        data = sys.stdin.buffer.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(data)
-        return data
-
-    def skip(self) -> None:
-        while self.read(1 << 20):
-            pass
-
-
-def unpack(request: Request) -> Request:
-    """The tar that follows the request on stdin, as the snapshot of that digest; the folder appears whole."""
-    import shutil
-    import tarfile
-
-    base = os.path.expanduser(request["dir"])
-    target = os.path.join(base, "snapshots", request["digest"])
-    temporary = f"{target}.{os.getpid()}.new"
-    source = _Rest(request["bytes"])
-    try:
-        os.makedirs(temporary, mode=0o700)
-        with tarfile.open(fileobj=source, mode="r|*") as tar:  # type: ignore[call-overload]  # it reads, nothing else
-            if hasattr(tarfile, "tar_filter"):  # Python 3.12 and security releases of older ones
-                tar.extractall(temporary, filter="tar")
-            else:
-                tar.extractall(temporary)  # noqa: S202 - our own launcher packed it
-        with contextlib.suppress(OSError):  # somebody else was faster
-            os.rename(temporary, target)
-    except (tarfile.TarError, EOFError) as error:
-        raise HostError(f"the files did not arrive whole: {error}") from error
-    finally:
-        source.skip()
-        shutil.rmtree(temporary, ignore_errors=True)
-    _forget_old(os.path.join(base, "snapshots"))
-    return {"unpacked": target}
-
-
-def _forget_old(folder: str) -> None:
-    """Remove snapshots that no run has used for two weeks."""
-    import shutil
-
-    for entry in list(os.scandir(folder)):
-        with contextlib.suppress(OSError):
-            if time.time() - entry.stat().st_mtime > _OLD_S:
-                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def start(request: Request) -> Request:
@@ -93,7 +35,7 @@ def start(request: Request) -> Request:
     os.makedirs(own, mode=0o700, exist_ok=True)
     workers, reached = str(request["workers"]), request.get("reached")
     job = dict(request["job"], folder=folder, workers=int(workers) if workers.isdigit() else workers)
-    job["cwd"] = _working_folder(request)
+    job["cwd"] = working_folder(request)
     job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
     if request.get("addr"):
         job["master_addr"] = request["addr"]
@@ -117,30 +59,6 @@ def reach(request: Request) -> Request:
     if not found:
         raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(request['candidates'])}")
     return {"tried": {address: address in found for address in request["candidates"]}}
-
-
-def _working_folder(request: Request) -> str:
-    """Where the workers run: a copy of the snapshot for this run alone, or a folder that was here before."""
-    if not request.get("digest"):
-        return str(request["cwd"])
-    work = os.path.join(request["folder"], "work")
-    snapshot = os.path.join(os.path.expanduser(request["dir"]), "snapshots", request["digest"])
-    limit = time.monotonic() + _FILES_S
-    while not os.path.isdir(work):
-        if request["copies"]:
-            import shutil
-
-            temporary = f"{work}.{os.getpid()}.new"
-            shutil.copytree(snapshot, temporary, symlinks=True)
-            os.rename(temporary, work)
-            os.utime(snapshot)
-        elif time.monotonic() > limit:
-            raise HostError(
-                f"{work} has not appeared in {_FILES_S:.0f} s: is this disk really shared? set distlaunch_shared: false"
-            )
-        else:
-            time.sleep(0.02)
-    return work
 
 
 def _spawn(request: Request, own: str, cwd: str, spec: str) -> Request:

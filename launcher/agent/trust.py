@@ -9,11 +9,14 @@ This file is sent to hosts before there is an agent of ours: it imports no other
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from typing import List, NamedTuple, Optional, Sequence
+import sys
+from typing import List, Mapping, NamedTuple, Optional, Sequence
 
 _LINKS = 40
+_SUFFIX = ".pyz"
 
 
 class Problem(NamedTuple):
@@ -154,3 +157,68 @@ def _group(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+# -- agents -----------------------------------------------------------------------------------------------------------
+
+
+def agent_name(archive: bytes) -> str:
+    """What an agent's folder is called: digests of its sources and of their byte-code, and whose byte-code that is."""
+    import io
+    import zipfile
+
+    with zipfile.ZipFile(io.BytesIO(archive)) as file:
+        contents = {name: file.read(name) for name in file.namelist()}
+    code = {name: data for name, data in contents.items() if name.endswith(".pyc")}
+    magic = next(iter(code.values()), b"")[:4].hex()
+    return f"{_digest({name: contents[name] for name in contents.keys() - code.keys()})}-{_digest(code)}-{magic}"
+
+
+def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
+    """Why the agent in that folder must not be run: others could change it, or it is not the one that its name says.
+
+    Byte-code that another Python than the launcher's has made of its sources has no digest, but an owner.
+    """
+    found = problem(path, trusted, searched=True)
+    if found is not None:
+        return found
+    changed = Problem(f"{path} is not what its name says: somebody or a disk has changed it", f"rm -r {path}")
+    sources = {}
+    for folder, folders, names in os.walk(path):
+        for step in [os.path.join(folder, name) for name in (*folders, *names)]:
+            if os.path.islink(step):
+                return changed
+            with contextlib.suppress(FileNotFoundError):  # byte-code that another one is about to write
+                found = found or _wrong(step, trusted, last=True, searched=True)
+        if os.path.basename(folder) != "__pycache__":
+            sources.update({os.path.relpath(os.path.join(folder, name), path): os.path.join(folder, name) for name in names})
+    try:
+        right = os.path.basename(path) == _name_of(sources, os.path.basename(path)) + _SUFFIX
+    except OSError:
+        right = False
+    return found or (None if right else changed)
+
+
+def _name_of(sources: Mapping[str, str], wanted: str) -> str:
+    """The name for these files, by their paths in the folder; the byte-code's part as wanted where it is not for this Python."""
+    from importlib import util
+
+    _, code, magic = wanted[: -len(_SUFFIX)].split("-") if wanted.count("-") == 2 else ("", "", "")
+    if magic == util.MAGIC_NUMBER.hex() and not sys.flags.optimize and not sys.pycache_prefix:
+        compiled = {name: util.cache_from_source(path) for name, path in sources.items() if os.path.dirname(name)}
+        code = _digest({f"{name}c": _content(path) for name, path in compiled.items()})
+    return f"{_digest({name: _content(path) for name, path in sources.items()})}-{code}-{magic}"
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _digest(contents: Mapping[str, bytes]) -> str:
+    import hashlib
+
+    whole = hashlib.sha256()
+    for name in sorted(contents):
+        whole.update(f"{name}\0{hashlib.sha256(contents[name]).hexdigest()}\n".encode())
+    return whole.hexdigest()[:24]

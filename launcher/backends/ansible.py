@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, output, runs, snapshot, storage
+from launcher import bundle, output, runs, snapshot, storage, trust
 from launcher.agent.failures import may_come_back
 from launcher.backends import _ansible_config as config
 from launcher.backends import _ansible_inventory as inventory
@@ -151,6 +151,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             "distlaunch_nodes": wanted,
             "distlaunch_least_nodes": least,
             "distlaunch_dir": self.opts.remote_dir,
+            "distlaunch_trust": list(trust.words()),
             "distlaunch_digest": files.digest if files else "",
             "distlaunch_payload_bytes": files.total_bytes if files else 0,
             "distlaunch_cwd": "" if files else spec.cwd,
@@ -269,7 +270,8 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         sources = inventory.sources(self.opts.inventory, cwd)
         settings = config.variables(sources, cwd, 1)
         hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
-        more = {"distlaunch_dir": self.opts.remote_dir, "distlaunch_timeout_s": self.opts.host_timeout}
+        more: dict[str, Any] = {"distlaunch_dir": self.opts.remote_dir, "distlaunch_timeout_s": self.opts.host_timeout}
+        more |= {"distlaunch_trust": list(trust.words())}
         found = _ansible_adopt.look(text, sources, hosts, settings, more)
         path = runs_root / found.run
         if path.exists():

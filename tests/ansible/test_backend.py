@@ -155,6 +155,6 @@ def test_whom_a_signal_did_not_reach_is_told_with_what_to_do(tmp_path: Path) -> 
 
     assert error.value.message == "n1: user@n1: Permission denied (publickey).; n2: ssh ended with code 7"
     assert "ssh-copy-id HOST" in str(error.value.hint)
-    assert f"/x/a host signal /x 0 {int(signal.SIGTERM)} --force" in (tmp_path / "told").read_text()
+    assert f"signal /x 0 {int(signal.SIGTERM)} --force" in (tmp_path / "told").read_text()
     AnsibleBackend(AnsibleOptions()).signal({"nodes": nodes[:1]}, signal.SIGUSR1)
-    assert f"/x/a host signal /x 0 {int(signal.SIGUSR1)}'" in (tmp_path / "told").read_text()
+    assert f"signal /x 0 {int(signal.SIGUSR1)}'" in (tmp_path / "told").read_text()

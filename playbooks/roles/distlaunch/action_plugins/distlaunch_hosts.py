@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import json
 import os
 import resource
@@ -51,6 +50,7 @@ class ActionModule(ActionBase):
         self._limit_s = float(args["timeout_s"])
         with open(args["agent"], "rb") as file:
             self._agent = file.read()
+        self._rule_text, self._rule = distlaunch_session.rule_of(self._agent)
         hosts = list(args["hosts"])
         self._own = {host: self._host_variables(host, task_vars["hostvars"]) for host in hosts}
         secrets = self._secrets() if args["do"] == "start" else {}
@@ -82,7 +82,8 @@ class ActionModule(ActionBase):
         if self._args["do"] == "find":
             request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start")
-        request["agent"] = hashlib.sha256(self._agent).hexdigest()[:24]
+        request["agent"] = self._rule.agent_name(self._agent)
+        request.update(rule=self._rule_text, trusted=list(self._args.get("trust") or []))
 
         def look(host):
             python = self._own[host]["python"]

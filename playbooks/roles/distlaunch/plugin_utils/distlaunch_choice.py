@@ -87,6 +87,8 @@ def _warnings(good):
         early, late = sorted(facts["clock_s"])
         if early > _CLOCK_S or late < -_CLOCK_S:
             warnings.append(f"the clock of {host} differs by {early if early > 0 else late:.0f} s from the one here")
+        if facts.get("replaced"):
+            warnings.append(f"{host}: {facts['replaced']}; the right one was installed in its place")
         if facts["user_processes_end"]:
             warnings.append(f"{host}: systemd ends a user's processes at logout; run there once: loginctl enable-linger")
     return warnings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import os
 import random
@@ -16,6 +17,8 @@ import shlex
 import subprocess
 import tempfile
 import time
+import types
+import zipfile
 
 ANSWER = "distlaunch-host-1 "
 _MARK = f"\n{ANSWER}".encode()
@@ -30,6 +33,8 @@ _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection 
 
 # Read by any Python since 2.7, so that one that is too old can say so. The agent is asked for where it is not there yet, by one
 # of the hosts that share a disk. It is unpacked, its byte-code to where Python looks for it; it is seen once it can answer.
+# Whose folders these are, and that the agent is the one that its name says, is seen before any of it is run: by the rule of
+# launcher/agent/trust.py, which comes with the first request.
 _BOOT = f"""
 def say(answer):
     sys.stdout.write("\\n{ANSWER}" + json.dumps(answer) + "\\n")
@@ -41,6 +46,13 @@ if sys.version_info < (3, 9):
     sys.exit(0)
 import time
 request = json.loads(sys.stdin.buffer.readline())
+rule = {{"__name__": "distlaunch_rule"}}
+exec(request.pop("rule"), rule)
+trusted = request.pop("trusted")
+def refuse(found):
+    if found:
+        say({{"problem": "%s; mend it there: %s" % found}})
+        sys.exit(0)
 base = os.path.expanduser(request["dir"])
 folder = os.path.join(base, "agents")
 path = os.path.join(folder, request["agent"] + ".pyz")
@@ -48,9 +60,11 @@ turn = path + ".new"
 mine = False
 began = time.time()
 try:
-    for one in (base, folder, os.path.join(base, "snapshots")):
-        os.makedirs(one, mode=0o700, exist_ok=True)
-    while not os.path.exists(path) and not mine:
+    refuse(rule["problem"](base, trusted))
+    for one in (folder, os.path.join(base, "snapshots"), os.path.join(base, "runs")):
+        rule["make"](one)
+        refuse(rule["problem"](one, trusted, searched=True))
+    while not mine and (not os.path.lexists(path) or rule["agent_problem"](path, trusted)):
         try:
             os.mkdir(turn, 0o700)
             mine = True
@@ -62,7 +76,13 @@ try:
         say({{"lacks": "agent"}})
         size = json.loads(sys.stdin.buffer.readline())["bytes"]
         own = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
+        umask = os.umask(0o077)
         try:
+            found = rule["agent_problem"](path, trusted) if os.path.lexists(path) else None
+            if found:
+                request["replaced"] = found[0]
+                os.rename(path, own + ".old")
+                shutil.rmtree(own + ".old", ignore_errors=True)
             zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size))).extractall(own)
             code = os.path.join(own, "distlaunch_agent")
             for name in [name for name in os.listdir(code) if name.endswith(".pyc")]:
@@ -74,6 +94,7 @@ try:
             if not os.path.exists(path):
                 raise
         finally:
+            os.umask(umask)
             shutil.rmtree(own, ignore_errors=True)
             try:
                 os.rmdir(turn)
@@ -82,6 +103,7 @@ try:
         sys.path[:] = [one for one in sys.path if one != own]
         for name in [name for name in sys.modules if name.startswith("distlaunch_agent")]:
             del sys.modules[name]
+        refuse(rule["agent_problem"](path, trusted))
     sys.path.insert(0, path)
     from distlaunch_agent import host
 except OSError as error:
@@ -96,6 +118,15 @@ task()
 
 # Where a login has no locale, Python sets this one for its children (PEP 538); with it, it is like one of them.
 _LOCALE = '[ "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8; '
+
+
+def rule_of(agent):
+    """The text of the rule about whose paths count, as the agent has it, and the rule itself."""
+    with zipfile.ZipFile(io.BytesIO(agent)) as archive:
+        text = archive.read("distlaunch_agent/trust.py").decode()
+    module = types.ModuleType("distlaunch_rule")
+    exec(text, module.__dict__)  # noqa: S102 - the agent's own; the launcher is not there where this is run by hand
+    return text, module
 
 
 class Session:
@@ -160,8 +191,6 @@ class Session:
             with open(payload, "rb") as file:
                 self._send_and_read(request, file, os.fstat(file.fileno()).st_size, limit)
         elif payload is not None:
-            import io
-
             self._send_and_read(request, io.BytesIO(payload), len(payload), limit)
         else:
             self._send_and_read(request, None, 0, limit)

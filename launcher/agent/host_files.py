@@ -1,0 +1,135 @@
+"""The user's files on a host that is reached over SSH: sent once, known by what is in them, and each run's copy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from typing import Any, Dict, Iterable, Tuple
+
+_FILES_S = 120.0
+_OLD_S = 14 * 86400
+_BLOCK_BYTES = 1 << 20
+Request = Dict[str, Any]
+
+
+class HostError(Exception):
+    """What a person has to know: the call cannot be done here."""
+
+
+class _Rest:
+    """So many bytes of stdin, as a file."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def read(self, size: int = -1) -> bytes:
+        data = sys.stdin.buffer.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def skip(self) -> None:
+        while self.read(1 << 20):
+            pass
+
+
+def unpack(request: Request) -> Request:
+    """The tar that follows the request on stdin, as the snapshot of that digest; the folder appears whole."""
+    import shutil
+    import tarfile
+
+    base = os.path.expanduser(request["dir"])
+    target = os.path.join(base, "snapshots", request["digest"])
+    temporary = f"{target}.{os.getpid()}.new"
+    source = _Rest(request["bytes"])
+    try:
+        os.makedirs(temporary, mode=0o700)
+        with tarfile.open(fileobj=source, mode="r|*") as tar:  # type: ignore[call-overload]  # it reads, nothing else
+            if hasattr(tarfile, "tar_filter"):  # Python 3.12 and security releases of older ones
+                tar.extractall(temporary, filter="tar")
+            else:
+                tar.extractall(temporary)  # noqa: S202 - our own launcher packed it
+        with contextlib.suppress(OSError):  # somebody else was faster
+            os.rename(temporary, target)
+    except (tarfile.TarError, EOFError) as error:
+        raise HostError(f"the files did not arrive whole: {error}") from error
+    finally:
+        source.skip()
+        shutil.rmtree(temporary, ignore_errors=True)
+    _forget_old(os.path.join(base, "snapshots"))
+    return {"unpacked": target}
+
+
+def _forget_old(folder: str) -> None:
+    """Remove snapshots that no run has used for two weeks."""
+    import shutil
+
+    for entry in list(os.scandir(folder)):
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > _OLD_S:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def working_folder(request: Request) -> str:
+    """Where the workers run: a copy of the snapshot for this run alone, or a folder that was here before."""
+    if not request.get("digest"):
+        return str(request["cwd"])
+    work = os.path.join(request["folder"], "work")
+    snapshot = os.path.join(os.path.expanduser(request["dir"]), "snapshots", request["digest"])
+    limit = time.monotonic() + _FILES_S
+    while not os.path.isdir(work):
+        if request["copies"]:
+            _copy(snapshot, request["digest"], work)
+            os.utime(snapshot)
+        elif time.monotonic() > limit:
+            raise HostError(
+                f"{work} has not appeared in {_FILES_S:.0f} s: is this disk really shared? set distlaunch_shared: false"
+            )
+        else:
+            time.sleep(0.02)
+    return work
+
+
+def _copy(snapshot: str, digest: str, work: str) -> None:
+    """A copy of the files, seen to be those that were sent: from then on nobody else changes it."""
+    import shutil
+
+    temporary = f"{work}.{os.getpid()}.new"
+    shutil.copytree(snapshot, temporary, symlinks=True)
+    if combined(_entries(temporary)) != digest:
+        for folder in (temporary, snapshot):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise HostError(f"{snapshot} was not what had been sent: somebody or a disk has changed it; it was removed, start again")
+    os.rename(temporary, work)
+
+
+def _entries(top: str) -> Iterable[Tuple[str, str, str, str]]:
+    """All files and links of a folder as `combined` takes them."""
+    for folder, folders, names in os.walk(top):
+        for path in [os.path.join(folder, name) for name in (*folders, *names)]:
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                yield os.path.relpath(path, top), "link", os.readlink(path), ""
+            elif not stat.S_ISDIR(mode):
+                yield os.path.relpath(path, top), "755" if mode & 0o100 else "644", "", _hash(path)
+
+
+def _hash(path: str) -> str:
+    import hashlib
+
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
+def combined(entries: Iterable[Tuple[str, str, str, str]]) -> str:
+    """One digest for files: of each its path, its mode or `link`, where that leads, and its content's SHA-256."""
+    import hashlib
+
+    # As they are in a tar, whatever a machine's own encoding of names is.
+    fields = sorted([word.encode("utf-8", "surrogateescape") for word in entry] for entry in entries)
+    return hashlib.sha256(b"".join(b"\0".join(entry) + b"\0\n" for entry in fields)).hexdigest()
