@@ -92,6 +92,7 @@ class Follower:
             self._end_streams()
         if not outcome.final:
             return replace(outcome, state="unknown", detail="it did not end in time")
+        self._try("release")
         try:
             runs.finish(self._run, outcome.to_json())
         except StorageError as error:
@@ -137,8 +138,8 @@ class Follower:
 
     def _outcome(self) -> Outcome:
         asked = self._cancel_requested or self._run.cancel_requested
-        detail, causes = (self._liveness.detail, self._liveness.causes) if self._liveness else ("", None)
-        return self._report.outcome(self._alive, detail=detail, causes=causes, cancel_requested=asked)
+        told = self._liveness.told if self._liveness else {}
+        return self._report.outcome(self._alive, cancel_requested=asked, **told)
 
     def _ask_backend(self, now: float) -> bool:
         """Ask which nodes are alive, when it is time to; whether the answer is news."""

@@ -201,17 +201,19 @@ class RunReport:
         detail: str = "",
         causes: Mapping[int, Cause] | None = None,
         cancel_requested: float | None = None,
+        succeeded: bool = False,
     ) -> Outcome:
         """What it adds up to.
 
-        `alive` is the backend's word for each node (pending, running, ended or unknown), `causes` what it knows of a node's end.
+        `alive` is the backend's word for each node (pending, running, ended or unknown), `causes` what it knows of a node's end,
+        `succeeded` whether it knows that the run as a whole has ended well.
         """
         gone = [node for node in self.nodes if node.result is None and _word(alive, node) == "ended"]
         ended = 0 < len(self.nodes) == len(gone) + sum(node.result is not None for node in self.nodes)
         if ended and self.may_start_again and cancel_requested is None:
             ended = not any(_undecided(node, _word(alive, node)) for node in self.nodes)
         cause = self._first_cause(gone, detail, causes or {}, cancel_requested)
-        state = self._final(cause, cancel_requested) if ended else self._current(alive, cancel_requested)
+        state = self._final(cause, cancel_requested, succeeded) if ended else self._current(alive, cancel_requested)
         started = [node.started for node in self.nodes if node.started is not None]
         seen = [node.last_seen for node in self.nodes if node.last_seen is not None]
         return Outcome(
@@ -249,8 +251,10 @@ class RunReport:
             return {**cause, "host": self.nodes[cause["node"]].host}
         return {**cause, "node": hosts[cause["host"]]} if cause.get("node") is None and cause.get("host") in hosts else cause
 
-    def _final(self, cause: Cause | None, cancel_requested: float | None) -> State:
-        if sum(node.result == "success" for node in self.nodes) >= self.min_nodes:
+    def _final(self, cause: Cause | None, cancel_requested: float | None, succeeded: bool) -> State:
+        well = sum(node.result == "success" for node in self.nodes)
+        # Agents of a fixed number of nodes end well together only; a log may be gone with its pod.
+        if succeeded or well >= (1 if self.all_needed and self.may_start_again else self.min_nodes):
             return "success"
         kind = cause.get("class") if cause else None
         asked = cancel_requested or 0.0

@@ -54,8 +54,8 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
                 node.add(event)
         if node.result is None and node.node < len(alive) and alive[node.node] == "ended":
             node.last_words.extend(agent_stderr(run, node.node, started=node.started is not None))
-    detail, causes = (liveness.detail, liveness.causes) if liveness else ("", None)
-    outcome = report.outcome(alive, detail=detail, causes=causes, cancel_requested=run.cancel_requested)
+    told = liveness.told if liveness else {}
+    outcome = report.outcome(alive, cancel_requested=run.cancel_requested, **told)
     if outcome.final and _settled(outcome):
         with suppress(StorageError):
             runs.finish(run, outcome.to_json())

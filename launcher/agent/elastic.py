@@ -90,7 +90,7 @@ class _NodeAgent(SimpleElasticAgent):
         if failed:
             self._workers.tell_peers(restarts=self._restarts())
             return RunResult(state=WorkerState.FAILED, failures={r: self._failure(a) for r, a in failed.items()})
-        if not self._workers.running and self._gang.finished():
+        if self._workers.ended_by_themselves() and self._gang.finished():
             values = {about["rank"]: None for about in self._workers.exited.values()}
             return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
         return RunResult(state=WorkerState.HEALTHY)

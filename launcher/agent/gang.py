@@ -26,6 +26,12 @@ _POLL_MAX_S = 0.1
 _FAREWELL_S = 3.0
 _LOST_S = 2.0
 _SEE_S = 5.0
+_RECORDED_S = 1.0
+"""So much later than the others node 0 ends where a scheduler takes its end for the run's: theirs are on record by then."""
+
+_DONE = "done"
+OVER = "over"
+"""Key that says to who comes late that the run has ended well."""
 
 
 class StopRequestedError(Exception):
@@ -207,10 +213,14 @@ class GangBase:
         """How many nodes there are."""
         return self._members
 
-    def farewell(self, *, told: bool) -> None:
+    def ended_well(self) -> bool:
+        """Whether all nodes' workers have ended well, though this node has not come to know it in its turn."""
+        return False
+
+    def farewell(self, *, told: bool, well: bool) -> None:
         """Node 0's store serves until all others have seen how the run ended, or for 3 seconds.
 
-        `told`: they know of this node's end, and need not hear of it from the store.
+        `told`: they know of this node's end, and need not hear of it from the store. `well`: all nodes' workers have ended well.
         """
         limit = time.monotonic() + _FAREWELL_S
         if told:
@@ -224,6 +234,8 @@ class GangBase:
                 seen = self.store.add("farewell", 0)
         except RuntimeError:  # the store is gone, or a node with it: there is nobody to wait for
             pass
+        if well and self.node_rank == 0 and self._members > 1 and self.job.replaces_lost:
+            self.stopping.wait(_RECORDED_S)
 
 
 class Gang(GangBase):
@@ -276,6 +288,20 @@ class Gang(GangBase):
             pairs = ", ".join(f"{one} to {other}" for one, other in found.cut_off[:5])
             more = f" and {len(found.cut_off) - 5} more" if len(found.cut_off) > 5 else ""
             self._tell("warning", message=f"no address leads from node {pairs}{more}: what these send one another will hang")
+
+    def finished(self) -> bool:
+        """As for all runs; the word of the round decides whether that came first, or the word of a node that stops the run."""
+        if not super().finished() or self.say(_DONE)["kind"] != _DONE:
+            return False
+        self.store.set(OVER, "")
+        return True
+
+    def ended_well(self) -> bool:
+        """The word of the round says so, which may not have been heard here yet where this node's part was done."""
+        limit = time.monotonic() + _LOST_S
+        while self._has_finished and self.heard() is None and time.monotonic() < limit:
+            time.sleep(_POLL_S)
+        return (self.heard() or {}).get("kind") == _DONE
 
     def begins_again(self) -> bool:
         """Whether a node has asked for a restart: all stop their workers then and come to the next round."""

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Tuple
 
 from . import threads
 from .channel import Channel, Message
-from .gang import Gang, NotNeededError, RendezvousError, StopRequestedError, connect, node_0_is_there
+from .gang import OVER, Gang, NotNeededError, RendezvousError, StopRequestedError, connect, node_0_is_there
 from .job import Job
 from .joining import NOT_NEEDED
 from .store import Server, Store, StoreError
@@ -56,9 +56,11 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
         lost = isinstance(error, RuntimeError)  # the store's, which another node's end may have taken away
         result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost, "traceback": trace}
+    if gang is not None and gang.ended_well():  # before this node was to be stopped, or its store was gone
+        result = {"result": "success"}
     agent.send({**result, "time": time.time()})
     if gang is not None:
-        gang.farewell(told="error" not in result)
+        gang.farewell(told="error" not in result, well=result["result"] == "success")
         _tell_refused(gang.store, agent)
     sys.stderr.flush()
     return 0
@@ -128,6 +130,8 @@ def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callab
     told = False
     while True:
         store = connected()
+        if store.check([OVER]):
+            raise NotNeededError
         if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
             return store
         if time.monotonic() > limit:

@@ -187,7 +187,7 @@ class Node:
             until.append(_LOOK_AT_ROOM_S)
         if self.stops.kill_at is not None:
             until.append(self.stops.kill_at - now)
-        elif self.job.time_limit_s is not None:
+        elif self.job.time_limit_s is not None and not self._ended_well():
             until.append(self.began + self.job.time_limit_s - now)
         if self.linger_until is not None:
             until.append(self.linger_until - now)
@@ -195,7 +195,7 @@ class Node:
 
     def _keep_deadlines(self, now: float) -> None:
         limit = self.job.time_limit_s
-        if limit is not None and self.stops.reason is None and now - self.began >= limit:
+        if limit is not None and self.stops.reason is None and not self._ended_well() and now - self.began >= limit:
             self._stop("timeout", signal.SIGTERM)
         if self.stops.kill_at is not None and now >= self.stops.kill_at:
             self.stops.kill_at = now + 1.0
@@ -422,6 +422,9 @@ class Node:
         """The signal to all workers, with a deadline."""
         if self.stops.reason is not None:
             return
+        if self._ended_well():  # there is nothing to stop, only to be quick
+            self.server.gang.send({"stop": reason, "leaves": True})
+            return
         self.failed = self.failed or self.first_cause
         deadline = self.stops.begin(reason, deadline)
         self.out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3))
@@ -458,8 +461,12 @@ class Node:
             return any(number in STOPS for number in os.read(self._wakeup, 4096))
         return False
 
+    def _ended_well(self) -> bool:
+        """Whether the workers of all nodes have: whatever asks for an end after that comes too late."""
+        return self.result is not None and self.result["result"] == "success"
+
     def _verdict(self) -> Tuple[str, Optional[cause.Cause]]:
-        if self.failed is None and self.stops.reason is not None:
+        if self.failed is None and self.stops.reason is not None and not self._ended_well():
             return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
         said = self.result or {"result": "failed", "error": "the process of the gang ended without a result", "secondary": True}
         result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self._own_cause())

@@ -142,6 +142,10 @@ class Workers:
         """Those that have failed, by rank."""
         return {about["rank"]: about for about in self.exited.values() if about["code"] != 0}
 
+    def ended_by_themselves(self) -> bool:
+        """Whether none runs any more, and none was told to end: what that one ended with says nothing of its work."""
+        return not self.running and not any(about["stopped"] for about in self.exited.values())
+
     def error_file(self, local_rank: int) -> str:
         """Where a worker writes down by what exception it ended."""
         return os.path.join(self._folder, "errors", f"{self._gang.round}-{local_rank}.json")

@@ -88,6 +88,14 @@ class Liveness:
     It stands where the agent had no time for a word, and where the agent was told to stop and could not know what for.
     """
 
+    succeeded: bool = False
+    """The cluster has it on record that the run as a whole has ended well, whatever is left of its nodes' streams."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What an outcome takes into account beside the nodes' states."""
+        return {"detail": self.detail, "causes": self.causes, "succeeded": self.succeeded}
+
 
 class Backend(ABC, Generic[P]):
     """Sends a `JobSpec` to one kind of cluster and watches it there."""
@@ -162,6 +170,9 @@ class Backend(ABC, Generic[P]):
     @abstractmethod
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """Ask the run to end (SIGTERM, then SIGKILL after its grace time); `force`: SIGKILL at once. Returns at once."""
+
+    def release(self, handle: Handle) -> None:
+        """The run, which was followed, is over: let go of what it may still hold there."""
 
     @abstractmethod
     def signal(self, handle: Handle, signum: int) -> None:

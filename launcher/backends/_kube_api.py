@@ -98,16 +98,16 @@ class Cluster:
         """A response to be read as it comes (`read1`, `close`); `silent_s` without a byte is an error."""
         return self._send("GET", path, None, query, "", stream=True, answer_s=silent_s)
 
-    def execute(self, pod: str, command: list[str]) -> None:
-        """Run a program in a pod's container. Raises `ApiError` or `UnreachableError`."""
+    def execute(self, pod: str, container: str, command: list[str]) -> None:
+        """Run a program in a container of a pod. Raises `ApiError` or `UnreachableError`."""
         from kubernetes.client import ApiClient, ApiException, CoreV1Api
         from kubernetes.stream import stream
 
         core = CoreV1Api(ApiClient(self._configuration))
         try:
             stream(
-                core.connect_get_namespaced_pod_exec, pod, self.namespace, command=command, stdout=True, stderr=True,
-                stdin=False, tty=False, _request_timeout=_ANSWER_S,
+                core.connect_get_namespaced_pod_exec, pod, self.namespace, container=container, command=command, stdout=True,
+                stderr=True, stdin=False, tty=False, _request_timeout=_ANSWER_S,
             )  # fmt: skip
         except ApiException as error:
             said = str(error.reason or "") + str(error.body or "")

@@ -33,9 +33,9 @@ _STACK_BYTES = 512 * 1024
 class Following:
     """Threads: one watches the pods, and one per node follows their logs, the one after the other."""
 
-    def __init__(self, cluster: api.Cluster, run: str, folder: Path, nodes: int) -> None:
+    def __init__(self, cluster: api.Cluster, run: str, folder: Path, nodes: int, container: str = "node") -> None:
         self.failure: LaunchError | None = None
-        self._cluster, self._run = cluster, run
+        self._cluster, self._run, self._container = cluster, run, container
         self._known: dict[str, Pod] = {}
         self._synced = False
         self._changed = threading.Condition()
@@ -103,7 +103,7 @@ class Following:
     def _list(self) -> str:
         """All pods as they are now; returns the version from which changes are to be told."""
         listed = self._cluster.call("GET", self._path(), query=self._selector())
-        found = [pod for item in listed["items"] if (pod := states.pod_of(item))]
+        found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
         with self._changed:
             self._known = {pod.uid: pod for pod in found}
             self._synced = True
@@ -130,7 +130,7 @@ class Following:
         return version
 
     def _take(self, kind: str, item: states.Object) -> None:
-        pod = states.pod_of(item) if kind != "BOOKMARK" else None
+        pod = states.pod_of(item, self._container) if kind != "BOOKMARK" else None
         if pod is None:
             return
         with self._changed:

@@ -35,6 +35,12 @@ _ORDER_S = 0.5
 _SILENT_S = 60.0
 """Agents say something every 10 s: a connection that is silent for so long is dead."""
 
+_REFUSED_S = 30.0
+"""So long a container that runs may have no log yet, as its machine's runtime has it."""
+
+_LATER = (408, 429)
+"""Answers that say no for the moment, and nothing of what was asked."""
+
 _PAUSE_S = (0.3, 5.0)
 _SAVE_S = 1.0
 
@@ -142,6 +148,7 @@ class NodeLog:
     def follow(self, pod: Pod, latest: Callable[[], Pod | None], stop: Event) -> None:
         """Fetch the pod's log until it has ended, or `stop`; `latest` tells what is known of the pod now. Raises `ApiError`."""
         pause = _PAUSE_S[0]
+        refused_until: float | None = None
         while not stop.is_set() and not self.is_complete(pod):
             now = latest()
             ended = now is None or now.ended  # before it is read: what is read after its end is all
@@ -156,8 +163,13 @@ class NodeLog:
                 if error.status == 404:
                     self._lost(pod)
                     return
+                refused_until = refused_until or time.monotonic() + _REFUSED_S
+                if error.status < 500 and error.status not in _LATER and time.monotonic() > refused_until:
+                    raise
             except api.UnreachableError:
                 pass
+            else:
+                refused_until = None
             pause = _PAUSE_S[0] if self._size > before else min(pause * 1.5, _PAUSE_S[1])
             stop.wait(pause)
 
@@ -166,7 +178,7 @@ class NodeLog:
         if pod.uid != self._uid:
             self._leave()
             self._uid, self._position = pod.uid, Position()
-        query: dict[str, Any] = {"timestamps": "true", **({"follow": "true"} if follow else {})}
+        query: dict[str, Any] = {"container": pod.own, "timestamps": "true", **({"follow": "true"} if follow else {})}
         if since := self._position.since():
             query["sinceTime"] = since
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{pod.name}/log"

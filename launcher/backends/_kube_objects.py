@@ -22,8 +22,9 @@ Manifest = dict[str, Any]
 STOPPED_EXIT_CODE = 143
 """Of an agent that was asked to stop, or whose peer was: no failure, the run starts again."""
 
-LOST_EXIT_CODES = (75, 255)
-"""Of an agent that has lost another node, and of a container that its runtime has lost, as when the machine starts anew."""
+LOST_EXIT_CODES = (75, 137, 255)
+"""Of an agent that has lost another node, of one that was killed, as by a forced deletion, and of a container that its runtime
+has lost, as when the machine starts anew."""
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _BATCH = "/apis/batch/v1/namespaces/{}/jobs"
@@ -148,7 +149,7 @@ def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, config
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
     if opts.kind == "pods":
         return _bare_pods(spec, opts, name, template)
-    job = _job_spec(spec, template, opts.max_requeues)
+    job = _job_spec(spec, template, opts.max_requeues, kind.container)
     queued = {"suspend": True} if opts.queue else {}
     if opts.kind == "job":
         return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **job}}]
@@ -192,18 +193,26 @@ def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
     return meta
 
 
-def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int) -> dict[str, Any]:
-    """An Indexed Job: a failed rank ends the run, a disruption starts it again and does not count, a lost node does."""
-    fails = {"operator": "NotIn", "values": [0, *sorted((*LOST_EXIT_CODES, STOPPED_EXIT_CODE))]}
+def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int, container: str) -> dict[str, Any]:
+    """An Indexed Job: a failed rank ends the run, a disruption starts it again and does not count, a lost node does.
+
+    Others may have put containers beside ours. How ours ended decides whether a pod starts again; where it has ended well, and
+    one of those has not, the pod must not: the run would begin anew.
+    """
+    fails = "FailIndex" if spec.nodes.elastic else "FailJob"
+    ours = {"containerName": container, "operator": "In"}
+    killed = sorted((*LOST_EXIT_CODES, STOPPED_EXIT_CODE))
     rules = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [STOPPED_EXIT_CODE]}},
-        {"action": "FailIndex" if spec.nodes.elastic else "FailJob", "onExitCodes": fails},
+        {"action": "Ignore", "onExitCodes": {**ours, "values": [STOPPED_EXIT_CODE]}},
+        {"action": "Count", "onExitCodes": {**ours, "values": list(LOST_EXIT_CODES)}},
+        {"action": fails, "onExitCodes": {"operator": "NotIn", "values": [0, *killed]}},
+        {"action": "Count", "onPodConditions": [{"type": "Initialized", "status": "False"}]},  # deleted before ours had begun
+        {"action": fails, "onExitCodes": {"operator": "In", "values": killed}},
     ]
-    # Node 0 ends last: a pod that still waits for a machine is of no use then.
-    enough = {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}} if spec.nodes.elastic else {}
     return {
-        **enough,
+        # Node 0 ends last, and well only when all nodes' workers have: whoever is taken or waits then is not needed any more.
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
         "completionMode": "Indexed",
         "completions": spec.nodes.max,
         "parallelism": spec.nodes.max,

@@ -21,6 +21,9 @@ INPUT = "/distlaunch/input"
 FOLDER = "/distlaunch/run"
 """The run's folder in the pod: an empty one, which the agent writes to."""
 
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Which one kubectl takes where others were put beside it."""
+
 RANK_VARIABLES = {"pytorchjob": "RANK"}
 _TIMES = {"DISTLAUNCH_TIMES_DISRUPTED": "job-index-ignored-failure-count", "DISTLAUNCH_TIMES_LOST": "job-index-failure-count"}
 """Where the Job's controller notes how often a node's pod has started again: by itself, and for want of another node."""
@@ -55,9 +58,7 @@ def template(
     spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str], *, container: str
 ) -> dict[str, Any]:
     """The pod template; `configs` are the ConfigMaps that hold what is sent along."""
-    meta: dict[str, Any] = {"labels": labels(run, opts)}
-    if told := notes(opts):
-        meta["annotations"] = told
+    meta: dict[str, Any] = {"labels": labels(run, opts), "annotations": {_DEFAULT_CONTAINER: container, **notes(opts)}}
     volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 else "")
     body: dict[str, Any] = {
         "restartPolicy": "Never",

@@ -20,7 +20,9 @@ Object = dict[str, Any]
 
 _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
 _PHASES: dict[str, NodeState] = {"Pending": "pending", "Running": "running", "Succeeded": "ended", "Failed": "ended"}
-_FINAL = ("Complete", "Completed", "Succeeded", "Failed", "FailureTarget")
+_SUCCESS = ("Complete", "Completed", "Succeeded", "SuccessCriteriaMet")
+_FINAL = (*_SUCCESS, "Failed", "FailureTarget")
+_KILLED_EXIT_CODE = 137
 _LOST_S = 20.0
 """A pod that should have been gone for so long is on a machine that nobody hears of."""
 
@@ -59,26 +61,46 @@ class Pod:
     deleted: float | None = None
     """By when it is to be gone, unix seconds, once somebody has deleted it."""
 
+    own: str = "node"
+    """The name of our container."""
+
+    shared: bool = False
+    """Whether others have put a container beside ours that may not end by itself."""
+
     @property
     def container(self) -> Object:
-        """The state of its only container: `{"waiting"|"running"|"terminated": ...}`."""
-        statuses = self.status.get("containerStatuses") or [{}]
-        state: Object = statuses[0].get("state") or {}
+        """The state of our container: `{"waiting"|"running"|"terminated": ...}`."""
+        state: Object = self._own.get("state") or {}
         return state
 
     @property
+    def _own(self) -> Object:
+        statuses = self.status.get("containerStatuses") or ()
+        return next((item for item in statuses if item.get("name") == self.own), {})
+
+    @property
+    def before(self) -> list[Object]:
+        """The statuses of containers that have to start, or to end, before ours."""
+        return list(self.status.get("initContainerStatuses") or ())
+
+    @property
+    def waits(self) -> bool:
+        """Whether our container has not started yet."""
+        return self.phase == "Pending" and not self.has_log
+
+    @property
     def terminated(self) -> Object | None:
-        """How its container ended."""
+        """How our container ended."""
         return self.container.get("terminated")
 
     @property
     def has_log(self) -> bool:
-        """Whether its container has started."""
+        """Whether our container has started."""
         return "running" in self.container or "terminated" in self.container
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether nothing of ours runs in it any more; a container beside ours may go on for ever."""
         return self.phase in ("Succeeded", "Failed") or self.terminated is not None
 
     @property
@@ -97,21 +119,23 @@ class Pod:
         """Whether its machine is not heard of: the kubelet says that it is ready, the control plane does not believe it."""
         if self.deleted is not None and self.deleted < time.time() - _LOST_S:
             return True
-        statuses = self.status.get("containerStatuses") or [{}]
         believed = self.condition("Ready", "False")
-        return self.phase == "Running" and bool(statuses[0].get("ready")) and believed is not None
+        doubted = believed is not None and not believed.get("reason")  # a kubelet gives one
+        return self.phase == "Running" and doubted and self.condition("ContainersReady", "True") is not None
 
 
-def pod_of(item: Object) -> Pod | None:
-    """The pod, if it is a node of a run."""
+def pod_of(item: Object, own: str = "node") -> Pod | None:
+    """The pod, if it is a node of a run; `own` is the name of our container."""
     meta = item["metadata"]
     node = _node_of(meta.get("labels") or {})
     if node is None:
         return None
     deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
     status = item.get("status") or {}
-    host = str((item.get("spec") or {}).get("nodeName") or "")
-    return Pod(node, meta["name"], meta["uid"], meta["creationTimestamp"], status.get("phase", ""), host, status, deleted)
+    spec = item.get("spec") or {}
+    host, shared = str(spec.get("nodeName") or ""), len(spec.get("containers") or ()) > 1
+    phase, created = status.get("phase", ""), meta["creationTimestamp"]
+    return Pod(node, meta["name"], meta["uid"], created, phase, host, status, deleted, own, shared)
 
 
 def _node_of(labels: Mapping[str, str]) -> int | None:
@@ -139,12 +163,17 @@ def finished(owner: Object | None) -> Object | None:
     return next((item for item in conditions if item["type"] in _FINAL and item["status"] == "True"), None)
 
 
+def succeeded(owner: Object | None) -> bool:
+    """Whether a workload has ended well."""
+    return (finished(owner) or {}).get("type") in _SUCCESS
+
+
 def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
     """What its newest pod says of a node; `over`: its workload has ended, `restarts`: it would start the pod again."""
     if pod.lost and (over or pod.deleted is not None):
         return "pending" if restarts and not over else "ended"
-    if not pod.ended:
-        return _PHASES.get(pod.phase, "unknown")
+    if not pod.ended:  # a container beside ours that has not started keeps the whole pod "Pending"
+        return "running" if "running" in pod.container else _PHASES.get(pod.phase, "unknown")
     return "pending" if restarts and not over and pod.disrupted else "ended"
 
 
@@ -176,16 +205,30 @@ def _told(pod: Pod) -> tuple[str, str]:
         found = "killed", "was killed by SIGKILL, sent by somebody else, without a word of its agent"
     elif (ended.get("exitCode") or 0) > 128:
         found = "node", f"ended with exit code {ended['exitCode']}, without a word of its agent"
+    elif not pod.has_log and (failed := next(filter(_exit_code, pod.before), None)):
+        found = "node", f"did not start: its container {failed.get('name')} ended with exit code {_exit_code(failed)}"
     return found
 
 
+def _exit_code(status: Object) -> int:
+    """Of a container that has ended; 0 of others."""
+    return int(((status.get("state") or {}).get("terminated") or {}).get("exitCode") or 0)
+
+
+def out_of_memory(pod: Pod) -> bool:
+    """Whether our container was killed for want of memory: it would be again."""
+    ended = pod.terminated or {}
+    return ended.get("reason") == "OOMKilled" and ended.get("exitCode") == _KILLED_EXIT_CODE
+
+
 def unstartable(pod: Pod) -> str:
-    """Why its container cannot be started, as long as nobody changes something; empty where it only takes time."""
-    waiting = pod.container.get("waiting") or {}
-    reason = waiting.get("reason", "")
-    if pod.phase != "Pending" or reason in _STARTING:
-        return ""
-    return f"{reason}: {' '.join(str(waiting.get('message') or '').split())}".rstrip(": ")
+    """Why our container cannot be started, as long as nobody changes something; empty where it only takes time."""
+    for state in (*(item.get("state") or {} for item in pod.before), pod.container) if pod.waits else ():
+        waiting = state.get("waiting") or {}
+        reason = waiting.get("reason", "")
+        if reason not in _STARTING:
+            return f"{reason}: {' '.join(str(waiting.get('message') or '').split())}".rstrip(": ")
+    return ""
 
 
 def waits_since(pod: Pod) -> float:
@@ -193,13 +236,19 @@ def waits_since(pod: Pod) -> float:
     return timestamp(pod.status.get("startTime") or pod.created)
 
 
+def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool) -> str:
+    """Which node is on a machine that the control plane does not hear of; empty where there is none."""
+    for pod in (pods[-1] for pods in nodes if pods):
+        if pod.lost:
+            until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}"
+            what = f"node {pod.node} (pod {pod.name}) is on machine {pod.host}, which nothing is heard of"
+            return f"{what}; it starts again {until}" if restarts else what
+    return ""
+
+
 def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
     """What waiting pods wait for, of those that exist; empty where nothing is known."""
-    for pod in (pods[-1] for pods in nodes if pods):
-        if pod.lost and pod.deleted is not None:
-            until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}"
-            return f"pod {pod.name} is on a machine that nothing is heard of, and starts again {until}"
-    waiting = [pods[-1] for pods in nodes if pods and pods[-1].phase == "Pending"]
+    waiting = [pods[-1] for pods in nodes if pods and pods[-1].waits]
     for pod in waiting:
         if why := unstartable(pod):
             return f"{_count(waiting, nodes)}: {why}"

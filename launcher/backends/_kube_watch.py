@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from launcher import storage
 from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_api as api
+from launcher.backends import _kube_beside
 from launcher.backends import _kube_states as states
 from launcher.backends._base import Liveness
 from launcher.backends._files import FileStream
 from launcher.backends._kube_following import DOING, Following
 from launcher.backends._kube_logs import NodeLog
 from launcher.backends._kube_objects import KINDS
-from launcher.backends._kube_pod import RUN_LABEL
+from launcher.backends._kube_pod import RUN_LABEL, STARTS_AGAIN
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class RunWatch:
         self._handle = handle
         self._folder = Path(handle["run_dir"])
         self._nodes: int = handle["nodes"]
+        self._container = KINDS[handle["kind"]].container
         self._cluster: api.Cluster | None = None
         self._following: Following | None = None
         self._lock_fd = -1
@@ -77,25 +79,30 @@ class RunWatch:
     def liveness(self, start_timeout_s: float) -> Liveness:
         """What the cluster says of each node; first, where nobody follows, the logs are brought up to date."""
         try:
-            pods = self._pods()
-            self._catch_up(pods)
-            return self._judge(pods, start_timeout_s)
+            return self._judge(self._look(), start_timeout_s)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, DOING) from error
 
     def refresh(self) -> None:
         """Bring the logs up to date."""
         try:
-            self._catch_up(self._pods())
+            self._look()
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, DOING) from error
+
+    def _look(self) -> list[list[Pod]]:
+        """All pods, with their logs up to date, none of them held by what others have put into it."""
+        pods = self._pods()
+        self._catch_up(pods)
+        _kube_beside.end(self.cluster, self._folder, pods)
+        return pods
 
     def _pods(self) -> list[list[Pod]]:
         """All pods of the run, by node."""
         if self._following is not None and (known := self._following.pods()) is not None:
             return states.by_node(known, self._nodes)
         listed = self.cluster.call("GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"})
-        found = [pod for item in listed["items"] if (pod := states.pod_of(item))]
+        found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
         return states.by_node(found, self._nodes)
 
     def _path(self, collection: str) -> str:
@@ -115,7 +122,7 @@ class RunWatch:
         owner, gone = (None, False) if sure else self._owner()
         end = states.finished(owner)
         over = gone or end is not None
-        restarts = self._handle["kind"] != "pods"
+        restarts = self._handle["kind"] in STARTS_AGAIN
         nodes: list[NodeState] = []
         causes: dict[int, Cause] = {}
         noted = storage.read_json(self._folder / "given_up.json")
@@ -130,8 +137,10 @@ class RunWatch:
                 found = noted or (_deleted(self._handle) if gone else _swept(end) if end else None)
             if found is not None and nodes[-1] == "ended":
                 causes[node] = found
-        detail = "" if over else self._detail(pods, start_timeout_s)
-        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes)
+        if not over and restarts:
+            self._give_up_what_eats(pods)
+        detail = "" if over else states.unheard(pods, restarts=restarts) or self._detail(pods, start_timeout_s)
+        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
         """A node whose log is still on its way has not ended yet, as what it says last counts."""
@@ -144,7 +153,7 @@ class RunWatch:
         """What pods wait for. Where that cannot end well, the run is ended: its pods would hold their GPUs for ever."""
         stuck = [known[-1] for known in pods if known and states.unstartable(known[-1])]
         if stuck and time.time() - states.waits_since(stuck[0]) > start_timeout_s:
-            return self._give_up(f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
+            return self._give_up("node", f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
         missing = sum(not known for known in pods)
         if missing and (why := self._unmade(pods, start_timeout_s)):
             return why
@@ -153,7 +162,7 @@ class RunWatch:
         if missing:
             suspended = ((self._owner()[0] or {}).get("spec") or {}).get("suspend")
             return f"{missing} of {len(pods)} pods are not made yet" + (": it waits to be admitted" if suspended else "")
-        slow = [known[-1] for known in pods if known[-1].phase == "Pending"]
+        slow = [known[-1] for known in pods if known[-1].waits]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
         if slow and (why := states.event_text(self._events(slow[0].name))):
             return f"{len(slow)} of {len(pods)} pods wait: {why}"
@@ -165,15 +174,22 @@ class RunWatch:
         events = [item for name in names for item in self._events(name)]
         why, since = admission.unmade(pods, events, self._handle.get("min_nodes", self._nodes))
         late = since is not None and time.time() - since > start_timeout_s
-        return self._give_up(why) if late else why
+        return self._give_up("node", why) if late else why
 
     def _events(self, name: str) -> list[states.Object]:
         query = {"fieldSelector": f"involvedObject.name={name}", "limit": "100"}
         found: list[states.Object] = self.cluster.call("GET", self._path("events"), query=query)["items"]
         return found
 
-    def _give_up(self, why: str) -> str:
-        note = {"class": "node", "message": why}
+    def _give_up_what_eats(self, pods: Sequence[Sequence[Pod]]) -> None:
+        """End a run whose pod was killed for want of memory: to Kubernetes that is as if somebody had deleted it by force."""
+        eaten = next((pod for known in pods for pod in known if states.out_of_memory(pod)), None)
+        if eaten is not None and self._handle.get("min_nodes", self._nodes) == self._nodes:
+            told = states.cause(eaten) or {}
+            self._give_up(str(told["class"]), str(told["message"]))
+
+    def _give_up(self, kind: str, why: str) -> str:
+        note = {"class": kind, "message": why}
         storage.write_whole(self._folder / "given_up.json", storage.encode_json(note))
         self._delete()
         return why
@@ -190,7 +206,7 @@ class RunWatch:
             return True
         if not self._lock():
             return False
-        self._following = Following(self.cluster, self._handle["run"], self._folder, self._nodes)
+        self._following = Following(self.cluster, self._handle["run"], self._folder, self._nodes, self._container)
         return True
 
     def stop_following(self) -> None:
@@ -244,6 +260,13 @@ class RunWatch:
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
+    def release(self) -> None:
+        """The run is over: let go of machines that it still holds."""
+        try:
+            _kube_beside.end_all(self._look)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to end containers beside ours") from error
+
     def cancel(self, *, force: bool) -> None:
         """Delete everything; until this process ends, what the pods say last is still fetched."""
         try:
@@ -260,9 +283,9 @@ class RunWatch:
         """Have every running pod's agent signalled, which passes it on."""
         code = f"import os; os.kill(1, {signum})"  # the agent is the container's first process
         try:
-            running = [pod.name for known in self._pods() for pod in known[-1:] if pod.phase == "Running"]
+            running = [pod.name for known in self._pods() for pod in known[-1:] if "running" in pod.container]
             with ThreadPoolExecutor(8) as pool:
-                list(pool.map(lambda name: self.cluster.execute(name, ["python3", "-c", code]), running))
+                list(pool.map(lambda name: self.cluster.execute(name, self._container, ["python3", "-c", code]), running))
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to signal the workers") from error
 

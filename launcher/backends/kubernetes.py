@@ -244,6 +244,12 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
         _kube_watch.of(handle).cancel(force=force)
 
+    def release(self, handle: Handle) -> None:
+        """End what others have put into the pods and what would hold them for ever."""
+        from launcher.backends import _kube_watch
+
+        _kube_watch.of(handle).release()
+
     def signal(self, handle: Handle, signum: int) -> None:
         """Kubernetes has no way to signal a pod, other than to run a program in it."""
         from launcher.backends import _kube_watch

@@ -58,7 +58,7 @@ def stamp(when: float) -> bytes:
 
 
 def a_pod(uid: str = "u1", phase: str = "Succeeded") -> Pod:
-    ended = {"state": {"terminated": {"exitCode": 0}}}
+    ended = {"name": "node", "state": {"terminated": {"exitCode": 0}}}
     return Pod(0, f"pod-{uid}", uid, "2026-11-20T14:00:00Z", phase, "n1", {"containerStatuses": [ended]})
 
 
@@ -179,7 +179,7 @@ class NoLogs(FakeKubelet):
     def call(self, _method: str, _path: str, **_more: Any) -> dict[str, Any]:
         labels = {"batch.kubernetes.io/job-completion-index": "0"}
         meta = {"name": "p", "uid": "u", "creationTimestamp": "2026-11-20T14:00:00Z", "labels": labels}
-        status = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+        status = {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
         return {"items": [{"metadata": meta, "status": status}], "metadata": {"resourceVersion": "1"}}
 
     def open(self, path: str, _query: dict[str, Any], *, silent_s: float) -> FakeResponse:

@@ -195,12 +195,14 @@ def test_a_failed_rank_ends_the_run_a_disruption_starts_it_again(distlaunch: Cli
     elastic = one(rendered(distlaunch, "--nodes", "2:4", "--max-requeues", "0"), "Job")["spec"]
 
     rules = job["podFailurePolicy"]["rules"]
-    assert [rule["action"] for rule in rules] == ["Ignore", "Ignore", "FailJob"]
-    assert rules[2]["onExitCodes"] == {"operator": "NotIn", "values": [0, 75, 143, 255]}
+    assert [rule["action"] for rule in rules] == ["Ignore", "Ignore", "Count", "FailJob", "Count", "FailJob"]
+    assert rules[1]["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [143]}
+    assert rules[2]["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [75, 137, 255]}
+    assert rules[3]["onExitCodes"] == {"operator": "NotIn", "values": [0, 75, 137, 143, 255]}
     assert (job["maxFailedIndexes"], job["backoffLimitPerIndex"], elastic["backoffLimitPerIndex"]) == (0, 3, 0)
-    assert elastic["podFailurePolicy"]["rules"][2]["action"] == "FailIndex"
+    assert elastic["podFailurePolicy"]["rules"][3]["action"] == "FailIndex"
     assert (elastic["completions"], elastic["maxFailedIndexes"]) == (4, 2)
-    assert elastic["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    assert job["successPolicy"] == elastic["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
 
 
 def test_the_network_of_the_machines_has_ports_that_depend_on_the_run(distlaunch: Cli) -> None:

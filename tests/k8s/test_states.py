@@ -19,7 +19,7 @@ def a_pod(phase: str = "Failed", **status: Any) -> Pod:
 
 def ended(code: int, reason: str = "Error") -> dict[str, Any]:
     """How its container ended."""
-    return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason}}}]}
+    return {"containerStatuses": [{"name": "node", "state": {"terminated": {"exitCode": code, "reason": reason}}}]}
 
 
 def disrupted(reason: str) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def test_a_pod_that_starts_again_has_not_ended_until_its_workload_has(code: int)
 
 def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
     running = {
-        "containerStatuses": [{"ready": True, "state": {"running": {}}}],
-        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "node", "ready": True, "state": {"running": {}}}],
+        "conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}],
     }
     unheard = a_pod("Running", **running)
     given_up = a_pod("Running", deleted=time.time() - 60, **running)
@@ -72,4 +72,6 @@ def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
     assert states.state(unheard, over=False, restarts=True) == "running"
     assert states.state(given_up, over=False, restarts=True) == "pending"
     assert states.state(given_up, over=False, restarts=False) == "ended"
-    assert "kubectl delete node m" in states.waits_for([[given_up]])
+    for pod in (unheard, given_up):
+        assert "kubectl delete node m" in states.unheard([[pod]], restarts=True)
+        assert "machine m, which nothing is heard of" in states.unheard([[pod]], restarts=False)

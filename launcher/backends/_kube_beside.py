@@ -1,0 +1,53 @@
+"""Containers that others have put beside ours: of a mesh, or of whoever collects logs. One that never ends holds the pod."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from launcher import storage
+from launcher.backends import _kube_states as states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from launcher.backends._kube_api import Cluster
+    from launcher.backends._kube_states import Pod
+
+_PATIENCE_S = 5.0
+"""So long they may go on after ours, to say their last or to see that it has ended."""
+
+_LOOK_S = 1.0
+_LIMIT_S = 20.0
+
+
+def end(cluster: Cluster, folder: Path, pods: Iterable[Sequence[Pod]]) -> None:
+    """Delete pods in which ours has ended while another container goes on, as soon as all of their log is here.
+
+    Until then Kubernetes takes the pod for running: it neither starts it again nor takes its end for the run's.
+    """
+    for pod in _held(pods):
+        notes = storage.read_json(folder / "nodes" / str(pod.node) / "log.json") or {}
+        if pod.uid in (notes.get("complete") or ()) and time.time() - _ended_at(pod) > _PATIENCE_S:
+            path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+            cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})  # a collection: so says the Role
+
+
+def end_all(look: Callable[[], Sequence[Sequence[Pod]]]) -> None:
+    """Have a run that is over looked at, by which its pods are ended, until none is held; waits where there are others only."""
+    limit = time.monotonic() + _LIMIT_S
+    while time.monotonic() < limit:
+        if not any(pod.shared and pod.deleted is None and pod.phase == "Running" for known in look() for pod in known):
+            return
+        time.sleep(_LOOK_S)
+
+
+def _held(pods: Iterable[Sequence[Pod]]) -> list[Pod]:
+    return [
+        pod for known in pods for pod in known if pod.shared and pod.terminated and pod.phase == "Running" and not pod.deleted
+    ]
+
+
+def _ended_at(pod: Pod) -> float:
+    return states.timestamp((pod.terminated or {}).get("finishedAt") or pod.created)
