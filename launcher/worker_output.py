@@ -32,11 +32,13 @@ class WorkerOutput:
         self._held: dict[tuple[int, int, bool], tuple[bytes, float]] = {}
         self._open: dict[int, bool] = {}
         self._batch, self._batch_fd = bytearray(), self._stdout
+        self.shown = False
         self.closed = False
         """Nobody reads the workers' stdout any more."""
 
     def show(self, record: Output, now: float) -> None:
         """Write the record's lines, or keep its piece of one until `now` (seconds) is late enough."""
+        self.shown = True
         if self._alone:
             self._write(record.stderr, record.data + b"\n" if record.ends_line else record.data)
             return

@@ -62,6 +62,8 @@ def logs(
     for number, reader in readers.items():
         _show(reader.close(), number, workers, ranks)
     workers.close()
+    if not workers.shown and ranks is not None:
+        output.note(f"{found.id}: no line of rank {rank}")
 
 
 def _is_being_submitted(run: Run) -> bool:

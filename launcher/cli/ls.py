@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from launcher import output, runs, summary
+from launcher import names, output, runs, summary
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption  # noqa: TC001 - typer reads them
 from launcher.errors import RequestError
@@ -75,6 +75,8 @@ def _of_cluster(name: str) -> None:
     settings = config.load()
     known = settings.cluster_names()
     profile = settings.cluster(name, lambda kind: backends.load(kind).options) if name in known else None
+    if profile is None and name not in backends.names():
+        raise RequestError(f"no cluster or backend {name!r}", hint=names.hint(name, [*known, *backends.names()]))
     backend = backends.load(profile.backend if profile else name)
     options: Any = config.build(backend.options, settings.resolve(backend.options, cluster=profile))
     found = backend(options).found()
@@ -88,8 +90,8 @@ def _of_cluster(name: str) -> None:
 def _wanted(folder: Path, array: str | None, limit: int) -> Iterator[Run]:
     """The runs, or the tasks of one of them."""
     if array is None:
-        names = runs.ids(folder)
-        yield from (runs.read(folder, name) for name in (names[-limit:] if limit > 0 else names))
+        listed = runs.ids(folder)
+        yield from (runs.read(folder, name) for name in (listed[-limit:] if limit > 0 else listed))
         return
     found = runs.find(folder, array)
     if not found.tasks:

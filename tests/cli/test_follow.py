@@ -379,6 +379,7 @@ def test_a_detached_run_is_seen_followed_and_cancelled_from_elsewhere(distlaunch
     assert distlaunch("cancel", run).stdout == f"{run}: cancelled\n"
     assert sorted(distlaunch("logs", run).stdout.splitlines()) == ["[0:0] ready", "[1:1] ready"]
     assert distlaunch("logs", run, "--rank", "1").stdout == "ready\n"
+    assert distlaunch("logs", run, "--rank", "7").stderr.endswith(f"{run}: no line of rank 7\n")
     assert distlaunch("logs", run, "--node", "1").stdout == "[1:1] ready\n"
     assert distlaunch("logs", run, "--node", "2").exit_code == 2
 

@@ -145,6 +145,8 @@ def test_a_settings_file_of_brackets_alone_is_an_error(distlaunch: Cli) -> None:
         (["lab", "train.py"], "distlaunch run --on lab"),
         (["run", "--on", "lap", "train.py"], "did you mean lab?"),
         (["local", "--cluster", "LAB", "train.py"], "did you mean lab?"),
+        (["ls", "--on", "labb"], "did you mean lab?"),
+        (["ls", "--on", "k8"], "did you mean k8s?"),
         (["config", "--cluster", "labb"], "did you mean lab?"),
     ],
 )
