@@ -29,11 +29,11 @@ ENDING_S = 60.0
 """The end of a run takes no longer from one of its processes to the next."""
 
 SUM = """
-# Rank r brings r + 1; rank 0 adds them up at MASTER_ADDR and MASTER_PORT, and tells all.
+# Rank r brings r + 1; rank 0 adds them up at MASTER_ADDR, beside the port of torch's store, and tells all.
 import os, socket, time
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1
 if rank == 0:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -231,9 +231,9 @@ def test_a_login_plugin_is_run_and_one_that_fails_is_one_clear_error(user: User,
     login.chmod(0o700)
     command = str(login) if line else "/nonexistent/login"
     config["users"][0]["user"] = {"exec": {"apiVersion": version, "command": command, "interactiveMode": "Never"}}
-    user.write("login.kubeconfig", yaml.dump(config))
+    login = user.write("login.kubeconfig", yaml.dump(config))
 
-    done = user("k8s", "--detach", "--kubeconfig", "login.kubeconfig", "x.py")
+    done = user("k8s", "--detach", "--kubeconfig", str(login), "x.py")
 
     assert done.exit_code == exit_code, done.stderr
     assert words in done.stderr
