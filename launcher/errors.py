@@ -25,10 +25,12 @@ class LaunchError(Exception):
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, in_part: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.in_part = in_part
+        """Some of what was asked for may have been done all the same."""
 
 
 class RequestError(LaunchError):

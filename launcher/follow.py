@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher import output, runs
@@ -12,14 +12,13 @@ from launcher.agent.failures import may_come_back
 from launcher.agent.protocol import Event, Output
 from launcher.announce import Announcer
 from launcher.errors import LaunchError, StorageError
+from launcher.question import Question
 from launcher.reader import StreamReader
 from launcher.runs import JOB_OUTPUT
 from launcher.status import agent_stderr, last_words, report_of
 from launcher.worker_output import WorkerOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from launcher.agent.protocol import Foreign
     from launcher.backends._base import Backend, Liveness, NodeState, Stream
     from launcher.interrupts import Interrupts
@@ -62,7 +61,8 @@ class Follower:
         self._announcer = Announcer(run.hosts, self._workers, explain=explain)
         self._alive: list[NodeState] = []
         self._liveness: Liveness | None = None
-        self._question: _Question | None = None
+        self._question: Question[Liveness] | None = None
+        self._errands: list[tuple[str, Question[None]]] = []
         self._gone_since: dict[int, float] = {}
         self._next_poll, self._poll_s = time.monotonic() + POLL_S[0], POLL_S[0]
         self._stops_obeyed = 0
@@ -79,9 +79,14 @@ class Follower:
         try:
             outcome = self._report.outcome()
             while not outcome.final and not self._given_up:
-                changed = self._read(stream, READ_TIMEOUT_S)
                 now = time.monotonic()
                 self._obey(now)
+                self._hear_errands()
+                if output.congested():
+                    self._pause(now)
+                    continue
+                changed = self._read(stream, READ_TIMEOUT_S)
+                now = time.monotonic()
                 changed |= self._ask_backend(now)
                 self._enforce(now, outcome)
                 if changed:
@@ -98,6 +103,13 @@ class Follower:
         except StorageError as error:
             output.warn(error.message)
         return outcome
+
+    def _pause(self, now: float) -> None:
+        """Nobody reads what we print: read no more ourselves, and judge nothing by what we have not read."""
+        self._gone_since.clear()
+        self._hanging_since = None
+        self._next_poll = now + self._poll_s
+        time.sleep(READ_TIMEOUT_S)
 
     def _end_streams(self) -> None:
         """Show what is left of lines that were cut off."""
@@ -144,7 +156,7 @@ class Follower:
     def _ask_backend(self, now: float) -> bool:
         """Ask which nodes are alive, when it is time to; whether the answer is news."""
         if self._question is None and now >= self._next_poll:
-            self._question = _Question(lambda: self._backend.liveness(self._handle))
+            self._question = Question(lambda: self._backend.liveness(self._handle), "liveness")
         if self._question is None or not self._question.answered(READ_TIMEOUT_S):
             return False
         question, self._question = self._question, None
@@ -231,47 +243,36 @@ class Follower:
     def _cancel(self, now: float, *, force: bool, asked: bool) -> None:
         if asked:
             self._cancel_requested = time.time()
-            try:
-                runs.request_cancel(self._run, force=force)
-            except StorageError as error:
-                output.warn(error.message)
-        self._try("cancel", force=force)
+        self._try("cancel", asked=asked, force=force)
         self._forced = force
         self._deadline = now + FORCE_S + (0.0 if force else self._run.grace_s)
         self._poll_s = POLL_S[0]
         self._next_poll = min(self._next_poll, now + self._poll_s)
 
-    def _try(self, method: str, *args: Any, **keywords: Any) -> None:
+    def _try(self, method: str, *args: Any, asked: bool = False, **keywords: Any) -> None:
         """Ask the backend for something; that it cannot is said, and the run goes on being followed."""
-        try:
-            getattr(self._backend, method)(self._handle, *args, **keywords)
-        except LaunchError as error:
-            output.warn(f"{self._backend.name} cannot {method} the run: {error.message}")
 
+        def ask() -> None:
+            call = partial(getattr(self._backend, method), self._handle, *args, **keywords)
+            if not asked:
+                call()
+                return
+            try:
+                with runs.cancelling(self._run, **keywords):
+                    call()
+            except StorageError as error:  # it cannot be noted; it is done all the same
+                output.warn(error.message)
+                call()
 
-class _Question:
-    """One question to the cluster, in a thread: one that does not answer keeps nobody from reading and from obeying signals."""
+        errand = Question(ask, method)
+        errand.answered(READ_TIMEOUT_S)
+        self._errands.append((method, errand))
 
-    def __init__(self, ask: Callable[[], Liveness]) -> None:
-        self._ask = ask
-        self._liveness: Liveness | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
-        self._thread.start()
-
-    def answered(self, timeout_s: float) -> bool:
-        """Whether the answer is there, after waiting for it so long at most."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def answer(self) -> Liveness:
-        """What the cluster said; raises what the asking raised."""
-        if self._liveness is None:
-            raise self._error or RuntimeError("no answer yet")
-        return self._liveness
-
-    def _run(self) -> None:
-        try:
-            self._liveness = self._ask()
-        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
-            self._error = error
+    def _hear_errands(self) -> None:
+        """What has become of what the backend was asked for."""
+        for errand in [errand for errand in self._errands if errand[1].answered(0)]:
+            self._errands.remove(errand)
+            try:
+                errand[1].answer()
+            except LaunchError as error:
+                output.warn(f"{self._backend.name} cannot {errand[0]} the run: {error.message}")

@@ -5,20 +5,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+import queue
 import select
+import threading
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from launcher.errors import LaunchError
 
 ENVELOPE_VERSION = 1
 FORMATS = ("human", "json")
 STDOUT, STDERR = 1, 2
+_BACKLOG_BYTES = 8 << 20
+_PART_BYTES = 4096
+_STUCK_S = 1.0
+_DRAIN_LOOK_S = 0.002
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
 
 
@@ -35,6 +43,8 @@ class _Manner:
     verbosity: int = 0
     closed: dict[int, OSError] = field(default_factory=dict)
     """Streams that can no longer be written, with the reason."""
+
+    writer: _Writer | None = None
 
 
 _manner = _Manner()
@@ -58,8 +68,11 @@ def result(data: Mapping[str, Any], text: str) -> None:
     """Print what was asked for: the data in an envelope, or the text. Raises `StdoutClosedError`."""
     if as_json():
         text = _envelope(True, result=data)
-    if text and not write(STDOUT, _encode(text if text.endswith("\n") else text + "\n")):
-        reason = _manner.closed[STDOUT]
+    if text:
+        write(STDOUT, _encode(text if text.endswith("\n") else text + "\n"))
+        if _manner.writer is not None:
+            _manner.writer.drain()
+    if text and (reason := _manner.closed.get(STDOUT)) is not None:
         if reason.errno == errno.EPIPE:
             raise StdoutClosedError
         raise StorageError(f"cannot write to stdout: {reason.strerror}")
@@ -139,9 +152,91 @@ def paint(text: str, style: str, fd: int = STDERR) -> str:
 
 
 def write(fd: int, data: bytes) -> bool:
-    """Write all bytes, as they are; False once nobody reads them. A slow non-blocking pipe or terminal is waited for."""
+    """Write all bytes, as they are; False once nobody reads them."""
     if fd in _manner.closed:
         return False
+    if _manner.writer is None:
+        return _write_now(fd, data)
+    _manner.writer.put(fd, data)
+    return True
+
+
+def congested() -> bool:
+    """Whether so much waits to be written that no more should be made, as somebody may still read it."""
+    writer = _manner.writer
+    return writer is not None and writer.waiting > _BACKLOG_BYTES and not writer.given_up
+
+
+@contextmanager
+def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
+    """A pager that waits, a full pipe, a stopped terminal: in here they keep a thread of ours waiting, and nobody else.
+
+    In the end what was printed is waited for; once `stopping` is true, only while somebody reads on.
+    """
+    writer = _manner.writer = _Writer(stopping)
+    try:
+        yield
+    finally:
+        try:
+            writer.drain()
+        finally:
+            _manner.writer = None
+            writer.put(-1, b"")
+            if writer.waiting:  # nothing that is said now may wait, either
+                _manner.closed.update({fd: OSError(errno.EAGAIN, "nobody reads it") for fd in (STDOUT, STDERR)})
+
+
+class _Writer:
+    """A thread that writes what it is given, in its order."""
+
+    def __init__(self, stopping: Callable[[], bool]) -> None:
+        self._stopping = stopping
+        self._queue: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()  # may be put to by a signal's handler
+        self._given = self._written = 0
+        self._lock = threading.RLock()
+        self._moved = time.monotonic()
+        threading.Thread(target=self._run, name="printing", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not written yet."""
+        return self._given - self._written
+
+    @property
+    def given_up(self) -> bool:
+        """We are to stop, and nobody has read anything for a while."""
+        return self._stopping() and time.monotonic() - self._moved > _STUCK_S
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Write that, too; what nobody reads is not kept without end."""
+        with self._lock:
+            if self.waiting > _BACKLOG_BYTES and self.given_up:
+                return
+            if not self.waiting:
+                self._moved = time.monotonic()
+            self._given += len(data)
+        self._queue.put((fd, data))
+
+    def drain(self) -> None:
+        """Wait until all is written, or given up."""
+        while self.waiting and not self.given_up:
+            time.sleep(_DRAIN_LOOK_S)
+
+    def _run(self) -> None:
+        while True:
+            fd, data = self._queue.get()
+            if fd < 0:
+                return
+            for start in range(0, len(data), _PART_BYTES):
+                part = data[start : start + _PART_BYTES]
+                if fd not in _manner.closed:
+                    _write_now(fd, part)
+                self._written += len(part)
+                self._moved = time.monotonic()
+
+
+def _write_now(fd: int, data: bytes) -> bool:
+    """Write all bytes; a slow non-blocking pipe or terminal is waited for."""
     view = memoryview(data)
     while view:
         try:

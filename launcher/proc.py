@@ -13,7 +13,7 @@ from launcher.agent.processes import start_ticks
 from launcher.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -54,20 +54,31 @@ def run_bytes(
         raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
 
 
-def start_detached(argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path) -> Identity:
-    """Start a program that outlives us, in a session of its own, with its output in files."""
+def start_detached(
+    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, record: Callable[[Identity], None]
+) -> Identity:
+    """Start a program that outlives us, in a session of its own, with its output in files.
+
+    It is one that begins when a line comes on its stdin, and ends where none does: that is sent once `record` has returned.
+    """
     try:
         with open(stdout, "ab") as out, open(stderr, "ab") as err:
             process = subprocess.Popen(
-                list(argv), cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                list(argv), cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True
             )
     except OSError as error:
         raise CommandError(f"{argv[0]} cannot be started: {error.strerror}", hint=f"working folder: {cwd}") from error
-    ticks = start_ticks(process.pid)
-    process.returncode = 0  # ours to find by identity, not to wait for: Popen must not warn when it is collected
-    if ticks is None:
-        raise CommandError(f"{argv[0]} ended as soon as it was started", hint=f"see {stderr}")
-    return Identity(process.pid, ticks)
+    assert process.stdin
+    with process.stdin as go, contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
+        ticks = start_ticks(process.pid)
+        process.returncode = 0  # ours to find by identity, not to wait for: Popen must not warn when it is collected
+        if ticks is None:
+            raise CommandError(f"{argv[0]} ended as soon as it was started", hint=f"see {stderr}")
+        identity = Identity(process.pid, ticks)
+        record(identity)
+        go.write(b"\n")
+        go.flush()
+    return identity
 
 
 class Pipe:

@@ -3,6 +3,7 @@
 run.json     what was asked for, and the backend's handle once it was submitted
 cancel.json  the last request to cancel
 result.json  the final outcome, written once
+lock-N       who changes the run (`lock.py`)
 nodes/K/     node K's agent stream and errors
 """
 
@@ -12,7 +13,7 @@ import errno
 import os
 import re
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import launcher
 from launcher import storage, trust
 from launcher.agent.trust import make as make_folder
-from launcher.errors import RunNotFoundError, StorageError
+from launcher.errors import LaunchError, RunNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 LATEST = "last"
 JOB_OUTPUT = -1
@@ -57,7 +58,7 @@ class Run:
     """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, and `tasks` of an array."""
 
     handle: dict[str, Any] | None = None
-    """None until it was submitted."""
+    """None until its submission began; with `submitting`, that has not ended, and only part of it may be there."""
 
     attempt: int = 0
     """Somebody has started it again; what its nodes said in earlier attempts does not count."""
@@ -77,6 +78,16 @@ class Run:
         plan = {key: value for key, value in self.plan.items() if key != "tasks"}
         handle = None if self.handle is None else {**self.handle, "task": index}
         return replace(self, id=f"{self.id}/{index}", path=self.path / "tasks" / str(index), plan=plan, handle=handle)
+
+    @property
+    def whole_path(self) -> Path:
+        """The folder of the run, or of the array that it is a task of: what is locked."""
+        return self.path.parents[1] if "/" in self.id else self.path
+
+    @property
+    def submitted(self) -> bool:
+        """Whether all of it was sent; if not, its launcher is still at it, or has died."""
+        return self.handle is not None and not self.handle.get("submitting")
 
     @property
     def hosts(self) -> list[str]:
@@ -181,15 +192,35 @@ def record_handle(run: Run, handle: dict[str, Any]) -> Run:
     return submitted
 
 
-def request_cancel(run: Run, *, force: bool) -> None:
-    """Note that somebody asked for the run's end, before the backend is asked."""
-    request = {"time": round(time.time(), 3), "force": force}
-    storage.write_whole(run.path / "cancel.json", storage.encode_json(request))
+@contextmanager
+def cancelling(run: Run, *, force: bool) -> Iterator[None]:
+    """Note that somebody asked for the run's end, before the backend is asked in here; taken back where that is refused."""
+    paths = [each.path / "cancel.json" for each in (run, *map(run.task, run.tasks))]
+    before = [storage.read_json(path) for path in paths]
+    for path in paths:
+        storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
+    try:
+        yield
+    except LaunchError as error:
+        for path, request in zip(paths, before, strict=True):
+            if request is not None:
+                storage.write_whole(path, storage.encode_json(request))
+            elif not error.in_part:
+                path.unlink(missing_ok=True)
+        raise
 
 
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
     """Write the final outcome, unless somebody else did already."""
     return storage.write_once(run.path / "result.json", storage.encode_json(dict(result)))
+
+
+def unsubmitted(state: str, error: BaseException | None = None) -> dict[str, Any]:
+    """The outcome of a run of which nothing was ever sent, or is left."""
+    message = "cancelled before it was submitted" if state == "cancelled" else str(error)
+    cause = {"class": "cancelled" if state == "cancelled" else "submission", "message": message}
+    exit_code = 130 if state == "cancelled" else getattr(error, "exit_code", 4)
+    return {"state": state, "exit_code": exit_code, "cause": cause, "nodes": []}
 
 
 def start_again(run: Run, handle: dict[str, Any], attempt: int) -> Run:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher import runs
+from launcher import lock, runs
 from launcher.agent.protocol import Event, Foreign, Output, parse
 from launcher.errors import StorageError
 from launcher.outcome import EXIT_CODES, Outcome, RunReport
@@ -27,7 +27,10 @@ STREAM_DELAY_S = 60.0
 """Network file systems show what another host appended after at most so long."""
 
 SUBMISSION_S = 60.0
-"""A run without a handle is being submitted for at most so long; then its launcher has died."""
+"""A run without a handle of which nobody says that he submits it is about to be for at most so long."""
+
+NOTHING_SENT = "its launcher ended before the run was submitted"
+PARTLY_SENT = "its launcher ended while it submitted the run, which may lack nodes"
 
 
 def report_of(run: Run) -> RunReport:
@@ -74,11 +77,18 @@ def current(run: Run) -> dict[str, Any] | None:
         return _without_streams("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:
         return result
-    if run.handle is None:
-        lost = time.time() - run.created > SUBMISSION_S
-        detail = "its launcher ended before the run was submitted" if lost else "being submitted"
-        return _without_streams("unknown" if lost else "pending", detail)
-    return None
+    return None if run.submitted else _unsubmitted(run)
+
+
+def _unsubmitted(run: Run) -> dict[str, Any] | None:
+    """The state of a run whose launcher is still sending it, or has died before it began to; None: of one that it died of."""
+    owner = lock.owner(run.whole_path)
+    if owner is not None and owner.submits and not owner.seems_gone:
+        return _without_streams("pending", f"being submitted by {owner}")
+    if run.handle is not None:
+        return None
+    young = owner is None and time.time() - run.created < SUBMISSION_S
+    return _without_streams(*(("pending", "being submitted") if young else ("unknown", NOTHING_SENT)))
 
 
 def _without_streams(state: str, detail: str) -> dict[str, Any]:

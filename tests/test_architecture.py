@@ -16,6 +16,7 @@ LAYERS = [
         "summary",
         "announce",
         "interrupts",
+        "question",
         "worker_output",
         "examine",
         "examine_links",
@@ -24,7 +25,7 @@ LAYERS = [
         "quarantine",
     },
     {"backends"},
-    {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "proc"}
+    {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "lock", "proc"}
     | {"snapshot", "snapshot_files", "storage"},
     {"credentials", "input_file", "install", "trust"},
     {"spec", "options", "errors", "names"},

@@ -41,8 +41,10 @@ def main() -> None:
     where.add_argument("--node-rank", type=int, metavar="K")
     where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
     where.add_argument("--slurm", action="store_true", help="started by srun: rank and nodes are the job's")
+    parser.add_argument("--when-told", action="store_true", help="begin when a line comes on stdin; end where none does")
     parser.add_argument("--unpack", metavar="FOLDER", help="archives that came with the run, for its own folder")
     args = parser.parse_args()
+    _wait_for_word(args.when_told)
 
     from .job import Job
 
@@ -72,6 +74,17 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None) -> No
 
     os.dup2(2, 1)  # a stray print must not end up in the stream
     sys.exit(Node(job, rank, stream, forked).run())
+
+
+def _wait_for_word(wanted: bool) -> None:
+    """Until the launcher has written down that we are there; where it dies before that, nobody would find us."""
+    if not wanted:
+        return
+    if not os.read(0, 1):
+        sys.exit(os.EX_TEMPFAIL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:

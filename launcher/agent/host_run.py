@@ -42,9 +42,7 @@ def start(request: Request) -> Request:
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
     _write(os.path.join(own, KEY_FILE), request["key"])
-    identity = _spawn(request, own, job["cwd"], spec)
-    identity.update(work=job["cwd"], reached=reached)
-    _write(os.path.join(own, "started.json"), json.dumps(identity))
+    identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
     return {**answer, "agent": identity, "folder": folder, "work": job["cwd"]}
 
@@ -61,8 +59,11 @@ def reach(request: Request) -> Request:
     return {"tried": {address: address in found for address in request["candidates"]}}
 
 
-def _spawn(request: Request, own: str, cwd: str, spec: str) -> Request:
-    """The agent in a session of its own, or in a scope of the user's systemd; neither ends with the login."""
+def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> Request:
+    """The agent in a session of its own, or in a scope of the user's systemd; neither ends with the login.
+
+    It begins once it is on record with `about`, and not if somebody has asked for its end meanwhile.
+    """
     env = {**os.environ, **request["secrets"]}
     env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     rank = int(request["node_rank"])
@@ -72,17 +73,31 @@ def _spawn(request: Request, own: str, cwd: str, spec: str) -> Request:
     for under in [scope, []] if host_checks.supervisor() == "systemd" else [[]]:
         with open(stream, "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
             before = out.tell()
+            reader, go = os.pipe()
             pid = os.fork()
             if not pid:
+                os.close(go)
+                if not os.read(reader, 1):
+                    os._exit(os.EX_TEMPFAIL)
+                os.close(reader)
                 _become_agent(under, spec, rank, cwd, env, out, err)
+        os.close(reader)
         ticks, status = processes.start_ticks(pid), None
+        who = {"pid": pid, "start_ticks": ticks, "boot_id": host_checks.boot_id()}
+        identity = {**who, "stream_from": before, "under": bool(under), **about}
+        try:
+            _write(os.path.join(own, "started.json"), json.dumps(identity))
+            if os.path.exists(os.path.join(own, CANCEL)):
+                raise HostError("the run was cancelled while it was started")
+            os.write(go, b"\n")
+        finally:
+            os.close(go)
         began = time.monotonic()
         while os.stat(stream).st_size == before and status is None and time.monotonic() < began + _FIRST_LINE_S:
             time.sleep(min(0.1, 0.005 + (time.monotonic() - began) / 10))
             status = _status(pid)
         if os.stat(stream).st_size > before and ticks is not None:
-            about = {"pid": pid, "start_ticks": ticks, "boot_id": host_checks.boot_id()}
-            return {**about, "stream_from": before, "under": bool(under)}
+            return identity
     if status is None:
         os.kill(pid, signal.SIGKILL)
         raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
@@ -148,13 +163,15 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
 
 def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
     """Signal the node's agent; `force`: it kills its workers at once. What a dead one has left is ended."""
+    if force or number == signal.SIGTERM:  # first, for one that is about to be started
+        with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
+            own = os.path.join(folder, "nodes", str(rank))
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            _write(os.path.join(own, CANCEL), json.dumps({"force": force}))
     identity = identity_of(folder, rank)
     if identity is None or not host_checks.alive(identity):
         _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
         return {"signalled": False}
-    if force:
-        with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
-            _write(os.path.join(folder, "nodes", str(rank), CANCEL), json.dumps({"force": True}))
     with contextlib.suppress(ProcessLookupError):
         os.kill(identity["pid"], number)
     return {"signalled": True}

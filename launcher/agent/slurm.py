@@ -92,10 +92,21 @@ def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
     name = env.get("SLURMD_NODENAME")
     if not nodelist or not name:
         raise SlurmError("SLURM_JOB_NODELIST or SLURMD_NODENAME is not set: start the agent with srun in a Slurm job")
-    hosts = order(expand(nodelist), env.get("DISTLAUNCH_SLURM_TOPOLOGY", ""))
+    hosts = order(expand(nodelist), _topology(env.get("DISTLAUNCH_SLURM_TOPOLOGY_FILE", "")))
     if name not in hosts:
         raise SlurmError(f"this node, {name}, is not among the job's: {nodelist}")
     return hosts.index(name), hosts
+
+
+def _topology(path: str) -> str:
+    """What the job file has noted of how the nodes are wired; ranks follow it, so all nodes have to see it."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        raise SlurmError(f"{path}: {error.strerror}") from error
 
 
 def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:

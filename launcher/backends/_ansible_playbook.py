@@ -116,12 +116,14 @@ class Playbook:
         self.failure = ""
         self._report = folder / "report"
         self._read = 0
+        self._steps: set[str] = set()
         self._waiting: dict[str, float] = {}
         self._phase, self._phase_began, self._said = "", time.monotonic(), 0.0
         self._cancelled = False
 
     def run(self, secrets: Mapping[str, str]) -> None:
         """Run it to its end. Whatever interrupts that ends Ansible, too."""
+        self.forget()  # what a launcher that was killed has left
         runner = self._runner(secrets)
         ended = threading.Event()  # a Thread whose join() was interrupted says that it has ended when it has not
 
@@ -134,14 +136,14 @@ class Playbook:
         threading.Thread(target=work, name="ansible", daemon=True).start()
         try:
             while not ended.wait(0.1):
-                self._follow()
+                self.follow()
                 self._tell_waits()
         except BaseException:
             self._cancelled = True
             ended.wait(15)
             raise
         finally:
-            self._follow()
+            self.follow()
             self._tidy()
         self._finish_phase()
         if runner.status == "timeout":
@@ -180,8 +182,6 @@ class Playbook:
         """Keep Ansible's log alone: what else it leaves may hold more than a person wants to keep."""
         with suppress(OSError):
             (self._folder / "secrets.json").unlink()
-        with suppress(OSError):
-            self._report.unlink()
         for log in sorted((self._folder / "artifacts").glob("*/stdout")):
             with suppress(OSError):
                 os.replace(log, self._folder / "ansible.log")
@@ -197,7 +197,16 @@ class Playbook:
             self.failure = str(result.get("msg") or self.failure).strip()
         return False
 
-    def _follow(self) -> None:
+    def told(self, step: str) -> bool:
+        """Whether any host was asked for that step."""
+        return step in self._steps
+
+    def forget(self) -> None:
+        """Remove what the hosts have answered: it says whom to stop, as long as that may be needed."""
+        with suppress(OSError):
+            self._report.unlink()
+
+    def follow(self) -> None:
         """Take what the task has reported since."""
         with suppress(FileNotFoundError), open(self._report, "rb") as file:
             file.seek(self._read)
@@ -222,6 +231,7 @@ class Playbook:
         self.meeting = said.get("meeting", self.meeting)
 
     def _enter(self, phase: str) -> None:
+        self._steps.add(phase)
         if phase != self._phase:
             self._finish_phase()
             self._waiting.clear()

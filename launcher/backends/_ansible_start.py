@@ -29,7 +29,9 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle
         _check(len(hosts), running)
     except BaseException:
         _stop_all(running)
+        running.forget()
         raise
+    running.forget()
     handle = _handle(run_dir, hosts, running)
     for text in (*running.notes, *_left_out(running)):
         output.warn(text)
@@ -54,9 +56,22 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
     )
 
 
+def recover(run_dir: Path, hosts: Sequence[str]) -> Handle | None:
+    """What a launcher that died while it ran the playbook may have started; None where no host was told to."""
+    running = playbook.Playbook(run_dir / "ansible", "start.yml")
+    running.follow()
+    if not running.told("start"):
+        return None
+    nodes = _nodes(running.answers["preflight"], running)
+    chosen = list(hosts)
+    for host, node in nodes.items():
+        chosen[node["rank"]] = host
+    return {"run_dir": str(run_dir), "hosts": chosen, "nodes": list(nodes.values())}
+
+
 def _stop_all(running: playbook.Playbook) -> None:
     """End what was started, also where Ansible did not come to hear of it."""
-    nodes = [node for node in _nodes(running.answers.get("preflight", {}), running).values() if running.answers.get("start")]
+    nodes = list(_nodes(running.answers["preflight"], running).values()) if running.told("start") else []
     answers = ssh.call_all(
         {"nodes": nodes}, lambda node: ssh.call(node, "signal", *target(node), str(int(signal.SIGTERM)), "--force")
     )

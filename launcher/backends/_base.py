@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 Handle = dict[str, Any]
 """What a backend needs to find a submitted run again: plain JSON, kept in the run's `run.json`."""
+
+Record = Callable[[Handle], None]
+"""Notes a handle in the run's folder."""
+
+
+def unrecorded(_handle: Handle) -> None:
+    """A `Record` for those who need none."""
+
 
 NodeState = Literal["pending", "running", "ended", "unknown"]
 
@@ -153,8 +162,15 @@ class Backend(ABC, Generic[P]):
         raise NotImplementedError(flag)
 
     @abstractmethod
-    def submit(self, plan: P) -> Handle:
-        """Send the plan; the run folder exists already. Returns the handle that the other calls take."""
+    def submit(self, plan: P, record: Record = unrecorded) -> Handle:
+        """Send the plan; the run folder exists already. Returns the handle that the other calls take.
+
+        Before anything is started, `record` gets a handle that `recover` finds it by, and again where there is more to find.
+        """
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """What is there of a submission that was cut off, out of what was recorded last; None where nothing was started."""
+        return handle
 
     @abstractmethod
     def liveness(self, handle: Handle) -> Liveness:
@@ -190,8 +206,11 @@ class Backend(ABC, Generic[P]):
         """Whether a run that ended so, while it was followed, is to be started again by `requeue`."""
         return False
 
-    def requeue(self, handle: Handle, attempt: int) -> Handle:  # noqa: ARG002 - for those that can
-        """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on."""
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:  # noqa: ARG002 - for those that can
+        """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on.
+
+        `record` as in `submit`: once it was called, the run has not ended any more.
+        """
         raise BackendUnavailableError(f"{self.name} cannot start a run again", hint="launch it anew")
 
 

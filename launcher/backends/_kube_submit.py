@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ _TRIES = 4
 
 def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Manifest:
     """Create everything; returns the object that owns the rest. Nothing is left when it fails."""
-    owner: Manifest | None = None
     secret = list(_secrets(opts, plan))
     try:
         _check(cluster, opts, [*plan.objects, *secret])
@@ -55,10 +55,10 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
             owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
     except (api.ApiError, api.UnreachableError) as error:
-        _clean_up(cluster, opts, plan, owner)
+        _clean_up(cluster, opts, plan)
         raise api.explained(error, cluster, _DOING) from error
     except BaseException:
-        _clean_up(cluster, opts, plan, owner)
+        _clean_up(cluster, opts, plan)
         raise
     return owner
 
@@ -157,12 +157,35 @@ def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest
         yield {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True, "metadata": meta, "data": data}
 
 
-def _clean_up(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, owner: Manifest | None) -> None:
-    """Delete what was made, as far as that can be done."""
-    paths = [objects.KINDS[opts.kind].path.format(cluster.namespace)] if owner is not None else []
-    paths += [objects.RUNTIME_PATH.format(cluster.namespace)] if opts.kind == "trainjob" else []
+def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
+    """What owns the objects of a run whose launcher died while it made them; what came before it and belongs to nothing goes."""
+    path = objects.KINDS[kind].path.format(cluster.namespace)
+    try:
+        owner = cluster.find(f"{path}/{name}")
+        if owner is not None and owner["metadata"].get("labels", {}).get(RUN_LABEL) == run:
+            return owner
+        _delete(cluster, _paths(cluster, kind)[1:], name, run)
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, "to find the run") from error
+    return None
+
+
+def _paths(cluster: Cluster, kind: str) -> list[str]:
+    """Where the objects are that belong to no other: the owner of all the rest first."""
+    paths = [objects.KINDS[kind].path, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]
+    return [path.format(cluster.namespace) for path in paths]
+
+
+def _delete(cluster: Cluster, paths: list[str], name: str, run: str) -> None:
+    """What is of that name and of this run."""
     for path in paths:
-        try:
-            cluster.call("DELETE", f"{path}/{plan.name}", {"propagationPolicy": "Background"})
-        except (api.ApiError, api.UnreachableError):
-            continue
+        found = cluster.find(f"{path}/{name}")
+        if found is not None and found["metadata"].get("labels", {}).get(RUN_LABEL) == run:
+            cluster.call("DELETE", f"{path}/{name}", {"propagationPolicy": "Background"})
+
+
+def _clean_up(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> None:
+    """Delete what was made, as far as that can be done; of a request that was cut off nobody knows what it has made."""
+    for path in _paths(cluster, opts.kind):
+        with contextlib.suppress(api.ApiError, api.UnreachableError):
+            _delete(cluster, [path], plan.name, plan.run_dir.name)

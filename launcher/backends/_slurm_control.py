@@ -11,11 +11,12 @@ from launcher.errors import BackendUnavailableError, CommandError, SpecError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from subprocess import CompletedProcess
 
     from launcher.backends._submitit import Queue
 
 _CONTROL_S = 60
-_PING = "slurmctld does not answer; `scontrol ping` says when it does"
+PING = "slurmctld does not answer; `scontrol ping` says when it does"
 _WAYS_OUT = {
     "account": "your accounts: sacctmgr show assoc user=$USER format=account,partition,qos",
     "qos": "your QOS: sacctmgr show assoc user=$USER format=account,qos",
@@ -27,30 +28,37 @@ _WAYS_OUT = {
 
 def control(*argv: str, check: bool = True) -> None:
     """A command of Slurm's; `check`: its refusal is an error. That nobody answers always is one."""
-    done = proc.run(argv, timeout_s=_CONTROL_S)
-    said = done.stderr.strip()
-    if done.returncode and out_of_reach(said):
-        raise BackendUnavailableError(f"{argv[0]}: {said}", hint=_PING)
+    done, said = ask(*argv)
     if done.returncode and check and "already completing or completed" not in said:
         raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
 
 
+def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
+    """A command of Slurm's, with what it says on stderr. That no controller answers is an error."""
+    try:
+        done = proc.run(argv, timeout_s=_CONTROL_S)
+    except CommandError as error:
+        raise BackendUnavailableError(error.message, hint=PING) from error
+    said = done.stderr.strip()
+    if done.returncode and out_of_reach(said):
+        raise BackendUnavailableError(f"{argv[0]}: {said}", hint=PING)
+    return done, said
+
+
 def cancel(*argv: str) -> None:
     """scancel. That the job has ended meanwhile, or does not wait any more, is no error: with `--quiet` it is not said, but 1."""
-    argv = ("scancel", "--quiet", *argv)
-    done = proc.run(argv, timeout_s=_CONTROL_S)
-    said = done.stderr.strip()
+    done, said = ask("scancel", "--quiet", *argv)
     if done.returncode and said:
-        error = BackendUnavailableError if out_of_reach(said) else CommandError
-        raise error(f"scancel: {said}", hint=_PING if out_of_reach(said) else None)
+        raise CommandError(f"scancel: {said}")
 
 
 def check_size(partition: str, nodes: int) -> None:
     """More nodes than there are: Slurm lets such a job wait for ever."""
-    done = proc.run(("sinfo", "--noheader", "--format=%R|%D"), timeout_s=_CONTROL_S)
+    try:
+        done, _ = ask("sinfo", "--noheader", "--format=%R|%D")
+    except BackendUnavailableError as error:
+        raise BackendUnavailableError(error.message, hint=f"nothing was submitted; {PING}") from error
     if done.returncode:
-        if out_of_reach(done.stderr):
-            raise BackendUnavailableError(f"sinfo: {done.stderr.strip()}", hint=f"nothing was submitted; {_PING}")
         return  # sbatch will say what is wrong
     sizes: dict[str, int] = {}
     for line in done.stdout.splitlines():
@@ -64,21 +72,28 @@ def check_size(partition: str, nodes: int) -> None:
         raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
 
 
-def send(queue: Queue, run_dir: Path, text: str, besides: str = "") -> str:
-    """sbatch, once; returns the id of the job, which is another one than `besides`."""
+def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
+    """sbatch of the run's job file, once; returns the id of the job, which is another one than `besides`."""
     from launcher.backends import _submitit  # 130 ms: only a submission pays
 
-    try:
-        return _submitit.send(run_dir / "submission", text)
-    except CommandError as error:
+    def late() -> str | None:
         time.sleep(1)  # a controller that is slow to answer may yet have the job
-        found = queue.by_comment(f"distlaunch:{run_dir.name}", besides)
+        return queue.by_comment(f"distlaunch:{run_dir.name}", besides)
+
+    try:
+        return _submitit.send(run_dir / "job.sbatch")
+    except CommandError as error:
+        found = late()
         if found is None and out_of_reach(error.message):
             look = f"whether it has the job, squeue --me --format='%i %k' tells later; the job file is in {run_dir}"
             raise BackendUnavailableError(error.message, hint=look) from error
         if found is None:
             raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
         return found
+    except KeyboardInterrupt:
+        if found := late():
+            cancel(found)
+        raise
 
 
 def way_out(said: str) -> str:

@@ -132,6 +132,7 @@ def render(
     setup = setup_lines(opts.setup)
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
+    names["folder"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
     names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
     try:
         return environment.get_template(name.lstrip("/")).render(names)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import proc
 from launcher.backends._base import Liveness
-from launcher.errors import BackendUnavailableError, CommandError, SpecError
+from launcher.backends._slurm_control import ask
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from launcher.backends._base import Handle, NodeState
+    from launcher.backends._base import Handle, NodeState, Record
     from launcher.spec import NodeRange
 
-_CONTROL_S = 60
 _OF_STEPS = ("gpus_per_node", "gres", "mem", "nodelist", "exclude")
 _OF_JOBS: tuple[str, ...] = (
     "partition",
@@ -88,15 +88,23 @@ def useless(opts: Any) -> list[str]:
     return [name.replace("_", "-") for name in _OF_JOBS if getattr(opts, name)]
 
 
-def start(run_dir: Path, cwd: str, within: Allocation) -> Handle:
+def start(run_dir: Path, cwd: str, within: Allocation, record: Record) -> Handle:
     """Start the step's script, detached from this terminal."""
     if shutil.which("srun") is None:
         raise BackendUnavailableError(
             "srun is not on PATH", hint=f"job {within.job_id} can be used only where Slurm's commands are"
         )
     out = run_dir / "job.out"
-    identity = proc.start_detached(["bash", str(run_dir / "step.sh")], cwd=cwd, env=os.environ, stdout=out, stderr=out)
-    return {"job_id": within.job_id, "step": run_dir.name, "pid": identity.pid, "ticks": identity.start_ticks, "host": _host()}
+    argv = ["bash", "-c", 'read -r && exec bash "$0" </dev/null', str(run_dir / "step.sh")]
+
+    def about(identity: proc.Identity) -> Handle:
+        known = {"job_id": within.job_id, "step": run_dir.name, "host": _host()}
+        return {**known, "pid": identity.pid, "ticks": identity.start_ticks}
+
+    def note(identity: proc.Identity) -> None:
+        record(about(identity))
+
+    return about(proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
 
 
 def liveness(handle: Handle) -> Liveness:
@@ -105,7 +113,7 @@ def liveness(handle: Handle) -> Liveness:
     if found == "ended":
         try:
             found = "running" if _step(handle) else "ended"
-        except CommandError:
+        except LaunchError:
             found = "unknown"
     return Liveness(nodes=(found,) * handle["nodes"], detail=f"a step of job {handle['job_id']}")
 
@@ -128,10 +136,10 @@ def kill_all(job_id: str) -> None:
 
 def _signal(step: str, number: int) -> None:
     name = signal.Signals(number).name.removeprefix("SIG")
-    done = proc.run(("scancel", f"--signal={name}", step), timeout_s=_CONTROL_S)
+    done, said = ask("scancel", f"--signal={name}", step)
     # Slurm 22.05 signals the step and then complains about the job's id.
-    if done.returncode and not re.search("already completing|Invalid job id", done.stderr):
-        raise CommandError(f"scancel: {done.stderr.strip()}")
+    if done.returncode and not re.search("already completing|Invalid job id", said):
+        raise CommandError(f"scancel: {said}")
 
 
 def _step(handle: Handle) -> str | None:
@@ -141,9 +149,9 @@ def _step(handle: Handle) -> str | None:
 
 def _steps(job_id: str) -> dict[str, str]:
     """The steps of a job that run, with their names."""
-    done = proc.run(("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j"), timeout_s=_CONTROL_S)
-    if done.returncode and "Invalid job id" not in done.stderr:
-        raise CommandError(f"squeue: {done.stderr.strip()}")
+    done, said = ask("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j")
+    if done.returncode and "Invalid job id" not in said:
+        raise CommandError(f"squeue: {said}")
     rows = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
     return {step.strip(): name for step, name in rows}
 

@@ -1,16 +1,14 @@
-"""The two private hooks of submitit that we need: our own text for the job file, and our own question about job states.
+"""What submitit does for us: it reads the job's id in what sbatch says, and spaces the questions to the controller.
 
-Held by a contract test on a real Slurm. submitit does the rest: it writes the file, runs sbatch, reads the job id, and spaces
-the questions to the controller.
+sbatch is run from here, as submitit lets it go on when it is interrupted itself. Held by a contract test on a real Slurm.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 from typing import TYPE_CHECKING, Any
 
-from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.core.utils import FailedSubmissionError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
 
 from launcher import proc
@@ -27,30 +25,14 @@ _FIELDS = "%i|%T|%r|%S|%k"
 _NAMES = ("job_id", "state", "reason", "start", "comment")
 
 
-class _TextExecutor(SlurmExecutor):
-    """Submits a text that we have written."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        super().__init__(folder)
-        self._text = text
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002 - submitit's signature
-        return self._text
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return ["timeout", str(_SBATCH_S), "sbatch", str(submission_file_path)]
-
-
-def send(folder: Path, text: str) -> str:
-    """Submit the job file and return the job's id; `CommandError` holds what sbatch said."""
-    said = io.StringIO()
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with contextlib.redirect_stderr(said):  # submitit prints what sbatch said
-            return str(_TextExecutor(folder, text)._submit_command("").job_id)
-    except (FailedJobError, FailedSubmissionError) as error:
-        words = " ".join(str(error).split()) or f"no answer within {_SBATCH_S} s"
-        raise CommandError(f"sbatch: {words.removeprefix('sbatch: error: ')}") from error
+def send(job_file: Path) -> str:
+    """Submit the job file and return the job's id; `CommandError` holds what sbatch said. Ctrl-C ends sbatch, too."""
+    done = proc.run(("sbatch", str(job_file)), timeout_s=_SBATCH_S)
+    said = " ".join((done.stderr if done.returncode else done.stdout).split())
+    with contextlib.suppress(FailedSubmissionError):
+        if done.returncode == 0:
+            return SlurmExecutor._get_job_id_from_submission_command(said)
+    raise CommandError(f"sbatch: {said.removeprefix('sbatch: error: ') or f'exit code {done.returncode}'}")
 
 
 class Queue(SlurmInfoWatcher):

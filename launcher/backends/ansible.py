@@ -16,9 +16,9 @@ from launcher.backends import _ansible_config as config
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
-from launcher.backends._ansible_start import start, target
+from launcher.backends._ansible_start import recover, start, target
 from launcher.backends._ansible_stream import HostStreams, fetch
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, unrecorded
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
 from launcher.options import not_below, option
 from launcher.spec import parse_size
@@ -222,13 +222,14 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             found["files.tar.gz"] = packed.getvalue()
         return found
 
-    def submit(self, plan: AnsiblePlan) -> Handle:
+    def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> Handle:
         """Run start.yml: preflight, files, node 0, all others at once. Where one host cannot start, none is left running."""
         missing = [name for name in plan.job_secrets if name not in os.environ]
         if missing:
             raise SpecError(f"secret {missing[0]}: no such variable here", hint=f"export {missing[0]} first")
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
+        record({"run_dir": str(plan.run_dir), "hosts": hosts})
         try:
             return start(plan.run_dir, hosts, plan.job_secrets)
         finally:
@@ -236,13 +237,17 @@ class AnsibleBackend(Backend[AnsiblePlan]):
                 with suppress(OSError):
                     (plan.run_dir / "ansible/files.tar.gz").unlink()
 
+    def recover(self, handle: Handle) -> Handle | None:
+        """The hosts that may have been told to start, by what they had answered until then."""
+        return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"])
+
     def goes_on(self, handle: Handle, outcome: Outcome) -> bool:
         """With spares, as long as there are restarts: when a host was lost, or the way to it."""
         job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
         left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
         return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and may_come_back(outcome.cause)
 
-    def requeue(self, handle: Handle, attempt: int) -> Handle:
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
         """Start it again, on the first of its hosts and spares that can take part now."""
         run_dir = Path(handle["run_dir"])
         if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
@@ -253,6 +258,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             raise BackendUnavailableError("it was started from another machine", hint="distlaunch requeue RUN there")
         storage.write_whole(run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"}))
         here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
+        record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
         started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
         before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
         for node in started["nodes"]:
@@ -339,7 +345,8 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more))
         failed = [error.message for error in answers if isinstance(error, CommandError)]
         if failed:
-            raise CommandError("; ".join(failed), hint="\n        ".join(ssh.hints(failed)) or None)
+            hint = "\n        ".join(ssh.hints(failed)) or None
+            raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle, storage
 from launcher.backends import _kube_objects as objects
 from launcher.backends import _kube_pod as pod
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, new_key
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, new_key, unrecorded
 from launcher.backends._kube_options import KubernetesOptions
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
@@ -186,28 +186,35 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
         return _kube_rights.role(self.opts)
 
-    def submit(self, plan: KubernetesPlan) -> Handle:
+    def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> Handle:
         """Create the workload held back, then what it needs, owned by it; then let it go."""
         from launcher.backends import _kube_submit
 
         if self.opts.server_dry_run:
             raise SpecError("--server-dry-run creates nothing", hint="give it with --dry-run")
         cluster = self._cluster()
-        owner = _kube_submit.send(cluster, self.opts, plan)
         from launcher.backends import _kube_api
 
-        return {
+        handle = {
             "run_dir": str(plan.run_dir),
             "run": plan.run_dir.name,
             "name": plan.name,
             "kind": self.opts.kind,
-            "uid": owner["metadata"]["uid"],
             "namespace": cluster.namespace,
             "context": cluster.context,
             "kubeconfig": _kube_api.find_kubeconfig(self.opts.kubeconfig),
             "nodes": len(plan.nodes),
             "min_nodes": plan.job["min_nodes"],
         }
+        record(handle)
+        return {**handle, "uid": _kube_submit.send(cluster, self.opts, plan)["metadata"]["uid"]}
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """The object that owns the others, by its name."""
+        from launcher.backends import _kube_submit
+
+        owner = _kube_submit.find(self._cluster(), self.opts.kind, handle["name"], handle["run"])
+        return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
 
     def found(self) -> list[dict[str, Any]]:
         """The runs whose objects are in the namespace, by their label."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle, install, proc, storage
 from launcher.agent import cgroup, facts
 from launcher.agent.program import Program
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, write_files, write_key
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, unrecorded, write_files, write_key
 from launcher.backends._files import FileStream
 from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
 from launcher.options import option
@@ -135,24 +135,29 @@ class LocalBackend(Backend[LocalPlan]):
         write_key(folder)
         return texts
 
-    def submit(self, plan: LocalPlan) -> Handle:
+    def submit(self, plan: LocalPlan, record: Record = unrecorded) -> Handle:
         """Write the spec and the agent, start one detached agent per node."""
         with storage.storage_errors(plan.run_dir):
             (plan.run_dir / "spec.json").write_text(_spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
         write_key(plan.run_dir)
-        return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes))
+        return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes), record)
 
-    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int) -> Handle:
-        agents: list[dict[str, Any]] = []
+    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record) -> Handle:
+        agents = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
         try:
             for rank in range(nodes):
                 folder = run_dir / "nodes" / str(rank)
                 folder.mkdir(parents=True, exist_ok=True)
+
+                def note(identity: proc.Identity, rank: int = rank) -> None:
+                    agents[rank] = {"pid": identity.pid, "start_ticks": identity.start_ticks}
+                    record(handle)
+
+                argv = (*_argv(run_dir, python, rank), "--when-told")
                 out, err = folder / "stream", folder / "stderr"
-                identity = proc.start_detached(_argv(run_dir, python, rank), cwd=cwd, env=os.environ, stdout=out, stderr=err)
-                agents.append({"pid": identity.pid, "start_ticks": identity.start_ticks})
+                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note)
         except BaseException as error:  # an interrupt, too: no agent may be left without a run
             self.cancel(handle, force=True)
             if not isinstance(error, OSError):
@@ -160,7 +165,11 @@ class LocalBackend(Backend[LocalPlan]):
             raise StorageError(f"{run_dir}: {error.strerror}") from error
         return handle
 
-    def requeue(self, handle: Handle, attempt: int) -> Handle:
+    def recover(self, handle: Handle) -> Handle | None:
+        """Each agent was noted before it began."""
+        return handle if any(agent["pid"] for agent in handle["agents"]) else None
+
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
         """Start the same agents again, when all have ended; those that have said so are waited for."""
         run_dir = Path(handle["run_dir"])
         limit = time.monotonic() + _FAREWELL_S
@@ -172,7 +181,7 @@ class LocalBackend(Backend[LocalPlan]):
         if job is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, "attempt": attempt, "session": str(attempt)}))
-        return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]))
+        return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record)
 
     def liveness(self, handle: Handle) -> Liveness:
         """Which agents still run, by pid and start time."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, output, storage
 from launcher.backends import _slurm_control, _slurm_files, _slurm_step
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._slurm_options import SlurmOptions
 from launcher.backends._slurm_states import (
@@ -24,7 +24,7 @@ from launcher.backends._slurm_states import (
     meaning,
     not_started,
 )
-from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
+from launcher.errors import BackendUnavailableError, LaunchError, RequestError, SpecError, StorageError
 from launcher.spec import parse_duration
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class SlurmBackend(Backend[SlurmPlan]):
         _slurm_files.fill(plan, folder, texts)
         return texts
 
-    def submit(self, plan: SlurmPlan) -> Handle:
+    def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> Handle:
         """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""
         if plan.within is None:
             if shutil.which("sbatch") is None:
@@ -172,16 +172,35 @@ class SlurmBackend(Backend[SlurmPlan]):
         if plan.within:
             if useless := _slurm_step.useless(self.opts):
                 output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")
-            return {**handle, **_slurm_step.start(plan.run_dir, plan.job["cwd"], plan.within)}
-        job_id = _slurm_control.send(self._jobs(), plan.run_dir, plan.text)
-        return {**handle, "job_id": job_id, "comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name}
 
-    def requeue(self, handle: Handle, attempt: int) -> Handle:
+            def note(step: Handle) -> None:
+                record({**handle, **step})
+
+            return {**handle, **_slurm_step.start(plan.run_dir, plan.job["cwd"], plan.within, note)}
+        handle |= {"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name}
+        record(handle)
+        return {**handle, "job_id": _slurm_control.send(self._jobs(), plan.run_dir)}
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """The job by its comment, unless it is one that was there before: `besides`."""
+        if "job_id" in handle:
+            return handle
+        handle = dict(handle)
+        job_id = self._jobs().by_comment(handle["comment"], handle.pop("besides", ""))
+        if job_id is None and not self._jobs().reached:
+            raise BackendUnavailableError(
+                "squeue does not answer: whether Slurm has the job is not known", hint=_slurm_control.PING
+            )
+        return {**handle, "job_id": job_id} if job_id else None
+
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
         """Slurm starts a job again that runs; when it has ended, the same file is submitted once more."""
         if "step" in handle:
             raise RequestError(f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation")
         run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
         row = self._jobs().of(handle, now=True)
+        if not self._jobs().reached:
+            raise BackendUnavailableError(f"squeue does not answer: what has become of job {job_id}?", hint=_slurm_control.PING)
         if row is not None and meaning(row["state"]) == "pending":
             raise RequestError(f"job {job_id} waits already: {explain(row['reason'])}")
         if row is not None and meaning(row["state"]) != "ended":
@@ -193,8 +212,8 @@ class SlurmBackend(Backend[SlurmPlan]):
         if spec is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**spec, "attempt": attempt}))
-        text = (run_dir / "job.sbatch").read_text(encoding="utf-8")
-        return {**handle, "job_id": _slurm_control.send(self._jobs(), run_dir, text, besides=job_id)}
+        record({**{key: value for key, value in handle.items() if key != "job_id"}, "besides": job_id})
+        return {**handle, "job_id": _slurm_control.send(self._jobs(), run_dir, besides=job_id)}
 
     def liveness(self, handle: Handle) -> Liveness:
         """squeue first, sacct for what has left the queue; without accounting, what left the queue has ended."""
@@ -239,13 +258,17 @@ class SlurmBackend(Backend[SlurmPlan]):
         job_id = job_of(handle)
         self._jobs().hurry()
         _slurm_control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # a preemption meanwhile
-        if force:
-            _slurm_step.kill_all(job_id)
-            _slurm_control.cancel(job_id)
-        else:
-            asked = (_folder(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
-            _slurm_control.cancel("--state=PENDING", job_id)
-            _slurm_control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
+        try:
+            if force:
+                _slurm_step.kill_all(job_id)
+                _slurm_control.cancel(job_id)
+            else:
+                asked = (_folder(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
+                _slurm_control.cancel("--state=PENDING", job_id)
+                _slurm_control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
+        except LaunchError as error:
+            error.in_part = True  # of a signal it is not known whether it came to the agents
+            raise
 
     def signal(self, handle: Handle, signum: int) -> None:
         """Slurm signals every process of the step."""

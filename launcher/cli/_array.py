@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher import output, runs, summary
 from launcher.cli import _observe
 from launcher.errors import LaunchError, StorageError
 from launcher.outcome import EXIT_CODES
+from launcher.question import Question
 
 if TYPE_CHECKING:
     from launcher.interrupts import Interrupts
@@ -51,14 +53,19 @@ def follow(run: Run, interrupts: Interrupts) -> int:
     """Tell of each task's end; Ctrl-C cancels all. Returns the exit code."""
     told: set[str] = set()
     since, obeyed, pause, next_look = time.monotonic(), 0, _POLL_S[0], 0.0
+    looks: list[Question[dict[str, Any]]] = []
+    errands: list[Question[None]] = []
     while True:
         if interrupts.stops > obeyed:
             obeyed, next_look = interrupts.stops, 0.0
-            _cancel(run, force=obeyed > 1)
-        if time.monotonic() < next_look:
-            time.sleep(_LOOK_S)
+            errands.append(Question(partial(_cancel, run, force=obeyed > 1), "cancel"))
+        _hear(errands)
+        if not looks and time.monotonic() >= next_look:
+            looks.append(Question(partial(state, run), "state"))
+        if not (looks and looks[0].answered(_LOOK_S)):
+            time.sleep(0 if looks else _LOOK_S)
             continue
-        whole = state(run)
+        whole = looks.pop().answer()
         for task in whole["tasks"]:
             if task["exit_code"] is not None and task["run"] not in told:
                 told.add(task["run"])
@@ -67,6 +74,16 @@ def follow(run: Run, interrupts: Interrupts) -> int:
             return _end(run, whole, time.monotonic() - since)
         next_look = time.monotonic() + pause
         pause = _POLL_S[0] if obeyed else min(pause * 1.3, _POLL_S[1])
+
+
+def _hear(errands: list[Question[None]]) -> None:
+    """What has become of cancelling it."""
+    for errand in [errand for errand in errands if errand.answered(0)]:
+        errands.remove(errand)
+        try:
+            errand.answer()
+        except LaunchError as error:
+            output.warn(error.message)
 
 
 def _tell(run: Run, task: dict[str, Any]) -> None:
@@ -80,12 +97,8 @@ def _tell(run: Run, task: dict[str, Any]) -> None:
 
 def _cancel(run: Run, *, force: bool) -> None:
     output.note(f"killing {run.id}" if force else f"cancelling {run.id}; once more to kill it")
-    try:
-        for task in [run, *map(run.task, run.tasks)]:
-            runs.request_cancel(task, force=force)
+    with runs.cancelling(run, force=force):
         _observe.backend_of(run).cancel(run.handle or {}, force=force)
-    except LaunchError as error:
-        output.warn(error.message)
 
 
 def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:

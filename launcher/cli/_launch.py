@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher import backends, config, output, runs, storage, summary
-from launcher.cli import _parameters
+from launcher import backends, config, lock, output, runs, storage, summary
+from launcher.cli import _again, _parameters
 from launcher.cli._request import LaunchOptions, chosen, resolve
 from launcher.errors import CommandError, LaunchError, SpecError
 from launcher.options import JobOptions
@@ -21,9 +22,11 @@ from launcher.options import JobOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.backends._base import Backend, Plan
+    from launcher.backends._base import Backend, Handle, Plan
     from launcher.cli._request import Request
     from launcher.interrupts import Interrupts
+
+_LOCK_S = 30.0
 
 SCRIPT_LAST = {"allow_interspersed_args": False}
 """Everything after the first word that is no option belongs to the script."""
@@ -155,29 +158,38 @@ def _run(request: Request, plan: Plan, path: Path) -> runs.Run:
 def _submit(backend: Backend[Any], plan: Plan, run: runs.Run, interrupts: Interrupts) -> runs.Run:
     """Send the plan; whatever goes wrong, the run's folder says how it ended, and nothing is left running."""
     handle = None
-    try:
-        interrupts.check()
-        interrupts.impatient = True
-        handle = backend.submit(plan)
-        interrupts.impatient = False
-        return runs.record_handle(run, handle)
-    except BaseException as error:
-        interrupts.impatient = False
-        if handle is not None:
-            backend.cancel(handle)
-        stopped = interrupts.stops > 0 or isinstance(error, KeyboardInterrupt)
-        _finish_unsubmitted(run, "cancelled" if stopped else "failed", error)
-        if stopped and isinstance(error, Exception):
-            raise KeyboardInterrupt from error
-        raise
+
+    def record(begun: Handle) -> None:
+        runs.record_handle(run, {**begun, "submitting": True})
+
+    with lock.hold(run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: _hear_of_cancel(run)):
+        try:
+            _hear_of_cancel(run)  # before we had the lock
+            with interrupts.at_once():
+                handle = backend.submit(plan, record)
+            return runs.record_handle(run, handle)
+        except BaseException as error:
+            if handle is not None:
+                backend.cancel(handle)
+            stopped = interrupts.stops > 0 or isinstance(error, KeyboardInterrupt)
+            if interrupts.stops > 1:  # even the cleaning up was cut short
+                output.warn(f"what was started may still run there; to end it: distlaunch cancel {run.id}")
+            else:
+                _finish_unsubmitted(run, "cancelled" if stopped else "failed", error)
+            if stopped and isinstance(error, Exception):
+                raise KeyboardInterrupt from error
+            raise
+
+
+def _hear_of_cancel(run: runs.Run) -> None:
+    """`distlaunch cancel` of a run that is being submitted is a signal to who submits it."""
+    if run.cancel_requested is not None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _finish_unsubmitted(run: runs.Run, state: str, error: BaseException) -> None:
-    message = "cancelled before it was submitted" if state == "cancelled" else str(error)
-    cause = {"class": "cancelled" if state == "cancelled" else "submission", "message": message}
-    exit_code = 130 if state == "cancelled" else getattr(error, "exit_code", 4)
     try:
-        runs.finish(run, {"state": state, "exit_code": exit_code, "cause": cause, "nodes": []})
+        runs.finish(run, runs.unsubmitted(state, error))
     except LaunchError as storage_error:
         output.warn(storage_error.message)
 
@@ -199,7 +211,8 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
         offsets = {node: path.stat().st_size for node in range(len(run.hosts)) if (path := run.stream_path(node)).exists()}
         attempt = outcome.attempt + 1
         try:
-            run = runs.start_again(run, request.backend.requeue(run.handle, attempt), attempt)
+            with interrupts.at_once():
+                run = _again.start(run, request.backend, attempt, doing=request.backend_name)
         except LaunchError as error:
             output.warn(f"not started again: {error.message}")
             break

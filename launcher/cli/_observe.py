@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher import config, config_check, output, runs, status
@@ -33,6 +33,13 @@ def backend_of(run: Run) -> Backend[Any]:
     return cls(cls.options(**{key: value for key, value in options.items() if key in known}))
 
 
+def sent(run: Run) -> Run:
+    """The run with all that was sent of it, where its launcher has died on the way; without a handle: nothing was."""
+    if run.handle is None or run.submitted:
+        return run
+    return replace(run, handle=backend_of(run).recover({key: value for key, value in run.handle.items() if key != "submitting"}))
+
+
 def state_of(run: Run) -> dict[str, Any]:
     """The run's state as `Outcome.to_json` has it; the backend is asked once where the folder does not tell."""
     if run.tasks and run.handle and run.result is None:
@@ -45,7 +52,19 @@ def state_of(run: Run) -> dict[str, Any]:
     if (seen := status.observe(run)).final:
         return seen.to_json()
     try:
-        return status.observe(run, backend_of(run).liveness(run.handle or {})).to_json()
+        found = _asked(run)
     except Exception as error:  # noqa: BLE001 - a damaged handle, a broken backend: one run must not break a listing
         why = error.message if isinstance(error, LaunchError) else repr(error)
         return {**status.observe(run).to_json(), "detail": f"{run.backend} cannot be asked: {why}"}
+    return found
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    """The state with the backend's word."""
+    whole = sent(run)
+    if whole.handle is None:
+        return {**status.observe(run).to_json(), "state": "unknown", "detail": status.NOTHING_SENT}
+    found = status.observe(whole, backend_of(run).liveness(whole.handle)).to_json()
+    if not run.submitted and found["exit_code"] is None:
+        found["detail"] = "; ".join(filter(None, [status.PARTLY_SENT, found["detail"]]))
+    return found

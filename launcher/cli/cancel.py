@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher import output, runs, status
+from launcher import lock, output, runs, status
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
 from launcher.errors import CommandError, RequestError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from launcher.runs import Run
 
 _EXTRA_S = 10.0
+_LOCK_S = 60.0
+"""Whoever submits the run hears of it within a second, and ends what it has started; hosts that do not answer take their time."""
+
 _POLL_S = (0.1, 3.0)
 
 
@@ -26,18 +31,33 @@ def cancel(
     fmt: OutputOption = None,
 ) -> None:
     """End a run: SIGTERM to its workers, SIGKILL after its grace time."""
-    found = runs.find(_observe.folder(fmt), run)
+    folder = _observe.folder(fmt)
+    found = runs.find(folder, run)
     state = status.current(found)
-    if state is None:
-        for task in [found, *map(found.task, found.tasks)]:
-            runs.request_cancel(task, force=force)
-        backend = _observe.backend_of(found)
-        backend.cancel(found.handle or {}, force=force)
-        state = _wait(found, force=force) if wait else {"state": "stopping"}
-    elif state.get("exit_code") is None:
-        raise RequestError(f"{found.id} cannot be cancelled: {state.get('detail')}")
+    if found.damaged:
+        raise RequestError(f"{found.id} cannot be cancelled: {found.damaged}")
+    if state is None or state.get("exit_code") is None:
+        with runs.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
+            found = _end(folder, found, force=force)
+        state = _wait(found, force=force) if wait else status.current(found) or {"state": "stopping"}
     data = {"run": found.id, "state": state.get("state"), "exit_code": state.get("exit_code")}
     output.result(data, f"{found.id}: {state.get('state')}")
+
+
+def _end(folder: Path, found: Run, *, force: bool) -> Run:
+    """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
+    found = runs.find(folder, found.id)
+    if (status.current(found) or {}).get("exit_code") is not None:
+        return found
+    sent = _observe.sent(found)
+    if sent.handle is None:
+        runs.finish(found, runs.unsubmitted("cancelled"))
+        return found
+    if not found.submitted and sent.whole_path == sent.path:
+        sent = runs.record_handle(sent, sent.handle)
+    with runs.cancelling(sent, force=force):  # whoever started it again has taken our first note away
+        _observe.backend_of(sent).cancel(sent.handle or {}, force=force)
+    return sent
 
 
 def _wait(run: Run, *, force: bool) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def logs(
     workers = WorkerOutput(ranks, stdout=output.STDOUT)
     numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks) for number in numbers if node in (None, number)}
+    found = _observe.sent(found) if found.result is None else found
     for number, data in _blocks(found, readers, follow=follow):
         _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
         if workers.closed:
@@ -67,7 +68,7 @@ def logs(
 
 
 def _is_being_submitted(run: Run) -> bool:
-    return run.handle is None and (status.current(run) or {}).get("state") == "pending"
+    return not run.submitted and (status.current(run) or {}).get("state") == "pending"
 
 
 def _show(records: Iterable[Record], node: int, workers: WorkerOutput, ranks: Wanted | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher import output, runs
-from launcher.cli import _observe
+from launcher.cli import _again, _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
 from launcher.errors import RequestError
 
@@ -11,11 +11,11 @@ from launcher.errors import RequestError
 def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     """Start a run again in its folder: a script that keeps checkpoints goes on from the last one."""
     found = runs.find(_observe.folder(fmt), run)
+    found = _observe.sent(found) if found.result is None else found
     if found.handle is None:
         raise RequestError(f"{found.id} was never submitted", hint="launch it anew")
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch requeue {found.id}/{found.tasks[0]}")
     attempt = int(_observe.state_of(found).get("attempt") or 0) + 1
-    handle = _observe.backend_of(found).requeue(found.handle, attempt)
-    runs.start_again(found, handle, attempt)
+    _again.start(found, _observe.backend_of(found), attempt, doing="requeue")
     output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")

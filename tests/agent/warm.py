@@ -19,7 +19,7 @@ from launcher.agent.processes import start_ticks
 from launcher.proc import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
 _PRELOAD = ("torch", "torch.distributed", "torch.distributed.nn")
@@ -109,14 +109,25 @@ class WarmStart:
         assert self._requests.recv(100) == b"ready"
 
     def start(
-        self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, held: Collection[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        stdout: Path,
+        stderr: Path,
+        record: Callable[[Identity], None],
+        held: Collection[str] = (),
     ) -> Identity:
         """An agent with its output in files; one of the nodes `held` stands still before it begins, until SIGCONT."""
-        request = json.dumps([list(argv), dict(env), cwd, argv[-1] in held]).encode()
+        told = [word for word in argv if word != "--when-told"]
+        request = json.dumps([told, dict(env), cwd, told[-1] in held]).encode()
         with open(stdout, "ab") as out, open(stderr, "ab") as err:
             socket.send_fds(self._requests, [request], [out.fileno(), err.fileno()])
             pid = int(self._requests.recv(100))
-        return Identity(pid, start_ticks(pid) or 0)
+        identity = Identity(pid, start_ticks(pid) or 0)
+        record(identity)
+        return identity
 
     def close(self) -> None:
         self._requests.close()

@@ -231,29 +231,20 @@ def test_force_kills_at_once_also_on_agents_that_hear_all_signals_at_one_moment(
     assert (ended.exit_code, ended.stdout) == (0, f"{run}: cancelled\n"), ended.stderr
 
 
-def switches(pid: int) -> int:
-    """How often a process's main thread has waited for something."""
-    status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
-    return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
-
-
-def test_a_second_ctrl_c_while_hosts_are_looked_at_starts_nothing_and_leaves_no_ansible(rack: Rack) -> None:
-    """The first one waits for what can be stopped in order."""
+def test_ctrl_c_while_a_host_does_not_answer_starts_nothing_and_leaves_no_ansible(rack: Rack) -> None:
+    """At once, however long the host may take."""
     slow = rack.cli.write("slow-python", "#!/bin/sh\nexec cat 3>&1 >/dev/null\n")
     slow.chmod(0o755)
     rack.write("waits.py", WAITS)
-    launcher = rack.start("--nodes", "1", "--python", str(slow), "waits.py")
+    launcher = rack.start("--nodes", "1", "--host-timeout", "3600", "--python", str(slow), "waits.py")
     wait_until("n1 to be asked", lambda: "cat" in [process.command() for process in rack.left()], limit_s=90)
 
-    pid = launcher.process.pid
-    launcher.kill(signal.SIGINT)
-    before = switches(pid)
-    wait_until("the first to be heard", lambda: switches(pid) > before + 5, limit_s=60)
-    assert launcher.process.poll() is None
     launcher.kill(signal.SIGINT)
 
     assert launcher.end() == 130, launcher
+    assert "stopping; once more to leave at once" in launcher.stderr
     run = rack.id_of("waits")
+    assert rack.state(run)["state"] == "cancelled"
     wait_until("Ansible to be gone", lambda: not [command for command in commands_here() if run in command], limit_s=60)
     assert not list(rack.remote.rglob("started.json"))
     rack.wait_nothing_left()

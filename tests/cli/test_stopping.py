@@ -1,0 +1,87 @@
+"""Stopping a launcher of whose terminal nobody reads: a pager that waits, a full pipe, a stopped terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import termios
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.test_follow import nothing_is_left, recorded  # noqa: F401 - a fixture
+from tests.testbed import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.command import Cli
+
+TALKS = """
+import signal, sys
+signal.signal(signal.SIGTERM, {})
+for _ in range(12):
+    sys.stdout.write(("x" * 99 + "\\n") * 10_000)
+sys.stdout.flush()
+while True:
+    signal.pause()
+"""
+"""Writes 12 MB: more than any pipe holds, and more than a launcher keeps."""
+
+DEAF = TALKS.format("signal.SIG_IGN")
+"""It has to be killed."""
+
+QUIT = TALKS.format("lambda *_: sys.exit(0)")
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """The end that is written to, of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    yield writer
+    os.close(reader)
+
+
+@contextmanager
+def stopped_terminal() -> Iterator[int]:
+    """A terminal after Ctrl-S."""
+    master, slave = os.openpty()
+    termios.tcflow(slave, termios.TCOOFF)
+    yield slave
+    os.close(master)
+
+
+def written(distlaunch: Cli) -> bool:
+    """Whether a worker has written most of it."""
+    return any(path.stat().st_size > 11_000_000 for path in distlaunch.runs.glob("*/nodes/0/stream"))
+
+
+def ends(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+@pytest.mark.parametrize("terminal", [full_pipe, stopped_terminal])
+@pytest.mark.parametrize(("script", "signals"), [(QUIT, (signal.SIGTERM,)), (DEAF, (signal.SIGINT, signal.SIGINT))])
+def test_a_launcher_whose_output_nobody_reads_is_stopped(
+    distlaunch: Cli, terminal: object, script: str, signals: tuple[signal.Signals, ...]
+) -> None:
+    """All that it prints goes there, what it says of the run included."""
+    distlaunch.write("talks.py", script)
+    with terminal() as fd:  # type: ignore[operator]
+        process = distlaunch.start("local", "--grace", "300s", "talks.py", stdout=fd, stderr=fd)
+        os.close(fd)
+        with process:
+            wait_until("more than it can print", lambda: written(distlaunch), limit_s=60)
+            for number in signals:
+                process.send_signal(number)
+                wait_until("it to be heard", lambda: bool(list(distlaunch.runs.glob("*/cancel.json"))), limit_s=60)
+            code = ends(process)
+
+    assert code == 130
+    assert recorded(distlaunch)["state"] == "cancelled"

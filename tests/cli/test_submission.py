@@ -1,0 +1,163 @@
+"""Launchers that are killed, stopped or asked to end while they start agents, and commands that change one run at one moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.test_follow import WAITS, end, nothing_is_left, processes  # noqa: F401 - a fixture
+from tests.command import Cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEFALLEN = """
+import os, signal, sys
+def main(what, kind, moment, *args):
+    seen = 0
+    def befall(event, args):
+        nonlocal seen
+        if event != "subprocess.Popen" and (kind == "starts" or event not in ("os.rename", "os.mkdir", "os.link", "os.remove")):
+            return
+        if kind == "starts" and "agent.pyz" not in str(args):
+            return
+        seen += 1
+        if seen == int(moment):
+            open(f"reached {seen}", "w").close()
+            if what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            open("go").read()
+    from launcher.cli import main
+    sys.addaudithook(befall)
+    return main(args)
+sys.exit(main(*sys.argv[1:]))
+"""
+"""The launcher; at its MOMENT-th start of an agent (or step with files and processes) it is killed, or waits for `go`."""
+
+BEFALL = ("befallen.py",)
+
+
+@pytest.fixture
+def launches(distlaunch: Cli) -> Cli:
+    """In whose folder the scripts are."""
+    distlaunch.write("befallen.py", BEFALLEN)
+    distlaunch.write("waits.py", WAITS)
+    os.mkfifo(distlaunch.folder / "go")
+    return distlaunch
+
+
+def killed_at(outer: Cli, moment: int) -> bool:
+    """Check that what a launcher killed at that step has left is ended by `cancel`; whether there is such a step."""
+    cli = Cli(outer.folder / str(moment))
+    cli.write("befallen.py", BEFALLEN)
+    cli.write("waits.py", WAITS)
+    argv = ("killed", "steps", str(moment), "local", "--detach", "--nodes", "2", "--grace", "1s", "waits.py")
+    done = cli(*argv, python=BEFALL)
+    if moved := [path for path in cli.runs.glob("[!.]*") if (path / "run.json").exists()]:
+        state = cli("status", "last", "--output", "json").json["result"]
+        cancelled = cli("cancel", "--force", "last")
+        assert cancelled.exit_code == 0, f"at step {moment}: {state} {cancelled.stderr}"
+        assert cancelled.stdout == f"{moved[0].name}: cancelled\n", f"at step {moment}"
+        assert cli("status", "last", "--output", "json").json["result"]["exit_code"] == 130, f"at step {moment}"
+    assert done.exit_code == (-signal.SIGKILL if (cli.folder / f"reached {moment}").exists() else 0)
+    return done.exit_code != 0
+
+
+def test_what_a_launcher_that_was_killed_at_any_step_has_left_is_ended_by_cancel(distlaunch: Cli) -> None:
+    reached: list[bool] = []
+    with ThreadPoolExecutor(3) as pool:
+        while all(reached):
+            moments = range(len(reached) + 1, len(reached) + 4)
+            reached += pool.map(partial(killed_at, distlaunch), moments)
+
+    assert sum(reached) > 15, "steps of a launch"
+
+
+def test_of_a_launcher_killed_between_two_agents_the_status_says_so_and_the_first_agent_is_ended(launches: Cli) -> None:
+    launches("killed", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
+    assert processes(launches), "the first agent"
+
+    state = launches("status", "last", "--output", "json").json["result"]
+    cancelled = launches("cancel", "last")
+
+    assert state["exit_code"] is None
+    assert state["detail"] == "its launcher ended while it submitted the run, which may lack nodes"
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{state['run']}: cancelled\n"), cancelled.stderr
+
+
+def test_an_agent_that_is_not_on_record_does_not_begin(launches: Cli, small_disk: Path) -> None:
+    """A launcher that cannot write it down leaves nobody; the fixture looks for it."""
+    env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
+    launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL, env=env)
+    with launcher:
+        while not (launches.folder / "reached 2").exists():
+            assert launcher.poll() is None
+        with (small_disk / "fill").open("wb", buffering=0) as file, suppress(OSError):  # no space left
+            while True:
+                file.write(b"\0" * 4096)
+        (launches.folder / "go").write_text("")
+        code, stderr = end(launcher)
+
+    assert code == 4, stderr
+    assert "error[storage]" in stderr
+
+
+def test_cancel_reaches_a_launcher_that_still_submits_the_run(launches: Cli) -> None:
+    launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
+    with launcher:
+        while not (launches.folder / "reached 2").exists():
+            assert launcher.poll() is None
+        state = launches("status", "last", "--output", "json").json["result"]
+
+        cancelled = launches("cancel", "last")
+
+        code, stderr = end(launcher)
+    assert (state["state"], state["detail"]) == (
+        "pending",
+        f"being submitted by `distlaunch local`, process {launcher.pid} on {os.uname().nodename}",
+    )
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{state['run']}: cancelled\n"), cancelled.stderr
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
+
+
+def test_of_two_requeues_at_one_moment_one_starts_it(launches: Cli) -> None:
+    launches.write("once.py", "print('ran')\n")
+    run = launches("local", "--nodes", "2", "once.py").stderr.split()[0]
+    with launches.start("waits", "starts", "1", "requeue", "last", python=BEFALL) as first:
+        while not (launches.folder / "reached 1").exists():
+            assert first.poll() is None
+
+        second = launches("requeue", "last")
+
+        (launches.folder / "go").write_text("")
+        code, stderr = end(first)
+    assert code == 0, stderr
+    assert second.exit_code == 2, second.stderr
+    assert f"{run} is being changed by `distlaunch requeue`, process {first.pid} on " in second.stderr
+    assert launches("logs", "-f", "last", "--rank", "0").stdout == "ran\nran\n"
+
+
+def test_a_requeue_that_could_not_start_leaves_the_run_as_it_had_ended(launches: Cli) -> None:
+    launches.write("fails.py", "raise SystemExit(3)\n")
+    launches("local", "--nodes", "2", "fails.py")
+    (folder,) = launches.runs.iterdir()
+    before = json.loads((folder / "result.json").read_text())
+    (folder / "agent.pyz").unlink()
+    recorded = json.loads((folder / "run.json").read_text())
+    recorded["handle"]["python"] = "/nowhere/python"
+    (folder / "run.json").write_text(json.dumps(recorded))
+
+    done = launches("requeue", "last")
+
+    assert done.exit_code == 4, done.stderr
+    assert "/nowhere/python cannot be started" in done.stderr
+    assert json.loads((folder / "result.json").read_text()) == before
+    assert launches("status", "last", "--output", "json").json["result"]["state"] == "failed"

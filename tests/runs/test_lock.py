@@ -1,0 +1,119 @@
+"""One command at a time changes a run, whoever else tries, and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from launcher import lock, storage
+from launcher.agent.processes import start_ticks
+from launcher.errors import RequestError
+
+ROOT = Path(__file__).parents[2]
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from launcher import lock
+from launcher.agent.processes import start_ticks
+folder, marker = Path(sys.argv[1]), Path(sys.argv[1], "inside")
+for _ in range(int(sys.argv[2])):
+    with lock.hold(folder, "test", wait_s=300):
+        if marker.exists() and start_ticks(int(marker.read_text() or 0)) is None:
+            marker.unlink()  # whoever made it was killed in here
+        with open(marker, "x") as file:
+            file.write(str(os.getpid()))
+            file.flush()
+            time.sleep(0.002)
+        marker.unlink()
+"""
+"""Fails where two are inside at once."""
+
+
+def holder(folder: Path, times: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", HOLDS, str(folder), str(times)], cwd=ROOT, stderr=subprocess.PIPE)
+
+
+def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> None:
+    choose = random.Random(13)
+    with ExitStack() as stack:
+        others = [stack.enter_context(holder(tmp_path, 15)) for _ in range(3)]
+        for _ in range(6):
+            with holder(tmp_path, 1000) as victim:
+                while not (tmp_path / "inside").exists() and victim.poll() is None:
+                    time.sleep(0.001)
+                time.sleep(choose.random() / 20)
+                victim.kill()
+                _, said = victim.communicate(timeout=60)
+            assert (victim.returncode, said) == (-signal.SIGKILL, b"")
+        for other in others:
+            _, said = other.communicate(timeout=120)
+            assert (other.returncode, said) == (0, b"")
+    assert len(list(tmp_path.glob("lock-*"))) == 1
+
+
+def elsewhere(folder: Path, **more: object) -> Path:
+    """A lock that somebody on another machine holds, whose process has the number of one of ours."""
+    about = {"doing": "requeue", "submits": True, "host": "far", "pid": os.getpid(), "start_ticks": 1, "machine": "other"}
+    path = folder / "lock-7"
+    storage.write_whole(path, storage.encode_json({**about, "renewed": time.time(), **more}))
+    return path
+
+
+def test_an_owner_on_another_machine_is_believed_as_long_as_it_renews_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pid says nothing here, and its clock may be years off."""
+    monkeypatch.setattr(lock, "_SILENT_S", 3600.0)
+    path = elsewhere(tmp_path, renewed=0.0)
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(0.05):
+            elsewhere(tmp_path, renewed=time.monotonic())
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        told = f"is being changed by `distlaunch requeue`, process {os.getpid()} on far"
+        with pytest.raises(RequestError, match=told), lock.hold(tmp_path, "cancel"):
+            raise AssertionError
+    finally:
+        over.set()
+        renewing.join()
+    assert path.exists()
+
+
+def test_an_owner_on_another_machine_that_is_silent_for_long_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_SILENT_S", 0.3)
+    path = elsewhere(tmp_path)
+
+    with lock.hold(tmp_path, "cancel"):
+        owner = lock.owner(tmp_path)
+        assert not path.exists()
+
+    assert owner is not None
+    assert (owner.doing, owner.pid, owner.start_ticks) == ("cancel", os.getpid(), start_ticks(os.getpid()))
+    assert lock.owner(tmp_path) is None
+
+
+def test_a_lock_is_renewed_while_it_is_held_and_what_is_watched_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_RENEW_S", 0.05)
+    looked, seen = threading.Event(), set[float]()
+    with lock.hold(tmp_path, "cancel", watch=looked.set):
+        assert looked.wait(60)
+        while len(seen) < 3:
+            owner = lock.owner(tmp_path)
+            assert owner is not None
+            seen.add(owner.renewed)
