@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import SpecError
 
@@ -113,6 +113,26 @@ def check_variables(pairs: Iterable[str], here: Mapping[str, str]) -> None:
                 f"env {name}: its value looks like a key, and would stand in files and objects that others may read",
                 hint=f"{first}--secret {name} in place of --env {name}; --ship-secrets sends it as plain text all the same",
             )
+
+
+def check_lines(what: str, lines: Iterable[str]) -> None:
+    """Raise `SpecError` where shell lines set a variable to what looks like a key."""
+    for name, value in _LINE.findall("\n".join(lines)):
+        if is_secret(name, value):
+            raise SpecError(
+                f"{what} sets {name}, whose value looks like a key, and would stand in files that others may read",
+                hint=f"export {name} here, then --secret {name}; --ship-secrets sends it as plain text all the same",
+            )
+
+
+def check_manifest(what: str, value: Any) -> None:
+    """Raise `SpecError` where a `name` and `value` in a Kubernetes object are a variable that looks like a key."""
+    if isinstance(value, dict):
+        name, text = value.get("name"), value.get("value")
+        if isinstance(name, str) and isinstance(text, str):
+            check_lines(what, [f"{name}={text}"])
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        check_manifest(what, part)
 
 
 def masked(pair: str) -> str:

@@ -102,7 +102,7 @@ class JobOptions:
         executes=True,
         check=spec.check_secrets,
     )
-    ship_secrets: bool = option(False, help="Send files and variables along that look like credentials.")
+    ship_secrets: bool = option(False, help="Send files and variables along that look like credentials.", executes=True)
     start: str = option(
         "fork",
         metavar="fork|spawn",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import re
+import stat
 import sys
 from types import CodeType
 from typing import List, Optional, Union
@@ -51,15 +53,20 @@ class Program:
     def compile(self) -> None:
         """Compile the script, once for all workers; a `SyntaxError` or `OSError` is the user's."""
         if self.kind == "script":
-            with open(self.path, "rb") as file:
-                self.code = compile(file.read(), self.path, "exec", dont_inherit=True)
+            self.code = compile(self._text(), self.path, "exec", dont_inherit=True)
+
+    def _text(self) -> bytes:
+        """The script; a pipe that took its place since it was named is not waited for."""
+        with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "no file", self.path)
+            return file.read()
 
     def preloads(self) -> List[str]:
         """Modules that the script names in a comment of its own: `# distlaunch: preload torch._dynamo, torchvision`."""
         if self.kind != "script":
             return []
-        with open(self.path, "rb") as file:
-            named = _PRELOAD.findall(file.read())
+        named = _PRELOAD.findall(self._text())
         return [name.strip().decode() for names in named for name in names.split(b",")]
 
     def wants_torch(self) -> bool:
@@ -81,8 +88,7 @@ class Program:
         """Variables that the script sets before its first import of torch, and that torch or numpy read when imported."""
         if self.kind != "script":
             return []
-        with open(self.path, "rb") as file:
-            tree = ast.parse(file.read())
+        tree = ast.parse(self._text())
         found: List[str] = []
         for statement in tree.body:
             if isinstance(statement, (ast.Import, ast.ImportFrom)) and _imports_torch(statement):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from launcher import input_file, install
+from launcher import credentials, input_file, install
 from launcher.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ _KEYS = {
 _OURS = ("name", "namespace")
 
 
-def read(paths: Iterable[str]) -> list[tuple[str, Manifest]]:
-    """The documents of all files, each with the file that it is from."""
+def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifest]]:
+    """The documents of all files, each with the file that it is from; variables with keys in them are refused."""
     try:
         import yaml
     except ImportError as error:
@@ -46,6 +46,8 @@ def read(paths: Iterable[str]) -> list[tuple[str, Manifest]]:
                 continue
             if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
                 raise SpecError(f"patch {path!r} does not say of which kind", hint="begin it with a line like kind: Job")
+            if not ship_secrets:
+                credentials.check_manifest(f"patch {path!r}", document)
             found.append((path, document))
     return found
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle, input_file, install
+from launcher import bundle, credentials, input_file, install
 from launcher.backends import _slurm_step
 from launcher.errors import BackendUnavailableError, SpecError
 
@@ -130,6 +130,8 @@ def render(
     more, around = container(opts, run_dir, cwd)
     names["step"] += more
     setup = setup_lines(opts.setup)
+    if not spec.ship_secrets:
+        credentials.check_lines("setup", setup)
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
     names["folder"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")

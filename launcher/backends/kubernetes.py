@@ -112,7 +112,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         parse_duration(self.opts.start_timeout, "start-timeout")
         made += objects.workload(spec, self.opts, name, run, configs)
         if self.opts.patch:
-            made = _kube_patch.apply(made, _kube_patch.read(self.opts.patch))
+            made = _kube_patch.apply(made, _kube_patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
         workers = job["workers"]
         rows = (PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max))
         master = f"{job['rendezvous']['addr']}:{job['master_port'] or 'chosen at start'}"

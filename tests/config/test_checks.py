@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher import backends, config, config_check, names, spec
+from launcher.errors import LaunchError
 from launcher.options import JobOptions
 
 if TYPE_CHECKING:
@@ -338,3 +340,46 @@ def test_what_was_not_submitted_is_said_once(distlaunch: Cli) -> None:
 
     assert "not submitted: sbatch is not on PATH" in status.stdout
     assert "not submitted: not submitted" not in status.stdout
+
+
+STRANGE = [
+    "",
+    " ",
+    "\0",
+    "x" * 100_000,
+    "9" * 5000,
+    "-1",
+    "1e999",
+    "nan",
+    "²",
+    "٣",
+    "\ud800",
+    "%s{}",
+    "a\nb",
+    "=",
+    ":",
+    "@",
+    ",",
+    "[",
+    "../..",
+    "0:0",
+]
+
+
+@pytest.mark.parametrize("backend", [None, *backends.names()])
+def test_no_value_of_any_option_is_a_bug_of_ours(backend: str | None) -> None:
+    for cls in (backends.load(backend).options,) if backend else (config.GlobalOptions, JobOptions):
+        said: dict[str, str] = {}
+        for name, kind in config.field_types(cls).items():
+            for text in STRANGE:
+                env = {config.ENV_PREFIX + name.upper(): text}
+                try:
+                    settings = config.Config((), env).resolve(cls)
+                    config_check.check(cls, settings)
+                except LaunchError as error:
+                    said[config.ENV_PREFIX + name.upper()] = error.message
+                if kind is tuple:
+                    values = {name: config.Setting((text,), "flag", (config.Setting((text,), "flag"),))}
+                    with suppress(LaunchError):
+                        config_check.check(cls, {**config.Config((), {}).resolve(cls), **values})
+        assert [message for variable, message in said.items() if not message.startswith(variable)] == []

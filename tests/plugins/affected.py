@@ -26,14 +26,14 @@ COMMON = "tests/conftest.py"
 
 TABLE: tuple[tuple[str, str], ...] = (
     # What belongs to one backend.
-    ("launcher/backends/_kube_*", f"k8s cli {ARCHITECTURE}"),
-    ("launcher/backends/kubernetes.py", f"k8s cli config {ARCHITECTURE}"),
-    ("launcher/backends/_slurm_*", f"slurm cli {ARCHITECTURE}"),
+    ("launcher/backends/_kube_*", f"k8s cli config snapshot {ARCHITECTURE}"),
+    ("launcher/backends/kubernetes.py", f"k8s cli config snapshot {ARCHITECTURE}"),
+    ("launcher/backends/_slurm_*", f"slurm cli config snapshot {ARCHITECTURE}"),
     ("launcher/backends/_submitit.py", f"slurm {ARCHITECTURE}"),
-    ("launcher/backends/slurm.py", f"slurm cli config fabric {ARCHITECTURE}"),
+    ("launcher/backends/slurm.py", f"slurm cli config snapshot fabric {ARCHITECTURE}"),
     ("slurm_templates/*", f"slurm {WHEEL}"),
-    ("launcher/backends/_ansible_*", f"ssh cli {ARCHITECTURE}"),
-    ("launcher/backends/ansible.py", f"ssh cli config {ARCHITECTURE}"),
+    ("launcher/backends/_ansible_*", f"ssh cli config snapshot {ARCHITECTURE}"),
+    ("launcher/backends/ansible.py", f"ssh cli config snapshot {ARCHITECTURE}"),
     ("playbooks/*", f"ssh {WHEEL}"),
     # The agent.
     ("launcher/agent/host*.py", f"agent ssh {ARCHITECTURE}"),

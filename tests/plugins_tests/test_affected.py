@@ -22,7 +22,7 @@ def of(*paths: str) -> set[str]:
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
-        ("launcher/backends/_kube_pod.py", {"k8s", "cli", "project"}),
+        ("launcher/backends/_kube_pod.py", {"k8s", "cli", "config", "snapshot", "project"}),
         ("playbooks/start.yml", {"ssh", "project"}),
         ("slurm_templates/job.sbatch.j2", {"slurm", "project"}),
         ("launcher/agent/host_run.py", {"agent", "ssh", "project"}),

@@ -267,3 +267,29 @@ def test_a_key_of_the_settings_or_forwarded_from_here_is_named_with_its_place(di
     assert "hf_abc" not in shown.stdout + distlaunch("config", "--output", "json").stdout
     path.unlink()
     assert "DISTLAUNCH_ENV: env PGPASSWORD: its" in distlaunch("local", "x.py", env={"DISTLAUNCH_ENV": "PGPASSWORD=x"}).stderr
+
+
+def test_a_key_in_a_setup_line_or_a_patch_is_refused_too(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    distlaunch.write("env.sh", "module load cuda\n  export HF_TOKEN='s3cr3t'\n")
+    env = [{"name": "A", "value": "1"}, {"name": "WANDB_API_KEY", "value": "s3cr3t"}]
+    patch = {"kind": "Job", "spec": {"template": {"spec": {"containers": [{"name": "node", "env": env}]}}}}
+    distlaunch.write("patch.yaml", json.dumps(patch))
+
+    for words, name in (
+        (("slurm", "--setup", "export HF_TOKEN=s3cr3t"), "setup sets HF_TOKEN"),
+        (("slurm", "--setup", "@env.sh"), "setup sets HF_TOKEN"),
+        (("k8s", "--image", "i", "--patch", "patch.yaml", "--no-snapshot"), "patch 'patch.yaml' sets WANDB_API_KEY"),
+    ):
+        done = distlaunch(*words, "--dry-run", "x.py")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"{name}, whose value looks like a key" in done.stderr
+        assert "s3cr3t" not in done.stderr
+        assert distlaunch(*words, "--dry-run", "--ship-secrets", "x.py").exit_code == 0
+
+
+def test_a_project_file_that_ships_secrets_is_told(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    distlaunch.write("distlaunch.toml", "[defaults]\nship_secrets = true\n")
+
+    assert "distlaunch.toml sets ship_secrets" in distlaunch("local", "--dry-run", "x.py").stderr
