@@ -61,8 +61,7 @@ class WorkersStore:
             os.close(self.fd)
             self.fd = -1
         if self.pid:
-            os.kill(self.pid, signal.SIGKILL)  # it is our child, and not reaped
-            os.waitpid(self.pid, 0)
+            os.kill(self.pid, signal.SIGKILL)  # it is our child, and reaped with whatever else ends
             self.pid = 0
 
 
