@@ -362,7 +362,7 @@ class Node:
             self._fail(message["message"], "user_code" if message["failed"] == "script" else "node", message["traceback"])
             return
         if message["failed"] == "store":
-            self._fail(*self.blame.of_part("the process that serves the workers' store", message["code"]))
+            self._break_down(*self.blame.of_part("the process that serves the workers' store", message["code"]))
             return
         last = message["traceback"].rstrip().rpartition("\n")[2]
         name = message["module"]

@@ -62,8 +62,9 @@ def test_every_round_has_a_port_and_a_store_of_its_own(warm_agents: Runner) -> N
 
 
 @pytest.mark.torch
-def test_a_store_that_is_killed_ends_the_run_and_is_named(warm_agents: Runner) -> None:
-    run = warm_agents.start(WAITS, nproc_per_node="2")
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_store_that_is_killed_ends_the_run_and_is_named(warm_agents: Runner, restarts: int) -> None:
+    run = warm_agents.start(WAITS, nproc_per_node="2", max_restarts=restarts)
     run.until(lambda: len(run.stdout) == 2)
     (pid,) = serving(run)
 
