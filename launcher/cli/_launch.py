@@ -123,7 +123,7 @@ def _check_ranks(request: Request, plan: Plan) -> None:
     world = sum(count or 0 for count in counts)
     missing = [rank for rank in request.ranks if rank >= world]
     if len(missing) == len(request.ranks) and request.ranks_asked:
-        hint = f"give some of {summary.ranks_text(range(world))}, or all"
+        hint = f"ranks: {summary.ranks_text(range(world))}"
         raise SpecError(f"--{summary.missing_ranks(missing, world)}", hint=hint)
     if len(missing) == len(request.ranks):
         output.warn(f"{summary.missing_ranks(missing, world)}, so no line of its workers is shown")
