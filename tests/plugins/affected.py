@@ -20,6 +20,7 @@ RUNS = "agent cli runs snapshot fabric slurm ssh k8s benchmarks project"
 
 ARCHITECTURE = "tests/test_architecture.py"
 WHEEL = "tests/test_wheel.py"
+TEXTS = "tests/test_install.py tests/test_documented_commands.py"
 EVERYTHING = "*"
 COMMON = "tests/conftest.py"
 """What it imports is used by tests that name it themselves, so only a change of its own affects everybody."""
@@ -54,9 +55,9 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),
     ("benchmarks/*", "benchmarks"),
     # What is read.
-    ("docs/kubernetes.md", "tests/k8s/test_control_plane.py tests/test_install.py"),
-    ("docs/*", "tests/test_install.py"),
-    ("README.md", WHEEL),
+    ("docs/kubernetes.md", f"tests/k8s/test_control_plane.py tests/k8s/test_admission.py {TEXTS}"),
+    ("docs/*", TEXTS),
+    ("README.md", f"{WHEEL} {TEXTS}"),
     ("LICENSE", WHEEL),
     ("*.md", "tests/test_install.py"),
     (".gitignore", "snapshot"),
