@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from launcher.config import ENV_PREFIX
 from launcher.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from launcher.config import Setting
 
@@ -41,6 +42,19 @@ def blame(name: str, given: Iterable[Setting], test: Callable[[Any], object]) ->
             if setting.source == "flag":
                 place = "--" if error.message.startswith(flag[2:]) else f"{flag}: "
             raise type(error)(f"{place}{error.message}", hint=error.hint) from None
+
+
+@contextmanager
+def placed(settings: Mapping[str, Setting]) -> Iterator[None]:
+    """Errors that begin with the name of a setting get the file and line, or the variable, that it is from in front."""
+    try:
+        yield
+    except RequestError as error:
+        for name, setting in settings.items():
+            dashed = name.replace("_", "-")
+            if setting.layers and setting.source != "flag" and error.message.startswith((f"{dashed} ", f"{dashed}: ")):
+                raise type(error)(f"{setting.source}: {error.message}", hint=error.hint) from error
+        raise
 
 
 def unknown_variables(env: Mapping[str, str], options: Iterable[type]) -> list[str]:

@@ -97,7 +97,7 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
     """Resolve, plan, and submit; then follow the run to its end. Returns the exit code."""
     request = resolve(backend_name, values)
     path = runs.root(request.runs_root) / runs.new_id(request.job.name)
-    plan: Plan = request.backend.plan(request.job, path)
+    plan = request.plan(path)
     _check_ranks(request, plan)
     if request.options.dry_run or request.options.render_to:
         _render(request, plan)

@@ -13,8 +13,9 @@ from launcher.options import JobOptions, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from launcher.backends._base import Backend
+    from launcher.backends._base import Backend, Plan
     from launcher.reader import Wanted
     from launcher.spec import JobSpec, Kind
 
@@ -48,6 +49,15 @@ class Request:
     ranks_asked: bool
     """These ranks were asked for in this very command line."""
 
+    settings: Mapping[str, config.Setting]
+    """Options of the backend and the job, with their sources."""
+
+    def plan(self, run_dir: Path) -> Plan:
+        """The backend's plan; what it finds wrong with a value is told with where that is from."""
+        with config_check.placed(self.settings):
+            plan: Plan = self.backend.plan(self.job, run_dir)
+            return plan
+
 
 def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     """All settings from flags, environment and files, checked."""
@@ -79,6 +89,7 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
         runs_root=general.runs_dir,
         ranks=config.ranks(general.log_ranks),
         ranks_asked=resolved["log_ranks"].source == "flag",
+        settings={**where.own, **job},
     )
 
 

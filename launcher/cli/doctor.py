@@ -167,7 +167,7 @@ def _run(request: Request) -> tuple[Run, Outcome] | None:
     from launcher.interrupts import Interrupts
 
     path = runs.root(request.runs_root) / runs.new_id(request.job.name)
-    plan = request.backend.plan(request.job, path)
+    plan = request.plan(path)
     if request.options.dry_run or request.options.render_to:
         _launch._render(request, plan)
         return None

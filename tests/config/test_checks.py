@@ -108,6 +108,28 @@ def test_a_bad_value_is_named_by_its_variable_its_flag_or_its_line(distlaunch: C
 
 
 @pytest.mark.parametrize(
+    ("backend", "line", "says"),
+    [
+        ("ansible", "inventory = ['none.ini']", "inventory '{}/none.ini' does not exist"),
+        ("slurm", "template = 'none.j2'", "template "),
+        ("slurm", "setup = ['@none.sh']", "setup "),
+        ("slurm", "container_mounts = ['/a:/a']", "container-mounts without a container"),
+        ("k8s", "image = 'i'\npatch = ['none.yaml']", "patch "),
+        ("local", "python = 'none'", "python 'none' is not on PATH"),
+        ("local", "nodes = 65", "nodes 65: this machine simulates at most 64"),
+    ],
+)
+def test_what_only_a_plan_finds_wrong_is_told_with_its_line_too(distlaunch: Cli, backend: str, line: str, says: str) -> None:
+    distlaunch.write("x.py", "import torch\n")
+    path = distlaunch.write("distlaunch.toml", f'[clusters.lab]\nbackend = "{backend}"\n{line}\n')
+
+    done = distlaunch("run", "--on", "lab", "--dry-run", "x.py")
+
+    assert done.exit_code == 2
+    assert f"error[bad_spec]: {path}:{3 + line.count(chr(10))}: {says.format(distlaunch.folder)}" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ('defaults.nodes = "many"\n', 1),
