@@ -85,6 +85,26 @@ def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     kinds.wait_nothing_left(**MORE_KINDS)
 
 
+def test_what_admission_refuses_ends_a_run_of_any_kind(kinds: User) -> None:
+    """The events are those of whoever makes the pods: a JobSet's or a TrainJob's Job, a PyTorchJob itself."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kinds.kube.api.patch(f"/api/v1/namespaces/{kinds.namespace}", {"metadata": {"labels": labels}})
+    kinds.write("hello.py", "print('hello')\n")
+    options = ("--start-timeout", "1s", "hello.py")
+    runs = {kind: kinds.follow("--kind", kind, *options) for kind in ("jobset", "trainjob", "pytorchjob")}
+    fits = {kind: kinds.follow("--kind", kind, "--run-as", "1000", "hello.py") for kind in ("jobset", "trainjob")}
+
+    for kind, follower in runs.items():
+        done = follower.result()
+        assert done.exit_code == 1, f"{kind}: {done.stderr}"
+        assert "1 of 1 pods are not made yet: FailedCreate" in done.stderr, kind
+        assert 'violates PodSecurity "restricted:latest"' in done.stderr, kind
+        assert "what mends it: --run-as" in done.stderr, kind
+    for kind, follower in fits.items():
+        done = follower.result()
+        assert (done.exit_code, done.stdout) == (0, "hello\n"), f"{kind}: {done.stderr}"
+
+
 def test_kueue_admits_a_run_and_one_that_waits_says_so(kinds: User) -> None:
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
     groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}]}]
