@@ -6,8 +6,9 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import start_ticks
 from launcher.errors import CommandError
@@ -15,6 +16,10 @@ from launcher.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+
+_STDERR_BYTES = 1 << 20
+_LAST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,39 @@ def run_bytes(
         raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
     except OSError as error:
         raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+
+
+def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> subprocess.CompletedProcess[str]:
+    """`run` for programs that may say more than there is memory for: `CommandError` for more than so many bytes."""
+    import selectors
+
+    limit = time.monotonic() + timeout_s
+    try:
+        process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+    said: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with process, selectors.DefaultSelector() as selector:
+        try:
+            for pipe in said:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in (ready := selector.select(max(0.0, limit - time.monotonic()))):
+                    data = os.read(key.fd, _LAST_BYTES)
+                    said[key.fileobj] += data
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    if len(said[key.fileobj]) > limit_bytes:
+                        raise CommandError(f"{argv[0]} has said more than {limit_bytes >> 20} MB")
+                if not ready:
+                    raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s")
+            process.wait(max(0.1, limit - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
+        finally:
+            process.kill()
+    out, err = (bytes(data).decode(errors="replace") for data in said.values())
+    return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
 
 def start_detached(
@@ -96,6 +134,10 @@ class Pipe:
         assert self._process.stdout
         self.fd = self._process.stdout.fileno()
 
+    def flooded(self) -> bool:
+        """Whether its stderr has more than anybody would read."""
+        return os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES
+
     def end(self, patience_s: float = 2.0) -> tuple[int, str]:
         """End it, if it has not ended; its exit code and what it said on stderr."""
         assert self._process.stdin
@@ -109,5 +151,5 @@ class Pipe:
                 break
         self._process.stdout.close()
         with self._stderr as file:
-            file.seek(0)
-            return self._process.returncode, file.read().decode(errors="replace")
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
+            return self._process.returncode, file.read(_LAST_BYTES).decode(errors="replace")

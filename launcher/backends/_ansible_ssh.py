@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32
 _CALL_S = 25.0
+_ANSWER_BYTES = 16 << 20
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4", "-o", "ForwardAgent=no")
 
 _CALL = """
@@ -77,11 +78,17 @@ def _checking() -> str:
 
 def call(node: Node, *words: str) -> dict[str, Any]:
     """The answer; `CommandError` names the host and says why there is none."""
-    done = proc.run(argv(node, *words), timeout_s=_CALL_S)
+    try:
+        done = proc.run_bounded(argv(node, *words), timeout_s=_CALL_S, limit_bytes=_ANSWER_BYTES)
+    except CommandError as error:
+        raise CommandError(f"{node['host']}: {error.message}") from error
     _, mark, answer = done.stdout.rpartition(f"\n{ANSWER}")
     if not mark:
         raise CommandError(f"{node['host']}: {last_line(done.stderr) or f'ssh ended with code {done.returncode}'}")
-    return dict(json.loads(answer.splitlines()[0]))
+    try:
+        return dict(json.loads(answer.splitlines()[0]))
+    except (ValueError, TypeError, RecursionError, IndexError):
+        raise CommandError(f"{node['host']}: it answers, but not as an agent does: {answer[:40]!r}") from None
 
 
 def call_all(handle: Handle, work: Callable[[Node], Any]) -> list[Any]:

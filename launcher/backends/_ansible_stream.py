@@ -7,17 +7,16 @@ place, so none is lost and none is there twice. All readers read the files.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import proc
-from launcher.agent.host import ANSWER
 from launcher.backends import _ansible_ssh as ssh
+from launcher.backends._ansible_frames import FrameError, Frames
 from launcher.backends._files import FileStream
 from launcher.errors import CommandError
 from launcher.storage import storage_errors
@@ -34,7 +33,8 @@ up to the second: a login that takes longer, on a machine with much to do, must 
 
 _PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
-_MARK = b"\n" + ANSWER.encode()
+_GARBLED = 3
+"""A host that has said so often what no agent says is not asked any more."""
 
 
 class Tail:
@@ -47,13 +47,13 @@ class Tail:
         self.lost_at: float | None = None
         """When it was heard of last, on the monotonic clock; None while it is connected."""
 
-        self.ending: dict[str, Any] = {}
+        self.ending: dict[str, str] = {}
         self.finished = False
         self._folder = run_dir / "nodes" / str(node["rank"])
         self._once = once
         self._pipe: proc.Pipe | None = None
-        self._data = b""
-        self._answered = False
+        self._frames = Frames()
+        self._garbled, self._odd = 0, ""
         self._offset = 0
         self._heard = self._next_try = time.monotonic()
         self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
@@ -69,7 +69,7 @@ class Tail:
         here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
         words = ("tail", self.node["folder"], str(self.node["rank"]), str(max(there, there + self._offset - here)))
         self._pipe = proc.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
-        self._data, self._answered, self._heard = b"", False, time.monotonic()
+        self._frames, self._heard = Frames(), time.monotonic()
         return self._pipe.fd
 
     def read(self) -> bool:
@@ -77,54 +77,65 @@ class Tail:
         data = os.read(self._pipe.fd, _READ_BYTES) if self._pipe else b""
         if not data:
             return False
-        self._heard, self._data = time.monotonic(), self._data + data
-        if not self._answered:
-            _, mark, rest = self._data.partition(_MARK)
-            line, end, self._data = rest.partition(b"\n") if mark else (b"", b"", self._data)
-            if not (mark and end):
-                if mark:
-                    self._data = mark + line
-                return True
-            self._answered, self.lost_at, self.problem = True, None, ""
-            self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
-            self.state = "running" if self.state == "unknown" else self.state
-        self._take_frames()
+        self._heard = time.monotonic()
+        try:
+            for frame in self._frames.feed(data):
+                self._heed()
+                if isinstance(frame, bytes):
+                    self._save(frame)
+                elif frame is None:
+                    self.state, self.finished = "running", True
+                else:
+                    self._end(frame)
+        except FrameError as error:
+            self._garble(str(error))
+            return False
+        self._heed()
         return True
 
-    def _take_frames(self) -> None:
-        while (end := self._data.find(b"\n")) >= 0:
-            kind, _, rest = self._data[:end].partition(b" ")
-            if kind == b"d":
-                size = int(rest)
-                if len(self._data) < end + 1 + size:
-                    return
-                self._save(self._data[end + 1 : end + 1 + size])
-                end += size
-            elif kind == b"e":
-                self._end(json.loads(rest))
-            elif kind == b"r":
-                self.state, self.finished = "running", True
-            self._data = self._data[end + 1 :]
+    def _heed(self) -> None:
+        """It is connected, once it has answered."""
+        if self._frames.answered and not self.finished:
+            self.lost_at, self.problem = None, ""
+            self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
+            self.state = "running" if self.state == "unknown" else self.state
+
+    def _garble(self, said: str) -> None:
+        """Ask a host again that said what no agent says, but not for ever."""
+        self._garbled += 1
+        self._odd = f"it answers, but not as an agent does: {said}"
+        if self._garbled >= _GARBLED:
+            self.state, self.finished, self.problem = "ended", True, self._odd
+            self.ending = {"message": self._odd}
 
     def _save(self, data: bytes) -> None:
         path = self._folder / "stream"
         with storage_errors(path, "the run goes on; make room, then: distlaunch logs -f RUN"):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                self._offset += os.pwrite(fd, data, self._offset)
+                while data:  # a disk that is almost full takes a part
+                    written = os.pwrite(fd, data, self._offset)
+                    self._offset, data = self._offset + written, data[written:]
             finally:
                 os.close(fd)
 
-    def _end(self, ending: dict[str, Any]) -> None:
+    def _end(self, ending: dict[str, str]) -> None:
         self.state, self.finished, self.ending = "ended", True, ending
-        self.problem = str(ending.get("message", ""))
+        self.problem = ending.get("message", "")
         for name in ("stderr", "last_words"):
             with storage_errors(self._folder):
-                (self._folder / name).write_text(str(ending.get(name, "")), encoding="utf-8")
+                (self._folder / name).write_text(ending.get(name, ""), encoding="utf-8")
 
     def silent(self) -> bool:
         """Whether a connection that is open has said nothing for too long."""
         return self._pipe is not None and time.monotonic() - self._heard > self._silent_s
+
+    def flooded(self) -> bool:
+        """Whether it says more on stderr than anybody would read."""
+        if self._pipe is None or not self._pipe.flooded():
+            return False
+        self._garble("more on stderr than anybody would read")
+        return True
 
     def close(self) -> None:
         """End the connection; where the node has not ended, another one follows after a pause."""
@@ -133,7 +144,8 @@ class Tail:
             return
         code, said = pipe.end()
         if not self.finished:
-            self.problem = "no answer" if hung else ssh.last_line(said) or f"ssh ended with code {code}"
+            self.problem = "no answer" if hung else self._odd or ssh.last_line(said) or f"ssh ended with code {code}"
+            self._odd = ""
             self.lost_at = self.lost_at or self._heard
             self._next_try = time.monotonic() + self._pause_s
             self._pause_s = min(self._pause_s * 1.7, _PAUSE_S[1])
@@ -168,7 +180,7 @@ class Pump:
             if not key.data.read() or key.data.finished:
                 self._close(key.data)
         for tail in self.tails:  # only now: what waits in a pipe while we are kept from reading it is no silence
-            if tail.silent():
+            if tail.silent() or tail.flooded():
                 self._close(tail)
 
     def _close(self, tail: Tail) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import select
+import sys
 import time
+import tracemalloc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from launcher.agent.host import ANSWER
+from launcher.backends import _ansible_ssh as ssh
 from launcher.backends import _ansible_stream as streams
+from launcher.backends._ansible_frames import FrameError, Frames
+from launcher.errors import CommandError
 from tests.ansible.conftest import Gate
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 WORD = b"a line\n"
@@ -109,3 +117,121 @@ def test_a_login_that_takes_longer_than_the_limit_comes_to_its_end(tmp_path: Pat
         assert connections(tmp_path, 0) == 6
     finally:
         pump.close()
+
+
+# -- hosts that are not what they should be -----------------------------------------------------------------------------
+
+BEGIN = f"MOTD\n\n{ANSWER}{{}}\n".encode()
+ENDING = b'e {"stderr": "x", "last_words": "y"}\n'
+
+
+def taken(data: bytes, sizes: Iterator[int]) -> tuple[bytes, list[Any]]:
+    """The stream's bytes, and what else is told, of frames that come in pieces of these sizes."""
+    frames, stream, told = Frames(), b"", []
+    while data:
+        size = next(sizes)
+        for frame in frames.feed(data[:size]):
+            if isinstance(frame, bytes):
+                stream += frame
+            else:
+                told.append(frame)
+        data = data[size:]
+    return stream, told
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_are_the_same_wherever_they_are_cut(seed: int) -> None:
+    dice = random.Random(seed)
+    parts = [dice.randbytes(dice.choice((0, 1, 70, 5000))) for _ in range(12)]
+    data = BEGIN + b"".join(b"d %d\n%b" % (len(part), part) + b"k\n" * dice.randrange(2) for part in parts) + ENDING
+
+    assert taken(data, iter(lambda: dice.choice((1, 2, 3, 7, 100, 4000)), 0)) == (
+        b"".join(parts),
+        [{"stderr": "x", "last_words": "y"}],
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_bytes_end_in_the_one_error_that_is_caught(seed: int) -> None:
+    dice = random.Random(seed)
+    data = BEGIN + bytes(dice.choices(b'dek r\n 0123456789-{}"x', k=3000))
+    with contextlib.suppress(FrameError):
+        taken(data, iter(lambda: dice.choice((1, 50, 3000)), 0))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"d -5", b"d x", b"d " + b"9" * 30, b"e nothing", b"e []", b'e {"stderr": 1}', b"q", b"\xff", b"", b"e " + b"[" * 100_000],
+    ids=range(10),
+)
+def test_what_is_no_frame_is_said(frame: bytes) -> None:
+    with pytest.raises(FrameError):
+        list(Frames().feed(BEGIN + frame + b"\n"))
+
+
+@pytest.mark.parametrize("first", [b"", BEGIN + b"e ", BEGIN + b"d 5\nhello", BEGIN + b"d " + b"9" * 18 + b"\n"])
+def test_a_host_that_goes_on_for_ever_takes_no_memory(first: bytes) -> None:
+    """16 MB more are kept neither before an answer nor in a line; those of a huge frame go on at once."""
+    frames = Frames()
+    list(frames.feed(first))
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(FrameError):
+            for _ in range(300):
+                for piece in frames.feed(b"x" * 65536):
+                    assert isinstance(piece, bytes)
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+GARBAGE = {
+    "no frame": f"printf '\\n{ANSWER}{{}}\\nd -7\\n'; exec sleep 1000",
+    "a line without an end": f"printf '\\n{ANSWER}{{}}\\n'; exec cat /dev/zero",
+    "noise": "exec yes",
+    "noise on stderr": f"exec {sys.executable} -c 'import os\nwhile True: os.write(2, bytes(65536))'",
+    "an end that is none": f"""printf '\\n{ANSWER}{{}}\\ne {{"stderr": 5}}\\n'; exec sleep 1000""",
+}
+
+
+@pytest.mark.parametrize("program", GARBAGE)
+def test_a_host_that_says_what_no_agent_says_is_asked_again_and_given_up(tmp_path: Path, clock: Clock, program: str) -> None:
+    tail = streams.Tail(node(tmp_path, 0, GARBAGE[program]), tmp_path)
+    pump = streams.Pump([tail])
+    try:
+        while not tail.finished:
+            pump.turn(0.1)
+            if tail.lost_at is not None:
+                clock.ahead_s += 60  # the pause before the next try
+        assert connections(tmp_path, 0) == 3
+        assert tail.state == "ended"
+        assert "it answers, but not as an agent does" in tail.ending["message"]
+    finally:
+        pump.close()
+
+
+def test_texts_at_the_end_may_hold_anything(tmp_path: Path, clock: Clock) -> None:
+    told = r'{"stderr": "\\ud800\\u0000\\u001b[2J", "last_words": "", "more": [1]}'
+    tail = streams.Tail(node(tmp_path, 0, f"printf '\\n{ANSWER}{{}}\\ne %s\\n' '{told}'; exec sleep 1000"), tmp_path)
+    pump = streams.Pump([tail])
+    try:
+        while not tail.finished:
+            pump.turn(0.1)
+    finally:
+        pump.close()
+    assert (tail.state, tail.problem) == ("ended", "")
+    assert "[2J" in (tmp_path / "nodes/0/stderr").read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("exec yes", "has said more than 16 MB"),
+        (f"printf '\\n{ANSWER}nonsense\\n'", "it answers, but not as an agent does"),
+        (f"printf '\\n{ANSWER}[1]\\n'", "it answers, but not as an agent does"),
+        (f"printf '\\n{ANSWER}'", "it answers, but not as an agent does"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_that_names_the_host(tmp_path: Path, program: str, words: str) -> None:
+    with pytest.raises(CommandError, match=f"^n0: .*{words}"):
+        ssh.call(node(tmp_path, 0, program), "signal", "/x", "0", "15")
