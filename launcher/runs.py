@@ -155,6 +155,11 @@ def new_id(name: str, now: float | None = None) -> str:
     return f"{name}-{time.strftime(_STAMP, time.localtime(now))}-{tail}"
 
 
+def is_id(text: str) -> bool:
+    """Whether that can be a run's id, and so the name of its folder."""
+    return _ID.match(text) is not None
+
+
 def create(run: Run) -> None:
     """Make the run's folder with its `run.json`. Raises `StorageError`."""
     unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")

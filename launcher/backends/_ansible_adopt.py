@@ -6,9 +6,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle, output
+from launcher import bundle, output, runs
 from launcher.backends import _ansible_playbook as playbook
 from launcher.errors import BackendUnavailableError, RunNotFoundError
+
+_MANY = 100_000
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,15 +29,24 @@ def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Map
     silent = {host: problem["message"] for host, problem in running.problems.items()}
     for host, message in silent.items():
         output.warn(f"{host}: {message}")
-    nodes = [
-        {**node, "host": host} for host, answer in running.answers.get("runs", {}).items() for node in answer.get("nodes", ())
-    ]
+    nodes = []
+    for host, answer in running.answers.get("runs", {}).items():
+        for node in answer.get("nodes") or ():
+            if wrong := misfit(node, text):
+                output.warn(f"{host}: what it says of a run is left out: {wrong}")
+            else:
+                nodes.append({**node, "host": host})
     names = sorted({node["run"] for node in nodes})
     if len(names) != 1:
         known = ", ".join(names[-5:])
         what = f"{text!r} is the start of {len(names)} runs" if names else f"no run {text!r}"
         raise RunNotFoundError(f"{what} on {', '.join(host.name for host in hosts)}", hint=known or None)
     by_rank = {node["node"]: node for node in nodes}
+    if len(by_rank) < len(nodes):
+        rank, hosts_of = _claimed_twice(nodes)
+        raise BackendUnavailableError(
+            f"{names[0]}: {' and '.join(hosts_of)} both say that they have its node {rank}", hint="leave one of them out: --limit"
+        )
     job = by_rank[min(by_rank)]["job"]
     missing = sorted(set(range(job["max_nodes"])) - set(by_rank))
     if missing:
@@ -44,6 +55,44 @@ def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Map
             hint="hosts that do not answer: " + ", ".join(silent) if silent else "the inventory has to have all of its hosts",
         )
     return Found(names[0], job, [by_rank[rank] for rank in sorted(by_rank)], running.answers["preflight"])
+
+
+def _claimed_twice(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+    """A node that several hosts say they have, and they."""
+    of_rank: dict[int, list[str]] = {}
+    for node in nodes:
+        of_rank.setdefault(node["node"], []).append(node["host"])
+    return next((rank, hosts) for rank, hosts in of_rank.items() if len(hosts) > 1)
+
+
+def misfit(node: Any, text: str) -> str:
+    """What is wrong with a host's answer about a node: a host may be anybody's, and what it says becomes paths and commands."""
+    job = node.get("job") if isinstance(node, dict) else None
+    if not isinstance(job, dict):
+        return "it has no job"
+    kinds: dict[str, tuple[Any, type | tuple[type, ...]]] = {
+        "run": (node.get("run"), str),
+        "node": (node.get("node"), int),
+        "run_folder": (node.get("run_folder"), str),
+        "work": (node.get("work"), str),
+        "workers": (node.get("workers"), (int, str)),
+        "agent": (node.get("agent"), dict),
+        "max_nodes": (job.get("max_nodes"), int),
+        "min_nodes": (job.get("min_nodes"), int),
+        "command": (job.get("command"), list),
+        "cwd": (job.get("cwd", ""), str),
+        "grace_s": (job.get("grace_s", 30.0), (int, float)),
+    }
+    for name, (value, kind) in kinds.items():
+        if not isinstance(value, kind) or isinstance(value, bool):
+            return f"{name} is {str(value)[:40]!r}"
+    if not (runs.is_id(node["run"]) and node["run"].startswith(text)):
+        return f"{node['run'][:40]!r} is no run that was asked for"
+    if not 0 <= node["node"] < job["max_nodes"] <= _MANY or not 0 < job["min_nodes"] <= job["max_nodes"]:
+        return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"
+    if not job["command"] or not all(isinstance(word, str) for word in job["command"]):
+        return "command is none"
+    return "" if 0 <= job["grace_s"] < float("inf") else f"grace_s is {job['grace_s']}"
 
 
 class Found:

@@ -126,3 +126,19 @@ def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str
     assert [where["b"], where["c"]] == chosen
     assert common == (chosen[0] if chosen[0] == chosen[1] else None)
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("step", "answer", "words"),
+    [
+        ("preflight", {"time": 1}, "python is 'None'"),
+        ("preflight", {"time": "now"}, "time is 'now'"),
+        ("start", {"agent": [], "folder": "/x", "work": "/x"}, "agent is '[]'"),
+        ("start", {"agent": {"stream_from": "x"}, "folder": "/x", "work": "/x"}, "begins nowhere"),
+        ("reach", {"tried": None}, "tried is 'None'"),
+        ("runs", {}, "nodes is 'None'"),
+    ],
+)
+def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answer: dict[str, Any], words: str) -> None:
+    assert words in plugin.misfit(step, answer)["problem"]
+    assert plugin.misfit(step, {"problem": "its own"}) is None

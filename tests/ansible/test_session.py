@@ -109,11 +109,28 @@ exec {sys.executable} -c 'if True:
     import json, sys
     request = json.loads(sys.stdin.buffer.readline())
     data = sys.stdin.buffer.read(request["bytes"])
-    print("\\ndistlaunch-host-1 " + json.dumps([request["call"], len(data), data[:3] == bytes([0, 255, 10])]), flush=True)
+    said = [request["call"], len(data), data[:3] == bytes([0, 255, 10])]
+    print("\\ndistlaunch-host-1 " + json.dumps({{"said": said}}), flush=True)
     sys.stdin.buffer.read()'"""
     connection = session(program)
 
     assert connection.ask({"call": "look"}, limit_s=60) == {"said": "yes"}
     assert (tmp_path / "first").read_text() == '{"call": "look"}\n'
-    assert connection.ask({"call": "files"}, str(tmp_path / "payload"), limit_s=60) == ["files", len(payload), True]
+    assert connection.ask({"call": "files"}, str(tmp_path / "payload"), limit_s=60) == {"said": ["files", len(payload), True]}
     assert tried(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (f"{LISTENS}; exec yes", "it has said more than 16 MB that are no answer"),
+        (f"{LISTENS}; exec {sys.executable} -c 'import os\nwhile True: os.write(2, bytes(65536))'", "16 MB on stderr"),
+        (f"{LISTENS}; printf '\\ndistlaunch-host-1 [1]\\n'; read more", "it answers, but not as an agent does: b'[1]'"),
+        (f"{LISTENS}; printf '\\ndistlaunch-host-1 {{\\n'; read more", "it answers, but not as an agent does: b'{'"),
+    ],
+)
+def test_what_a_host_says_is_bounded_and_held_to_its_form(session: Any, program: str, words: str) -> None:
+    connection = session(program)
+
+    assert words in connection.ask({"call": "preflight"}, limit_s=60)["problem"]
+    assert words in connection.ask({"call": "runs"}, limit_s=60)["problem"], "it is not asked again"

@@ -29,6 +29,7 @@ import distlaunch_choice
 import distlaunch_session
 
 _PR_SET_PDEATHSIG = 1
+_PROBLEM_CHARACTERS = 4000
 _FILES_TIMES = 10
 """How much longer than a question the user's files may take."""
 
@@ -97,6 +98,7 @@ class ActionModule(ActionBase):
             if answer.get("lacks"):
                 began = time.time()
                 answer = session.ask({}, self._agent, limit_s=self._limit_s)
+            answer = distlaunch_choice.misfit("preflight", answer) or answer
             if "time" in answer:
                 answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]
             return {**answer, "ssh": argv, "python_used": python}
@@ -146,6 +148,8 @@ class ActionModule(ActionBase):
             return
         first = choice["master"]
         answer = self._each("start", [first], lambda host: start(host, addr=self._own[host]["addr"]))[first]
+        if not answer.get("problem") and not _is_meeting_point(answer):
+            answer = {"problem": "it answers, but not as an agent does: it tells nowhere to meet"}
         if not self._failed({first: answer}) and choice["others"]:
             where = self._meet(choice, facts, answer)
             if where is not None:
@@ -166,7 +170,8 @@ class ActionModule(ActionBase):
         answers = self._each("reach", choice["others"], reach)
         if self._failed(answers):
             return None
-        tried = {host: answer["tried"] for host, answer in answers.items()}
+        known = list(first["addresses"])  # what else a host says to have tried counts for nothing
+        tried = {host: {one: bool(answer["tried"].get(one)) for one in known} for host, answer in answers.items()}
         chosen, common, reason = distlaunch_choice.meeting_point(tried)
         meeting = {"port": first["port"], "address": common, "reason": reason, "tried": tried}
         self._result["meeting"] = meeting
@@ -197,6 +202,9 @@ class ActionModule(ActionBase):
 
         def one(host):
             answer = work(host)
+            answer = distlaunch_choice.misfit(step, answer) or answer
+            if answer.get("problem"):
+                answer["problem"] = str(answer["problem"])[:_PROBLEM_CHARACTERS]
             with self._lock:
                 self._result["answers"].setdefault(step, {})[host] = answer
                 self._report(step=step, host=host, answer=answer)
@@ -287,6 +295,12 @@ def _key(path):
         os.fchmod(file.fileno(), 0o600)
         file.write(key := os.urandom(32).hex() + "\n")
     return key
+
+
+def _is_meeting_point(answer):
+    addresses, port = answer.get("addresses"), answer.get("port")
+    good = isinstance(addresses, list) and addresses and all(isinstance(one, str) for one in addresses)
+    return bool(good) and isinstance(port, int) and 0 < port < 65536
 
 
 def _truth(value):

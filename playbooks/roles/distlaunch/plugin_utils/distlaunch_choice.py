@@ -8,6 +8,42 @@ _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
 
 
+_SHAPES = {
+    "preflight": {
+        "time": (int, float),
+        "python": str,
+        "python_version": str,
+        "torch": (str, type(None)),
+        "gpus": int,
+        "folder": str,
+        "free_bytes": int,
+        "agent_path": str,
+        "has_files": bool,
+        "has_cwd": bool,
+        "machine": list,
+        "disk": list,
+        "user_processes_end": bool,
+        "replaced": (str, type(None)),
+    },
+    "start": {"agent": dict, "folder": str, "work": str},
+    "reach": {"tried": dict},
+    "runs": {"nodes": list},
+}
+"""What each step needs of an answer: a host may be anybody's."""
+
+
+def misfit(step, answer):
+    """What is wrong with a host's answer; None: nothing, or the host says itself what is."""
+    if answer.get("problem"):
+        return None
+    for name, kind in _SHAPES.get(step, {}).items():
+        if not isinstance(answer.get(name), kind):
+            return {"problem": f"it answers, but not as an agent does: {name} is {str(answer.get(name))[:40]!r}"}
+    if step == "start" and not isinstance(answer["agent"].get("stream_from", 0), int):
+        return {"problem": "it answers, but not as an agent does: its agent's stream begins nowhere"}
+    return None
+
+
 def choose(found, args):
     """Problems by host, notes, and the choice, which is None where there are too few hosts.
 

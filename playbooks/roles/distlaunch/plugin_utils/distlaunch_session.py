@@ -27,6 +27,8 @@ _TRIES = 4
 _INSTALL_S = 15
 """A host that has not installed the agent on a shared disk by then may have failed: another one does it, too."""
 
+_ANSWER_BYTES = 16 << 20
+_LAST_BYTES = 1 << 16
 _LATE = {"problem": "no answer within its limit of time", "late": True}
 _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
 """What ssh says where a server refuses connections because too many begin at once (MaxStartups)."""
@@ -202,9 +204,13 @@ class Session:
         poll.register(stdout, select.POLLIN)
         poll.register(stdin, select.POLLOUT)
         self._answer = None
-        while self._answer is None:
-            events = dict(poll.poll(max(0.0, limit - time.monotonic()) * 1000))
-            if not events:
+        while self._answer is None and self.broken is None:
+            left = limit - time.monotonic()
+            events = dict(poll.poll(max(0.0, min(left, 1.0)) * 1000))
+            if os.fstat(self._said.fileno()).st_size > _ANSWER_BYTES:
+                self._break({"problem": f"it has said more than {_ANSWER_BYTES >> 20} MB on stderr"})
+                return
+            if not events and left <= 0:
                 self._break(_LATE)
                 return
             if stdin in events:
@@ -226,13 +232,24 @@ class Session:
         return waiting or memoryview(file.read(_BLOCK_BYTES) if file else b"")
 
     def _read(self, stdout):
-        """Take what has come; False at its end."""
+        """Take what has come; False at its end. A host may be anybody's: what it says is bounded, and held to its form."""
         data = os.read(stdout, _BLOCK_BYTES)
         self._data += data
+        if len(self._data) > _ANSWER_BYTES:
+            self._break({"problem": f"it has said more than {_ANSWER_BYTES >> 20} MB that are no answer"})
+            return True
         _, mark, rest = (b"\n" + self._data).partition(_MARK)
         line, end, left = rest.partition(b"\n")
         if mark and end:
-            self._answer, self._data = json.loads(line), left
+            self._data = left
+            try:
+                self._answer = json.loads(line)
+            except (ValueError, RecursionError):
+                self._answer = None
+            if not isinstance(self._answer, dict):
+                self._answer = None
+                self._break({"problem": f"it answers, but not as an agent does: {line[:40]!r}"})
+                return True
         return bool(data) or self._answer is not None
 
     def _why(self, limit):
@@ -241,7 +258,7 @@ class Session:
             code = self._process.wait(max(0.0, limit - time.monotonic()))
         except subprocess.TimeoutExpired:  # it has only closed its stdout
             return _LATE
-        self._said.seek(0)
+        self._said.seek(max(0, os.fstat(self._said.fileno()).st_size - _LAST_BYTES))
         said = self._said.read().decode(errors="replace").strip()
         if code == 255:
             busy = any(words in said for words in _BUSY)

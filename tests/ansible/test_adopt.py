@@ -1,0 +1,90 @@
+"""What a host says of a run that another machine has started: it may be anybody's host."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.backends import _ansible_adopt as adopt
+from launcher.backends._ansible_inventory import Host
+from launcher.errors import BackendUnavailableError, RunNotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = "train-20250101-000000-aaaa"
+FACTS = {"python_used": "python3", "ssh": ["ssh", "h"], "agent_path": "/r/agents/a.pyz"}
+
+
+def node(number: Any = 0, **more: Any) -> dict[str, Any]:
+    """An honest host's answer, but for what is given."""
+    job = {"command": ["x.py"], "min_nodes": 2, "max_nodes": 2, "grace_s": 30.0, **more.pop("job", {})}
+    agent = {"pid": 1, "start_ticks": 2, "boot_id": "b"}
+    about = {"run": RUN, "node": number, "run_folder": f"/r/runs/{RUN}", "work": "/r/w", "workers": "auto", "agent": agent}
+    return {**about, "job": job, **more}
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What adopt makes of these answers of hosts."""
+
+    def look(**answers: list[Any]) -> Any:
+        found = {"runs": {host: {"nodes": nodes} for host, nodes in answers.items()}, "preflight": dict.fromkeys(answers, FACTS)}
+        running = SimpleNamespace(answers=found, problems={}, run=lambda _: None)
+        monkeypatch.setattr(adopt.playbook, "Playbook", lambda *_: running)
+        return adopt.look("train", (), [Host(name=name) for name in answers], {}, {})
+
+    return look
+
+
+def test_honest_hosts_have_their_nodes(ask: Any, tmp_path: Path) -> None:
+    found = ask(n1=[node(0)], n2=[node(1)])
+
+    assert (found.run, [one["rank"] for one in found.handle(tmp_path)["nodes"]]) == (RUN, [0, 1])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        node("../../../../etc"),
+        node(-1),
+        node(2),
+        node(True),
+        node(1.0),
+        node(1, run="../../etc"),
+        node(1, run=f"../{RUN}"),
+        node(1, run=f"{RUN}/../../x"),
+        node(1, run="other-20250101-000000-aaaa"),
+        node(1, run_folder=["x"]),
+        node(1, work=None),
+        node(1, agent="x"),
+        node(1, job={"max_nodes": 10**9}),
+        node(1, job={"max_nodes": "2"}),
+        node(1, job={"min_nodes": 0}),
+        node(1, job={"command": []}),
+        node(1, job={"command": [["x"]]}),
+        node(1, job={"command": "x"}),
+        node(1, job={"grace_s": float("nan")}),
+        node(1, job={"cwd": 5}),
+        {"node": 1},
+        ["x"],
+        None,
+    ],
+)
+def test_a_host_that_says_what_cannot_be_is_left_out_with_a_word(ask: Any, lie: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BackendUnavailableError, match=f"{RUN}: no host has its node 1"):
+        ask(n1=[node(0)], n2=[lie])
+
+    assert "n2: what it says of a run is left out: " in capfd.readouterr().err
+
+
+def test_two_hosts_with_one_node_are_named(ask: Any) -> None:
+    with pytest.raises(BackendUnavailableError, match="n2 and n3 both say that they have its node 1"):
+        ask(n1=[node(0)], n2=[node(1)], n3=[node(1)])
+
+
+def test_hosts_that_know_of_no_run(ask: Any) -> None:
+    with pytest.raises(RunNotFoundError, match="no run 'train' on n1"):
+        ask(n1=[])
