@@ -50,11 +50,16 @@ _RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
 """torch's excepthook puts it before each line once a process group exists."""
 
 
-def of_worker(*, host: str, node: int, about: Dict[str, Any], error_file: str, stderr_tail: bytes, oom_kills: int) -> Cause:
-    """The cause for one worker that ended; `about` is the fork server's message, `oom_kills` counts since the start."""
+def of_worker(
+    *, host: str, node: int, about: Dict[str, Any], error_file: str, stderr_tail: bytes, oom_kills: int, kept: str = ""
+) -> Cause:
+    """The cause for one worker that ended; `about` is the fork server's message, `oom_kills` counts since the start.
+
+    `kept`: where the error file is for people.
+    """
     code = about["code"]
     recorded = _read(error_file)
-    whole = f"the log of rank {about['rank']}" + (f" and {error_file}" if recorded else "")
+    whole = f"the log of rank {about['rank']}" + (f" and {kept or error_file}" if recorded else "")
     trace = recorded.get("traceback") or last_traceback(stderr_tail)
     sig = signal_name(-code) if code < 0 else None
     if sig and not recorded and sig != "SIGABRT":

@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Callable, Dict, List, NoReturn, Optional, Set
 
-from . import ending, processes, worker
+from . import ending, processes, scratch, worker
 from .channel import Channel, Message
 from .program import Program
 from .workers_store import WorkersStore
@@ -123,7 +123,7 @@ class ForkServer:
             processes.die_with_parent(self.parent, _PARENT_DIED)
         job = setup["job"]
         self.start = job["start"]
-        self.env = setup["env"]
+        self.env, self.scratch = setup["env"], setup["scratch"]
         self.program = Program(job["command"], job["kind"], job["cwd"])
         archive = sys.path[0]
         sys.path.remove(archive)
@@ -299,6 +299,7 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             while not os.waitpid(self.gang_pid, os.WNOHANG)[0] and time.monotonic() < limit:
                 time.sleep(0.01)
+        scratch.remove(self.scratch)
         self._quit()
 
     def _parent_died(self, _signum: int, _frame: object) -> None:

@@ -116,7 +116,7 @@ def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional
     gang.fabric = place["fabric"]
     gang.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
     agent.on_stop = gang.stop
-    return gang, group(job, gang, setup["workers"], server, agent, setup["folder"])
+    return gang, group(job, gang, setup["workers"], server, agent, setup["scratch"])
 
 
 def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callable[[], Any]) -> Any:

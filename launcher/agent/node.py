@@ -20,6 +20,7 @@ from .job import Job
 from .joining import LOOK_S, NOT_NEEDED, Joining
 from .output import PART_AFTER_S, Pipe, pipes
 from .protocol import VERSION
+from .scratch import Scratch, within
 from .server import ServerProcess
 from .stops import STOPS, Stops
 from .verdict import Blame, Worker
@@ -43,12 +44,13 @@ class Node:
         self.node_rank = node_rank
         self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         self.folder = os.path.join(job.folder, "nodes", str(node_rank))
-        os.makedirs(os.path.join(self.folder, "errors"), exist_ok=True)
+        os.makedirs(self.folder, exist_ok=True)
+        self.scratch = Scratch(self.folder)
         self.out = Writer(stream_fd, node_rank, self.folder, job.attempt, job.log_limit_bytes)
         self.began = time.monotonic()
-        self.stops = Stops(job, self.folder)
+        self.stops = Stops(job, self.folder, self.scratch.path)
         self._forget_last_attempt()
-        self.blame = Blame(self.host, node_rank, self.folder)
+        self.blame = Blame(self.host, node_rank, self.folder, self.scratch.path)
         self.server = ServerProcess(job, node_rank, forked)
         self.joining = Joining(job, node_rank, self.host, self.folder, self.out)
         self.workers: Dict[int, Worker] = {}
@@ -73,7 +75,8 @@ class Node:
     def _forget_last_attempt(self) -> None:
         """A scheduler may start the run again in the same folder."""
         errors = os.path.join(self.folder, "errors")
-        old = [os.path.join(self.folder, "deadline"), *(os.path.join(errors, name) for name in os.listdir(errors))]
+        kept = os.listdir(errors) if os.path.isdir(errors) else []
+        old = [os.path.join(self.folder, "deadline"), *(os.path.join(errors, name) for name in kept)]
         if self.job.attempt and self.node_rank == 0 and not self.stops.cancelled():
             old.append(os.path.join(self.job.folder, "result.json"))
         for path in old:
@@ -131,7 +134,8 @@ class Node:
         self.host_facts = facts.host(env)
         if self.node_rank == 0:
             self.joining.endpoint.open()
-        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "folder": self.folder, "agent": os.getpid()}
+        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "agent": os.getpid()}
+        about.update(folder=self.folder, scratch=self.scratch.path)
         self.server.start(env, about, self.joining.endpoint)
         self.joining.look_at_fabric(env)  # while torch is imported
         self.selector.register(self.server.channel.fileno(), selectors.EVENT_READ, self._from_server)
@@ -307,6 +311,7 @@ class Node:
             if message["event"] == "rendezvous":  # a new round begins
                 self.joining.met = True
                 self.round, self.first_cause = message["fields"]["round"], None
+                self.scratch.keep(before=str(self.round))
                 # Word of the last ends in the round before may still be on its way.
                 left = {pid: worker for pid, worker in self.workers.items() if worker.exited is None}
                 self.workers = {**left, **self._of_this_round()}
@@ -446,7 +451,8 @@ class Node:
 
     def _done(self) -> int:
         result, why = self._verdict()
-        self.joining.end(result, why)
+        within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
+        self.scratch.close()
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)
         code = RESULTS[result]

@@ -11,7 +11,9 @@ from typing import NamedTuple, Optional
 
 from . import files
 from .job import Job
+from .scratch import within
 
+_LOOK_S = 1.0
 CANCEL = "cancel.json"
 """What the launcher notes before it tells us: in the run's folder; over SSH, of a forced end, in the node's."""
 
@@ -35,7 +37,8 @@ class Ask(NamedTuple):
 class Stops:
     """One stop at most: a peer's word and a signal to us are often of the same one."""
 
-    def __init__(self, job: Job, folder: str) -> None:
+    def __init__(self, job: Job, folder: str, scratch: str) -> None:
+        """`scratch`: where the workers find the deadline."""
         self.reason: Optional[str] = None
         """As `result` in the agent stream; None: nobody has asked."""
 
@@ -43,16 +46,18 @@ class Stops:
         """When the workers are killed, on the monotonic clock."""
 
         self._job = job
-        self._file = os.path.join(folder, "deadline")
+        self._folder = folder
+        self._file = os.path.join(scratch, "deadline")
         self._heard = 0
 
     def cancelled(self) -> bool:
         """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
-        return os.path.exists(os.path.join(self._job.folder, CANCEL))
+        return within(_LOOK_S, lambda: os.path.exists(os.path.join(self._job.folder, CANCEL)), False)
 
     def _forced(self) -> bool:
         """Whether that end is to come without a grace time: of two signals that come before they are looked at, one is left."""
-        return any(_asks_for_force(os.path.join(folder, CANCEL)) for folder in (self._job.folder, os.path.dirname(self._file)))
+        paths = [os.path.join(folder, CANCEL) for folder in (self._job.folder, self._folder)]
+        return within(_LOOK_S, lambda: any(map(_asks_for_force, paths)), False)
 
     def asked_by(self, number: int) -> Optional[Ask]:
         """What a signal to this agent asks for; None when it is not about an end. The second one kills at once."""

@@ -23,10 +23,11 @@ class Worker:
 class Blame:
     """Finds causes on one node."""
 
-    def __init__(self, host: str, node: int, folder: str) -> None:
+    def __init__(self, host: str, node: int, folder: str, scratch: str) -> None:
+        """`scratch`: where workers write by what they have ended; `folder`: where that is kept."""
         self.host = host
         self.node = node
-        self.folder = folder
+        self.folder, self.scratch = folder, scratch
         self._oom_kills = facts.oom_kills()
 
     def out_of_memory(self) -> int:
@@ -52,7 +53,8 @@ class Blame:
         kills = self.out_of_memory()
         for worker in workers:
             about = worker.exited
-            errors = os.path.join(self.folder, "errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
+            name = os.path.join("errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
+            errors, kept = os.path.join(self.scratch, name), os.path.join(self.folder, name)
             if os.path.exists(errors):  # it has raised, even if its exit hooks still run or we have ended it since
                 about = about or {**worker.about, "code": 1, "time": time.time()}
             elif about is None or about["code"] == 0 or about["stopped"]:
@@ -60,7 +62,7 @@ class Blame:
             tail = worker.output["stderr"].tail
             said = tail.text if tail else b""
             found = cause.of_worker(
-                host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=said, oom_kills=kills
+                host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=said, oom_kills=kills, kept=kept
             )
             causes.append(found)
         return causes

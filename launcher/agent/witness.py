@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from typing import Any, Optional
 
@@ -14,6 +13,8 @@ from .channel import Message
 from .endpoint import Endpoint
 from .job import Job
 from .protocol import encode_event
+from .scratch import within
+from .sink import RESERVED_BYTES
 
 _SAY_S = 3.0
 """So long at most, until the others have heard it; a store that does not answer keeps nobody from ending."""
@@ -33,15 +34,12 @@ class Witness:
     def agent_is_gone(self) -> None:
         """It was killed: whoever ends in order ends this process before."""
         why = self._cause()
-        with contextlib.suppress(OSError):
-            self._write("failure", why)
+        within(_SAY_S, lambda: self._keep("failure", why), None)
         if self._job.elastic and self._node > 0:  # the others go on without it
             return
-        Endpoint(self._job).end(why)
+        within(_SAY_S, lambda: Endpoint(self._job).end(why), None)
         if self.gang is not None:
-            saying = threading.Thread(target=self._tell_peers, args=[why], daemon=True, name="witness")
-            saying.start()
-            saying.join(_SAY_S)
+            within(_SAY_S, lambda: self._tell_peers(why), None)
 
     def _tell_peers(self, why: cause.Cause) -> None:
         with contextlib.suppress(RuntimeError):
@@ -57,10 +55,18 @@ class Witness:
         kind = "out_of_memory" if by_kernel else "killed"
         return {**cause.of_node(host=self._host, node=self._node, message=message, kind=kind, time=time.time()), "signal": name}
 
-    def _write(self, event: str, why: cause.Cause) -> None:
-        """Add the event to the stream, where that is a file; the agent may have been killed in the middle of a line."""
+    def _keep(self, event: str, why: cause.Cause) -> None:
+        """Where a reader finds it: in the stream, or on a full disk in the room for last words."""
         attempt = {"attempt": self._job.attempt} if self._job.attempt else {}
         line = encode_event(event, self._node, **attempt, cause=why)
+        try:
+            self._write(line)
+        except OSError:
+            with contextlib.suppress(OSError), open(os.path.join(self._folder, "last_words"), "r+b") as file:
+                file.write(line.ljust(RESERVED_BYTES - 1) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        """Add the event to the stream, where that is a file; the agent may have been killed in the middle of a line."""
         with open(os.path.join(self._folder, "stream"), "r+b", buffering=0) as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)

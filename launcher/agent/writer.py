@@ -10,6 +10,7 @@ from typing import Any, Callable, Deque, Dict, List, Tuple
 
 from .protocol import encode_event
 from .rotation import Rotation
+from .scratch import within
 from .sink import Item, Sink
 
 BUFFER_BYTES = 16 * 1024 * 1024
@@ -96,7 +97,7 @@ class Writer:
                 _say(f"leaves: its stream has taken nothing for {silent_s:.0f} s")
                 break
         if not self._all_told:
-            beside(lambda: self._sink.remember(self._verdict), _LAST_WORDS_S)
+            within(_LAST_WORDS_S, lambda: self._sink.remember(self._verdict), None)
 
     def _has_ended(self, timeout_s: float) -> bool:
         with self._changed:
@@ -139,13 +140,6 @@ class Writer:
         return items, skipped
 
 
-def beside(task: Callable[[], object], limit_s: float) -> None:
-    """Do something that may take for ever, as a disk may, and wait for it no longer than this."""
-    thread = threading.Thread(target=task, daemon=True, name="beside")
-    thread.start()
-    thread.join(limit_s)
-
-
 def _say(text: str) -> None:
     """A line on our own stderr, which may be on the disk that stalls."""
-    beside(lambda: print(f"distlaunch agent: {text}", file=sys.stderr, flush=True), 1.0)
+    within(1.0, lambda: print(f"distlaunch agent: {text}", file=sys.stderr, flush=True), None)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +15,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from launcher.agent import protocol
+from launcher.agent.scratch import Scratch
 from launcher.agent.writer import BUFFER_BYTES
 from launcher.cli import logs
 from launcher.outcome import RunReport
 from launcher.runs import Run as RunFolder
 from launcher.status import last_words
-from tests.agent.harness import LIMIT_S, Run, Runner
+from tests.agent.harness import LIMIT_S, Run, Runner, alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,6 +206,112 @@ def test_a_reader_that_stalls_delays_no_restart_no_signal_and_no_deadline(
     assert [event["cause"]["message"] for event in events["restart"]] == ["ValueError: once"]
     assert [event["signal"] for event in events["worker_exited"][-1:]] == ["SIGKILL"]
     assert [event["result"] for event in events["done"]] == ["cancelled"]
+
+
+class StallingDisk:
+    """A real file system that takes nothing for a while: whoever writes to it waits, and no signal ends that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._thaw: subprocess.Popen[bytes] | None = None
+
+    def stall(self) -> None:
+        """Until `go_on`, or our own end, by whatever that comes."""
+        subprocess.run(["fsfreeze", "-f", str(self.folder)], check=True)
+        thaw = ["sh", "-c", 'cat >/dev/null; fsfreeze -u "$0"', str(self.folder)]
+        self._thaw = subprocess.Popen(thaw, stdin=subprocess.PIPE, start_new_session=True)
+
+    def go_on(self) -> None:
+        thaw, self._thaw = self._thaw, None
+        if thaw is not None:
+            thaw.communicate()
+
+
+@pytest.fixture
+def stalling_disk(tmp_path: Path) -> Iterator[StallingDisk]:
+    """Ask for it before what writes to it, so that it is taken away last."""
+    image, folder = tmp_path / "image", tmp_path / "stalls"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    for argv in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
+        if (
+            shutil.which(argv[0]) is None
+            or shutil.which("fsfreeze") is None
+            or subprocess.run(argv, capture_output=True).returncode
+        ):
+            pytest.skip("no disk can be made here that stalls")
+    disk = StallingDisk(folder)
+    yield disk
+    disk.go_on()
+    until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0)
+
+
+def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
+    stalling_disk: StallingDisk, agents: Runner, tmp_path: Path
+) -> None:
+    agents.folder, says = stalling_disk.folder, tmp_path / "says"
+    says.mkdir()
+    run = agents.start(
+        "import os, signal, sys, time\n"
+        "again = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "def stop(*_):\n"
+        "    deadline = open(os.environ['DISTLAUNCH_DEADLINE_FILE']).read()\n"
+        "    open(f'{sys.argv[1]}/told', 'w').write(deadline)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "open(f'{sys.argv[1]}/round-{again}', 'w').close()\n"
+        "while not os.path.exists(f'{sys.argv[1]}/stalls'): time.sleep(0.02)\n"
+        "print('x' * 100_000, flush=True)\n"
+        "if again == '0': raise ValueError('once')\n"
+        "while True: time.sleep(600)\n",
+        str(says), max_restarts=1,
+    )  # fmt: skip
+    until((says / "round-0").exists)
+    run.until(lambda: run.of("worker_started"))
+    stalling_disk.stall()
+    (says / "stalls").touch()
+
+    until((says / "round-1").exists)
+    os.kill(run.agent_pid(), signal.SIGTERM)
+    until((says / "told").exists)
+    until(lambda: not [pid for pid in psutil.Process(run.agent_pid()).children(recursive=True) if pid.is_running()])
+    assert alive(run.agent_pid()), "it waits for its stream"
+    stalling_disk.go_on()
+    run.wait()
+
+    assert float((says / "told").read_text()) > 0
+    assert run.result() == "cancelled"
+    assert [event["cause"]["message"] for event in run.of("restart")] == ["ValueError: once"]
+    assert run.stdout[0].count(b"x") == 200_000
+    assert run.of("lines_lost") == []
+    assert json.loads((run.folder / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
+    assert [path.name for path in Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*")] == []
+
+
+def test_an_agent_that_was_killed_leaves_nothing_in_memory(agents: Runner) -> None:
+    run = agents.start("import time\ntime.sleep(600)\n")
+    run.until(lambda: run.of("worker_started"))
+    mine = list(Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*"))
+    os.kill(run.agent_pid(), signal.SIGKILL)
+
+    until(lambda: not any(path.exists() for path in mine))
+    assert len(mine) == 1
+
+
+def test_what_agents_that_were_killed_with_their_servers_left_in_memory_is_removed(tmp_path: Path) -> None:
+    first = Scratch(str(tmp_path / "node"), str(tmp_path))
+    dead = Path(first.path[: -len(first.path.rpartition("-")[2])] + "1")
+    Path(first.path).rename(dead)
+    (dead / "errors" / "0-0.json").touch()
+    foreign = tmp_path / "distlaunch-something"
+    foreign.mkdir()
+
+    again = Scratch(str(tmp_path / "node"), str(tmp_path))
+
+    assert (dead.exists(), foreign.exists(), Path(again.path).exists()) == (False, True, True)
+    again.close()
+    assert not Path(again.path).exists()
 
 
 def test_more_than_the_buffer_waits_in_the_workers_pipes_and_nothing_is_lost(
