@@ -44,7 +44,7 @@ class Witness:
     def _tell_peers(self, why: cause.Cause) -> None:
         with contextlib.suppress(RuntimeError):
             self.gang.say("lost", cause=why)
-            self.gang.farewell(told=True)
+            self.gang.farewell(told=True, well=False)
 
     def _cause(self) -> cause.Cause:
         number = _how_it_ended(self._agent) or signal.SIGKILL  # else it would have said a word itself
