@@ -33,7 +33,9 @@ PATIENCE_S = 5.0
 class Announcer:
     """Says each thing once, however many nodes report it."""
 
-    def __init__(self, hosts: Sequence[str], workers: WorkerOutput, *, explain: bool = False) -> None:
+    def __init__(self, hosts: Sequence[str], workers: WorkerOutput, *, explain: bool = False, asked_for: int = 0) -> None:
+        """`asked_for`: the last attempt that a person has asked for, or we for want of a host; others are a scheduler's."""
+        self._asked_for = asked_for
         self._hosts = hosts
         self._workers = workers
         self._explain, self._explained = explain, False
@@ -59,8 +61,9 @@ class Announcer:
         fields = record.fields
         self._fabric(node, record.name, fields)
         if record.name == "agent_started" and fields.get("attempt"):
-            why = _WHY_AGAIN.get(str(fields.get("after")), "")
-            self._once(f"started again by the scheduler{why}, attempt {fields['attempt']}", f"attempt {fields['attempt']}")
+            why, attempt = _WHY_AGAIN.get(str(fields.get("after")), ""), fields["attempt"]
+            who = "" if isinstance(attempt, int) and attempt <= self._asked_for else " by the scheduler"
+            self._once(f"started again{who}{why}, attempt {attempt}", f"attempt {attempt}")
         elif record.name == "rendezvous":
             self._waits.pop(node, None)
             where = f"{fields.get('master_addr')}:{fields.get('master_port')}"

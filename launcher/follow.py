@@ -58,7 +58,7 @@ class Follower:
         self._report = report_of(run)
         self._readers = {node: StreamReader(ranks) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
         self._workers = WorkerOutput(ranks)
-        self._announcer = Announcer(run.hosts, self._workers, explain=explain)
+        self._announcer = Announcer(run.hosts, self._workers, explain=explain, asked_for=run.attempt)
         self._alive: list[NodeState] = []
         self._liveness: Liveness | None = None
         self._question: Question[Liveness] | None = None

@@ -13,7 +13,7 @@ from launcher.agent import failures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from launcher.backends._base import Plan
+    from launcher.backends._base import Plan, PlannedNode
     from launcher.outcome import Outcome
     from launcher.runs import Run
     from launcher.snapshot import Snapshot
@@ -28,16 +28,22 @@ def heading(run: Run) -> str:
     return f"{output.paint(run.id, 'bold')} on {where}"
 
 
-def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None) -> str:
+def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequence[str] = ()) -> str:
     """Host, node rank and ranks of each node, and where they meet; many nodes of one host are one row.
 
-    `meeting`, where it was found out at the start: `address`, `port` and the `reason`.
+    `meeting`, where it was found out at the start: `address`, `port` and the `reason`; `hosts`: those that were chosen then.
     """
-    master = plan.master
+    master, planned = plan.master, next((node.host for node in plan.nodes if node.node_rank == 0), "")
+    if hosts and planned:
+        master = master.replace(f"{planned}:", f"{hosts[0]}:", 1)
     if meeting and meeting.get("reason"):
         master = f"{meeting.get('address') or 'several addresses'}:{meeting.get('port')} ({meeting['reason']})"
+
+    def host_of(node: PlannedNode) -> str:
+        return hosts[node.node_rank] if node.node_rank < len(hosts) else node.host
+
     rows, first = [], 0
-    for host, grouped in groupby(plan.nodes, key=lambda node: node.host):
+    for host, grouped in groupby(plan.nodes, key=host_of):
         nodes = list(grouped)
         for part in [nodes] if len(nodes) > _ROWS_PER_HOST else [[node] for node in nodes]:
             counts = [node.workers for node in part]

@@ -198,7 +198,7 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
     from launcher.follow import Follower
 
     output.note(summary.heading(run))
-    output.note(summary.plan_table(plan, (run.handle or {}).get("rendezvous")).rstrip("\n"))
+    _note_places(plan, run)
     if run.tasks:
         from launcher.cli import _array
 
@@ -216,6 +216,7 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
         except LaunchError as error:
             output.warn(f"not started again: {error.message}")
             break
+        _note_places(plan, run)
         # For this terminal alone, which has shown the rest: `logs` shows all.
         told = replace(run, handle={**(run.handle or {}), "shown": offsets})
         outcome = Follower(told, request.backend, **how).follow()
@@ -233,6 +234,10 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
         message = str((outcome.cause or {}).get("message") or outcome.state)
         output.failed_result(f"run_{outcome.state}", message, f"distlaunch logs {run.id}", data)
     return outcome.exit_code
+
+
+def _note_places(plan: Plan, run: runs.Run) -> None:
+    output.note(summary.plan_table(plan, (run.handle or {}).get("rendezvous"), run.hosts).rstrip("\n"))
 
 
 def _render(request: Request, plan: Plan) -> None:

@@ -153,6 +153,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         assert hint in refused.stderr
     assert spared.exit_code == 0, spared.stderr
     assert sorted(spared.stdout.splitlines()) == ["[0:0] rank 0/2 on n1: sum 3", "[1:1] rank 1/2 on n4: sum 3"]
+    assert re.findall(r"^(\S+) +[01] +\?", spared.stderr, re.MULTILINE) == ["a-good", "c-good"], spared.stderr
     for said in (
         re.findall(r"^  (b-\S+): (.*)$", refused.stderr, re.MULTILINE),
         re.findall(r"left out: (\S+): (.*)$", spared.stderr, re.MULTILINE),

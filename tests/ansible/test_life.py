@@ -11,12 +11,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.ansible.conftest import SUM, WAITS, is_sshd
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.ansible.conftest import Rack
     from tests.testbed import Host
 
@@ -274,6 +277,8 @@ def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spa
     assert ended == 0, launcher
     assert "the script failed" not in launcher.stderr
     assert "left out: n2" in launcher.stderr
+    assert "started again, attempt 1" in launcher.stderr, "and not by a scheduler, as there is none"
+    assert re.findall(r"^(n\d) +[01] +", launcher.stderr, re.MULTILINE) == ["n1", "n2", "n1", "n3"]
     said = sorted(launcher.stdout.splitlines())
     assert said == [
         "[0:0] attempt 0 on n1 waits",
@@ -284,3 +289,44 @@ def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spa
     run = rack.id_of("again")
     assert sorted(rack.shell("logs", run).stdout.splitlines()) == said
     assert rack.state(run)["nodes"][1]["host"] == "n3"
+
+
+def agent_pid(rack: Rack, run: str, node: int) -> int:
+    """The agent's, once the process of its gang listens to the others."""
+
+    def listening() -> int:
+        pid = int(json.loads((rack.remote / "runs" / run / "nodes" / str(node) / "agent.json").read_text())["pid"])
+        return pid if any(process.num_threads() > 2 for process in psutil.Process(pid).children(recursive=True)) else 0
+
+    return wait_until(f"the agent of node {node}", lambda: suppressed(listening), limit_s=60)
+
+
+def suppressed(found: Callable[[], int]) -> int:
+    """0 as long as there is nothing."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        return found()
+    return 0
+
+
+@pytest.mark.parametrize("launcher", ["follows", "is gone"])
+def test_an_agent_that_is_killed_before_the_rendezvous_is_named_and_its_peers_end(rack: Rack, launcher: str) -> None:
+    rack.write("slow.py", "import time\ntime.sleep(600)\n")
+    rack.write("never.py", "print('never')\n")
+    options = ("--nodes", "3", "--preload", "slow", "--name", "killed")
+    if launcher == "follows":
+        terminal = rack.start(*options, "never.py")
+        wait_until("the run", lambda: list(rack.cli.runs.glob("killed-2*")), limit_s=60)
+        run = rack.id_of("killed")
+    else:
+        run = rack.detached(*options, "never.py")
+    pids = [agent_pid(rack, run, node) for node in range(3)]
+
+    os.kill(pids[1], signal.SIGKILL)
+
+    if launcher == "follows":
+        assert terminal.end() == 1
+        assert f"a process was killed: the agent (pid {pids[1]}) was killed by SIGKILL" in terminal.stderr
+        assert "first failure: host n2, node 1" in terminal.stderr
+    cause = wait_until("the run's end", lambda: rack.state(run)["cause"], limit_s=60)
+    assert (cause["class"], cause["host"], cause["node"], cause["signal"]) == ("killed", "n2", 1, "SIGKILL")
+    assert cause["may_come_back"] is True

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.slurm.conftest import SHOW, WAITS, seconds_left
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,3 +159,22 @@ def test_a_worker_that_only_itself_was_sent_sigterm_has_failed(login: Login) -> 
     assert re.search(
         r"the script failed: killed by SIGTERM\n  first failure: rank 1, host n\d, node 1, signal SIGTERM\n", done.stderr
     )
+
+
+def test_an_agent_that_is_killed_before_the_rendezvous_ends_its_job_and_is_named(login: Login) -> None:
+    login.write("slow.py", "import time\ntime.sleep(600)\n")
+    login.write("never.py", "print('never')\n")
+    run = login.detach("killed", "--nodes", "2", "--max-requeues", "0", "--preload", "slow", "never.py")
+    run.wait_for_event("agent_started", times=2)
+    agent = json.loads((run.folder / "nodes/1/agent.json").read_text())["pid"]
+    below = psutil.Process(agent)
+    wait_until("the gang to listen", lambda: any(each.num_threads() > 2 for each in below.children(recursive=True)), limit_s=60)
+
+    os.kill(agent, signal.SIGKILL)
+    login.slurm.wait_idle()
+
+    status = run.status()
+    assert status["state"] == "failed"
+    cause = status["cause"]
+    assert (cause["class"], cause["node"], cause["signal"]) == ("killed", 1, "SIGKILL")
+    assert cause["message"] == f"the agent (pid {agent}) was killed by SIGKILL"
