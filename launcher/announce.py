@@ -50,13 +50,8 @@ class Announcer:
         """Tell of an event or a foreign line, if a person should know."""
         if not isinstance(record, Event):
             self._workers.end_line()
-            text = record.data.decode(errors="surrogateescape")
-            if node != JOB_OUTPUT:
-                output.note(f"[{node}] {text}")
-            elif _OLD_NEWS.match(text):
-                output.detail(text)
-            else:
-                output.note(f"[job] {text}")
+            old_news = node == JOB_OUTPUT and _OLD_NEWS.match(record.data.decode(errors="replace"))
+            output.foreign("job" if node == JOB_OUTPUT else str(node), record.data, important=not old_news)
             return
         fields = record.fields
         self._fabric(node, record.name, fields)

@@ -1,4 +1,8 @@
-"""The only module that prints. Results go to stdout, everything else to stderr."""
+"""The only module that prints. Results go to stdout, everything else to stderr.
+
+What others wrote (hosts, schedulers, scripts, whoever named a file) reaches a terminal through `plain` alone, which every word of
+ours passes here; workers' own lines go past it, and JSON is exact.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import errno
 import json
 import os
 import queue
+import re
 import select
 import threading
 import time
@@ -28,6 +33,11 @@ _PART_BYTES = 4096
 _STUCK_S = 1.0
 _DRAIN_LOOK_S = 0.002
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+_MARK = "".join(chr(0xFDD0 + byte % 32) for byte in os.urandom(8))
+"""Stands for the beginning of an escape of ours, until it is written: no text can hold one that nobody outside knows."""
+
+_OURS = re.compile(f"({_MARK}[0-9]+m)")
+_MAX_FOREIGN = 4000
 
 
 class StdoutClosedError(Exception):
@@ -64,12 +74,24 @@ def as_json() -> bool:
     return _manner.format == "json"
 
 
-def result(data: Mapping[str, Any], text: str) -> None:
-    """Print what was asked for: the data in an envelope, or the text. Raises `StdoutClosedError`."""
+def result(data: Mapping[str, Any], *lines: str) -> None:
+    """Print what was asked for: the data in an envelope, or the lines. Raises `StdoutClosedError`."""
+    _print(data, "".join(f"{plain(line)}\n" for line in lines))
+
+
+def document(data: Mapping[str, Any], text: str) -> None:
+    """The same with a text that may be redirected to a file: exact, but on a terminal."""
+    if os.isatty(STDOUT):
+        result(data, *text.rstrip("\n").split("\n"))
+    else:
+        _print(data, text if text.endswith("\n") else text + "\n")
+
+
+def _print(data: Mapping[str, Any], text: str) -> None:
     if as_json():
         text = _envelope(True, result=data)
     if text:
-        write(STDOUT, _encode(text if text.endswith("\n") else text + "\n"))
+        write(STDOUT, _encode(text))
         if _manner.writer is not None:
             _manner.writer.drain()
     if text and (reason := _manner.closed.get(STDOUT)) is not None:
@@ -97,7 +119,7 @@ def error(failure: LaunchError) -> None:
 
 def bug(trace: str) -> None:
     """A traceback, said to be our fault."""
-    _say(trace.rstrip("\n"))
+    _say(*(f"  {line}" for line in trace.rstrip("\n").split("\n")))
     message = "this is a bug in distlaunch, not in your request; please report it with the lines above"
     _say(f"{paint('error[bug]', 'red')}: {message}")
     if as_json():
@@ -105,10 +127,10 @@ def bug(trace: str) -> None:
         write(STDOUT, _encode(_envelope(False, error={"code": "bug", "message": last, "hint": message})))
 
 
-def note(text: str) -> None:
-    """Something worth a line on stderr, unless -q."""
+def note(*lines: str) -> None:
+    """Something worth a line, or some, on stderr, unless -q."""
     if _manner.verbosity >= 0:
-        _say(text)
+        _say(*lines)
 
 
 def detail(text: str) -> None:
@@ -122,14 +144,40 @@ def warn(text: str) -> None:
     _say(f"{paint('warning', 'yellow')}: {text}")
 
 
-def report(text: str) -> None:
+def report(*lines: str) -> None:
     """The closing lines of a run that failed: on stderr, also with -q."""
-    _say(text)
+    _say(*lines)
+
+
+def foreign(where: str, data: bytes, *, important: bool = True) -> None:
+    """A line that no agent and no worker wrote: a scheduler, ssh, or what is left of a stream that was damaged."""
+    text = data.rstrip(b"\r").replace(b"\0", b"").decode(errors="surrogateescape")
+    more = f" [... {len(text) - _MAX_FOREIGN} characters more]" if len(text) > _MAX_FOREIGN else ""
+    if text or not data:
+        (note if important else detail)(f"[{where}] {text[:_MAX_FOREIGN]}{more}")
+
+
+def plain(text: object) -> str:
+    """One line that a terminal only shows: whatever is not printable is written as Python does, line ends and C1 codes, too.
+
+    So are characters that reorder or hide others (bidi, zero width), and bytes that are no UTF-8.
+    """
+    found = str(text)
+    if found.isprintable():
+        return found
+    parts = _OURS.split(found)
+    return "".join(part if number % 2 else "".join(map(_shown, part)) for number, part in enumerate(parts))
+
+
+def _shown(char: str) -> str:
+    if char.isprintable():
+        return char
+    return f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else repr(char)[1:-1]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns aligned with blanks; control characters are escaped, so that a row is a line."""
-    cells = [[*header], *([_cell(value) for value in row] for row in rows)]
+    cells = [[*map(plain, header)], *(["-" if value is None else plain(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines) + "\n"
@@ -148,7 +196,7 @@ def paint(text: str, style: str, fd: int = STDERR) -> str:
     """The text in a colour where the stream is a terminal and NO_COLOR is not set."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not os.isatty(fd):
         return text
-    return f"\033[{_STYLES[style]}m{text}\033[0m"
+    return f"{_MARK}{_STYLES[style]}m{text}{_MARK}0m"
 
 
 def write(fd: int, data: bytes) -> bool:
@@ -261,12 +309,15 @@ def open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _say(text: str) -> None:
-    write(STDERR, _encode(text + "\n"))
+def _say(*lines: str) -> None:
+    """Each is a line. Further lines of one text are kept where they are indented, so that none looks like a word of ours."""
+    parts = (part for line in lines for part in re.split(r"\n(?=  )", line))
+    write(STDERR, _encode("".join(f"{plain(part)}\n" for part in parts)))
 
 
 def _encode(text: str) -> bytes:
-    """UTF-8; bytes that came in with surrogateescape go out as they were."""
+    """UTF-8, with our own escapes; bytes that came in with surrogateescape go out as they were."""
+    text = text.replace(_MARK, "\033[")
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -276,8 +327,3 @@ def _encode(text: str) -> bytes:
 def _envelope(ok: bool, **content: Any) -> str:
     whole = {"version": ENVELOPE_VERSION, "command": _manner.command, "ok": ok, **content}
     return json.dumps(whole, indent=1 if os.isatty(STDOUT) else None) + "\n"
-
-
-def _cell(value: object) -> str:
-    text = "-" if value is None else str(value)
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

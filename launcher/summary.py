@@ -82,7 +82,7 @@ def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[st
     return text + output.table(("FILE", "SIZE"), [*files, (whole, "")])
 
 
-def closing(run: Run, outcome: Outcome, took_s: float) -> str:
+def closing(run: Run, outcome: Outcome, took_s: float) -> list[str]:
     """The last words on a run: how it ended, why, and where its logs are."""
     state = output.paint(outcome.state, _STATE_STYLES.get(outcome.state, "bold"))
     lines = [f"{state} after {duration(took_s)}{restarts(outcome.restarts, outcome.attempt)}: {run.id}"]
@@ -90,7 +90,7 @@ def closing(run: Run, outcome: Outcome, took_s: float) -> str:
         lines += [f"  {line}" for line in cause_lines(outcome.cause, run)]
     lines += [f"  {line}" for line in lost_lines([(node.node, node.lines_lost) for node in outcome.nodes])]
     lines.append(f"  logs: distlaunch logs {run.id}   folder: {run.path}")
-    return "\n".join(lines)
+    return lines
 
 
 def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:
@@ -117,7 +117,7 @@ def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
     if where:
         lines.append("first failure: " + ", ".join([*where, *([ended] if ended else [])]))
     if cause.get("traceback"):
-        lines += str(cause["traceback"]).rstrip("\n").splitlines()
+        lines += str(cause["traceback"]).expandtabs(4).rstrip("\n").split("\n")
     elif cause.get("class") != "killed" and run is not None and isinstance(rank, int) and isinstance(node, int):
         said = status.last_lines(run.stream_path(node), rank)
         lines += ["its last lines on stderr:", *(f"  {line}" for line in said)] if said else []

@@ -107,7 +107,7 @@ def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:
     if whole["state"] == "success":
         output.note(text)
         with suppress(output.StdoutClosedError):
-            output.result(data, "")
+            output.result(data)
     else:
         output.report(text)
         output.failed_result(f"run_{whole['state']}", whole["detail"], f"distlaunch ls {run.id}", data)

@@ -84,7 +84,7 @@ def _print_or_launch(name: str, values: dict[str, Any]) -> int:
     for flag in backends.load(name).prints:
         if values.pop(flag):
             text = chosen(name, values).backend.printed(flag)
-            output.result({flag.removeprefix("print_"): text}, text)
+            output.document({flag.removeprefix("print_"): text}, text)
             return 0
     if values["script"] is None:
         from launcher.cli._main import UsageError
@@ -225,19 +225,19 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
     data = {"run": run.id, "path": str(run.path), **outcome.to_json()}
     closing = summary.closing(run, outcome, time.monotonic() - since)
     if outcome.state == "success":
-        output.note(closing)
+        output.note(*closing)
         # Whoever read our stdout may have seen enough; the run is what counts.
         with suppress(output.StdoutClosedError):
-            output.result(data, "")
+            output.result(data)
     else:
-        output.report(closing)
+        output.report(*closing)
         message = str((outcome.cause or {}).get("message") or outcome.state)
         output.failed_result(f"run_{outcome.state}", message, f"distlaunch logs {run.id}", data)
     return outcome.exit_code
 
 
 def _note_places(plan: Plan, run: runs.Run) -> None:
-    output.note(summary.plan_table(plan, (run.handle or {}).get("rendezvous"), run.hosts).rstrip("\n"))
+    output.note(*summary.plan_table(plan, (run.handle or {}).get("rendezvous"), run.hosts).splitlines())
 
 
 def _render(request: Request, plan: Plan) -> None:
@@ -249,16 +249,19 @@ def _render(request: Request, plan: Plan) -> None:
         texts = request.backend.write(plan, Path(folder))
     else:
         texts = request.backend.render(plan)
-        output.note(summary.plan_table(plan).rstrip("\n"))
-    human = "\n".join(os.path.join(folder, name) for name in texts) if folder else summary.files(texts)
+        output.note(*summary.plan_table(plan).splitlines())
     nodes = [asdict(node) for node in plan.nodes]
     sent = request.backend.files(plan)
     if listed := summary.sent(sent, request.job.env, request.job.secrets):
-        output.note(listed.rstrip("\n"))
+        output.note(*listed.splitlines())
     data = {"backend": request.backend_name, "nodes": nodes, "master": plan.master, "files": dict(texts)}
     data["sent"] = {
         "files": [{"path": file.path, "bytes": file.size} for file in sent.files] if sent else [],
         "variables": dict(request.job.env),
         "secrets": list(request.job.secrets),
     }
-    output.result({**data, "plan": plan.to_json()}, human)
+    data["plan"] = plan.to_json()
+    if folder:
+        output.result(data, *(os.path.join(folder, name) for name in texts))
+    else:
+        output.document(data, summary.files(texts))

@@ -47,7 +47,7 @@ def config(
         "settings": {key: {"value": _masked(item.value), "source": item.source} for key, item in found.items()},
         "clusters": {item.name: {"backend": item.backend} for item in profiles.values()},
     }
-    output.result(data, text)
+    output.result(data, *text.splitlines())
 
 
 def _options_of(name: str) -> type:

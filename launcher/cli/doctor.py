@@ -241,20 +241,20 @@ def _show(
     run: Run, hosts: dict[int, str], silent: list[int], found: list[Finding], pairs: Pairs | None, *, table: str, ok: bool
 ) -> None:
     """The table, then what is wrong with the way out, then the pairs."""
-    text = [table]
+    text = table.splitlines()
     for finding in sorted(found, key=lambda f: (f.status != "fail", f.node)):
         mark = output.paint(_MARKS[finding.status], _STYLES[_MARKS[finding.status]], output.STDOUT)
         text += [f"{mark}  {hosts[finding.node]}: {finding.check}: {finding.reason}", f"      {finding.fix}"]
     text += [f"FAIL  {hosts[node]}: no report came from it: distlaunch logs {run.id} --node {node}" for node in silent]
     if pairs:
-        text += ["", heat_map.terminal(pairs), "", f"as a picture: {run.path / _PICTURE}"]
+        text += ["", *heat_map.terminal(pairs).splitlines(), "", f"as a picture: {run.path / _PICTURE}"]
     data: dict[str, Any] = {
         "run": run.id,
         "nodes": [{"node": node, "host": host, "reported": node not in silent} for node, host in sorted(hosts.items())],
         "findings": [{"host": hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in found],
     }
     data |= {"links": asdict(pairs) if pairs else None, "ok": ok}
-    output.result(data, "\n".join(text))
+    output.result(data, *text)
 
 
 def _mark(found: list[Finding], node: int, check: str, *, seen: bool) -> str:

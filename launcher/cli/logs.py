@@ -82,7 +82,7 @@ def _show(records: Iterable[Record], node: int, workers: WorkerOutput, ranks: Wa
                 output.warn(f"node {node}: {lost_text(record.fields)}")
         elif ranks is None:
             workers.end_line()
-            output.note(f"[{'job' if node == runs.JOB_OUTPUT else node}] " + record.data.decode(errors="surrogateescape"))
+            output.foreign("job" if node == runs.JOB_OUTPUT else str(node), record.data)
     workers.flush(now)
 
 

@@ -65,7 +65,7 @@ def ls(
     text = output.table(("RUN", "STATE", "ON", "NODES", "AGE", "COMMAND"), rows) if rows else ""
     if not rows:
         output.note(f"no runs in {folder}")
-    output.result({"runs": data}, text)
+    output.result({"runs": data}, *text.splitlines())
 
 
 def _of_cluster(name: str) -> None:
@@ -84,7 +84,7 @@ def _of_cluster(name: str) -> None:
     text = output.table(("RUN", "STATE", "NODES", "AGE"), rows) if rows else ""
     if not rows:
         output.note(f"no runs on {name}")
-    output.result({"runs": found}, text)
+    output.result({"runs": found}, *text.splitlines())
 
 
 def _wanted(folder: Path, array: str | None, limit: int) -> Iterator[Run]:

@@ -26,10 +26,10 @@ def status(run: RunArgument, fmt: OutputOption = None) -> None:
         "cwd": found.cwd,
         "created": found.created,
     }
-    output.result({**about, **state}, _text(found, state))
+    output.result({**about, **state}, *_lines(found, state))
 
 
-def _text(run: Run, state: dict[str, Any]) -> str:
+def _lines(run: Run, state: dict[str, Any]) -> list[str]:
     detail = f" ({state['detail']})" if state.get("detail") else ""
     lines = [
         f"run      {run.id}",
@@ -44,11 +44,11 @@ def _text(run: Run, state: dict[str, Any]) -> str:
     lines.append(f"folder   {run.path}")
     if isinstance(cause := state.get("cause"), dict):
         told = summary.cause_lines(cause, run)
-        lines += ["", *told] if told else []
+        lines += ["", *(f"  {line}" for line in told)] if told else []
     tasks = [task for task in state.get("tasks") or () if isinstance(task, dict)]
     if tasks:
         each = [(task["run"], task["state"], summary.duration_or_none(task.get("duration_s"))) for task in tasks]
-        lines += ["", output.table(("TASK", "STATE", "TOOK"), each).rstrip("\n")]
+        lines += ["", *output.table(("TASK", "STATE", "TOOK"), each).splitlines()]
     nodes = [node for node in state.get("nodes") or () if isinstance(node, dict)]
     if nodes:
         rows = [
@@ -62,6 +62,6 @@ def _text(run: Run, state: dict[str, Any]) -> str:
             )
             for node in nodes
         ]
-        lines += ["", output.table(("NODE", "HOST", "RANKS", "RUNNING", "RESULT", "LAST SEEN"), rows).rstrip("\n")]
+        lines += ["", *output.table(("NODE", "HOST", "RANKS", "RUNNING", "RESULT", "LAST SEEN"), rows).splitlines()]
         lines += summary.lost_lines([(node.get("node"), node.get("lines_lost")) for node in nodes])
-    return "\n".join(lines)
+    return lines
