@@ -24,9 +24,8 @@ _AGAIN_S = 1.0
 def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[int]) -> int:
     """Run this node's workers to their end and tell the agent how it went."""
     threads.watch(lambda message, trace: _end_broken(channel, message, trace))
-    agent = AgentLink(channel)
     witness = Witness(Job(**setup["job"]), setup)
-    agent.on_end = witness.agent_is_gone
+    agent = AgentLink(channel, witness.agent_is_gone)
     gang: Any = None
     result: Message
     try:

@@ -36,7 +36,7 @@ class AgentLink:
         while True:
             message = self._channel.receive()[0]
             if message is None:
-                self.on_end()
+                self._on_end()
                 os._exit(1)  # the agent is gone, and the fork server ends the workers
             if "stop" in message:
                 self.on_stop(message)
