@@ -24,9 +24,10 @@ _FIRST_CAUSE_S = 2.0
 class AgentLink:
     """The agent of this node: events go to it, and a thread takes what it says at any moment."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, on_end: Callable[[], None]) -> None:
+        """`on_end` is called when the agent is gone, before this process ends."""
         self.on_stop: Callable[[Message], None] = lambda _: None
-        self.on_end: Callable[[], None] = lambda: None
+        self._on_end = on_end
         self._channel = channel
         self._lock = threading.Lock()  # also other threads have something to tell
         self._answers: queue.Queue[Message] = queue.Queue()
