@@ -36,7 +36,10 @@ _KEY_FILES = re.compile(r"(?:/[^/.]+|\.(?:pem|key|crt|cer|p8|asc|gpg|txt))\Z", r
 _CONTENTS = tuple(
     (re.compile(files, re.IGNORECASE), re.compile(content, re.MULTILINE))
     for files, content in (
-        (r"\.json\Z", rb'"private_key"\s*:\s*"|"refresh_token"\s*:\s*"|"auths"\s*:\s*\{[^\0]*?"auth"\s*:\s*"'),
+        (
+            r"\.json\Z",
+            rb'"private_key"\s*:\s*"|"refresh_token"\s*:\s*"|"client_secret"\s*:\s*"|"auths"\s*:\s*\{[^\0]*?"auth"\s*:\s*"',
+        ),
         (
             r"(?:\.ya?ml|\.conf|/[^/.]*)\Z",
             rb"\A(?=[^\0]*^kind:\s*Config\b)[^\0]*^[ \t]*(?:- )?(?:client-key-data|token|password):[ \t]*\S",

@@ -54,6 +54,7 @@ REFUSED = {
     "lab.kubeconfig": "",
     "cluster.yaml": KUBECONFIG,
     "sa.json": ACCOUNT,
+    "credentials.json": '{"installed": {"client_id": "a", "client_secret": "b"}}',
     "adc.json": '{"type": "authorized_user", "refresh_token": "1//abc"}',
     ".config/gcloud/application_default_credentials.json": "{}",
     ".azure/msal_token_cache.json": "{}",
