@@ -15,7 +15,7 @@ from launcher.errors import LaunchError, StorageError
 from launcher.question import Question
 from launcher.reader import StreamReader
 from launcher.runs import JOB_OUTPUT
-from launcher.status import agent_stderr, last_words, report_of
+from launcher.status import agent_stderr, last_words, last_words_time, report_of
 from launcher.worker_output import WorkerOutput
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Follower:
         self._question: Question[Liveness] | None = None
         self._errands: list[tuple[str, Question[None]]] = []
         self._gone_since: dict[int, float] = {}
+        self._words_at: dict[int, float | None] = {}
         self._next_poll, self._poll_s = time.monotonic() + POLL_S[0], POLL_S[0]
         self._stops_obeyed = 0
         self._cancel_requested: float | None = None
@@ -171,6 +172,7 @@ class Follower:
         for node, state in enumerate(states):
             if state != "ended" or self._done(node):
                 self._gone_since.pop(node, None)
+                self._hear_of_lost_lines(node)
             elif now - self._gone_since.setdefault(node, now) < SETTLE_S:
                 states[node], self._poll_s = "running", POLL_S[0]
             elif node < len(self._alive) and self._alive[node] != "ended":
@@ -180,6 +182,16 @@ class Follower:
             return False
         self._alive, self._liveness = states, liveness
         return True
+
+    def _hear_of_lost_lines(self, node: int) -> None:
+        """A full disk is told while it is full, where the folder can be read from here: the stream says so only afterwards."""
+        if self._done(node) or (changed := last_words_time(self._run, node)) == self._words_at.get(node):
+            return
+        self._words_at[node] = changed
+        for event in last_words(self._run, node):
+            total = event.fields.get("total")
+            if event.name == "lines_lost" and isinstance(total, int) and total > 2 * self._report.nodes[node].lines_lost:
+                self._take(node, event)
 
     def _hear_last_words(self, node: int) -> None:
         """What an agent that is gone has left elsewhere than in its stream."""

@@ -139,6 +139,14 @@ def last_words(run: Run, node: int) -> list[Event]:
     return [record for line in lines if isinstance(record := parse(line), Event)]
 
 
+def last_words_time(run: Run, node: int) -> float | None:
+    """When they were written; None where there are none."""
+    try:
+        return (run.path / "nodes" / str(node) / "last_words").stat().st_mtime
+    except OSError:
+        return None
+
+
 def agent_stderr(run: Run, node: int, *, started: bool, count: int = 5) -> list[str]:
     """Why the agent died, if it could say so: the last lines of its own stderr.
 

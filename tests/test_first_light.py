@@ -230,3 +230,16 @@ def test_a_full_disk_costs_lines_and_not_the_run_and_is_one_clear_error_before_o
     assert fine.exit_code == 0, fine.stderr
     assert "lines were not kept" in fine.stderr
     assert "success" in fine_state.stdout
+
+
+def test_who_follows_a_run_hears_of_a_full_disk_while_it_is_full(small_disk: Path, distlaunch: Cli) -> None:
+    distlaunch.write("flood.py", "import signal\nprint('x\\n' * 3_000_000, flush=True)\nsignal.pause()\n")
+    env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
+    with distlaunch.start("local", "flood.py", env=env, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr
+        said = next((line for line in process.stderr if b"lines were not kept" in line), b"")
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+
+    assert re.match(rb"warning: node 0 \(\S+\): [\d,]+ lines were not kept: the disk of the run's folder is full\n", said)
+    assert process.wait() == 130, rest
