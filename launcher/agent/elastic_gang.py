@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from datetime import timedelta
 from functools import partial
 from typing import Any, List, Optional, Set, Tuple
@@ -19,6 +20,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousBackend,
     RendezvousTimeout,
+    _RendezvousExitOp,
 )
 
 from . import net
@@ -32,6 +34,7 @@ _EXPLORE_S = 30.0
 _LOST_S = 15.0
 """After so long torch takes a node for lost that it has not heard of."""
 
+_LEAVE_S = 2.0
 _MEETINGS = 5
 """How often elastic nodes meet in a row before they give up."""
 
@@ -79,7 +82,8 @@ class ElasticGang(GangBase, RendezvousHandler):
         join = timedelta(seconds=self.job.rdzv_timeout_s)
         self._timeout = RendezvousTimeout(join=join, last_call=timedelta(seconds=last_call))
         # Torch asks every 5 s and gives up after 3; versions that cannot be told otherwise are not.
-        sooner = {"keep_alive_interval": 1} if self.job.peer_timeout_s < _LOST_S else {}
+        peer_s = self.job.peer_timeout_s
+        sooner = {} if _LOST_S <= peer_s <= 2 * _LOST_S else {"keep_alive_interval": 1 if peer_s < _LOST_S else int(peer_s / 3)}
         self._dynamic = DynamicRendezvousHandler.from_backend(
             run_id=self.job.run,
             store=self.store,
@@ -202,6 +206,11 @@ class ElasticGang(GangBase, RendezvousHandler):
     def ended(self) -> Optional[Word]:
         """How the run ended when it was over before this node came; None: well."""
         return dict(json.loads(self.store.get("final/word"))) if self.store.check(["final/word"]) else None
+
+    def leave(self) -> None:
+        """This node's agent was killed: the others need not wait until torch misses the node."""
+        with self._dynamic._heartbeat_lock:
+            self._dynamic._op_executor.run(_RendezvousExitOp(), time.monotonic() + _LEAVE_S)
 
     def set_closed(self) -> None:
         """No node may join any more."""

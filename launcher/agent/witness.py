@@ -36,6 +36,8 @@ class Witness:
         why = self._cause()
         within(_SAY_S, lambda: self._keep("failure", why), None)
         if self._job.elastic and self._node > 0:  # the others go on without it
+            if self.gang is not None:
+                within(_SAY_S, self.gang.leave, None)
             return
         within(_SAY_S, lambda: Endpoint(self._job).end(why), None)
         if self.gang is not None:

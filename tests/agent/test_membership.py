@@ -98,6 +98,20 @@ def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runne
     assert b"0 of 1" in run.stdout[0], "what the lost node had not done is done by the rest"
 
 
+def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> None:
+    """Nobody would miss it for ten minutes."""
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 600.0})
+    run.until(lambda: len(run.stdout) == 2)
+
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.until(lambda: b"0 of 1" in run.stdout[0])
+    (warm_agents.folder / "go").touch()
+    run.wait()
+
+    assert [fields["result"] for fields in run.of("done")] == ["success"]
+    assert run.of("failure")[0]["cause"]["message"] == f"the agent (pid {run.agent_pid(1)}) was killed by SIGKILL"
+
+
 def test_an_elastic_run_ends_with_node_0_and_says_so(warm_agents: Runner) -> None:
     run = warm_agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n", nodes="1:2")
     run.until(lambda: len(run.stdout) == 2)
