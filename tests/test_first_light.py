@@ -243,3 +243,19 @@ def test_who_follows_a_run_hears_of_a_full_disk_while_it_is_full(small_disk: Pat
 
     assert re.match(rb"warning: node 0 \(\S+\): [\d,]+ lines were not kept: the disk of the run's folder is full\n", said)
     assert process.wait() == 130, rest
+
+
+def test_a_run_whose_disk_is_full_can_be_cancelled(small_disk: Path, distlaunch: Cli) -> None:
+    distlaunch.write("flood.py", "import signal\nprint('x\\n' * 3_000_000, flush=True)\nsignal.pause()\n")
+    env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
+    run = distlaunch("local", "--detach", "flood.py", env=env).stdout.strip()
+    for _ in range(200):
+        state = json.loads(distlaunch("status", run, "--output", "json", env=env).stdout)["result"]
+        if state["nodes"] and state["nodes"][0]["lines_lost"]:
+            break
+
+    done = distlaunch("cancel", run, env=env)
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == f"{run}: cancelled\n"
+    assert "No space left on device; cancelling without a note of it" in done.stderr

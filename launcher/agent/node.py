@@ -122,8 +122,8 @@ class Node:
     def _begin(self) -> None:
         ticks = processes.start_ticks(os.getpid())
         identity = {"pid": os.getpid(), "start_ticks": ticks, "host": self.host}
-        with open(os.path.join(self.folder, "agent.json"), "w", encoding="ascii") as file:
-            json.dump({**identity, "cgroup": self.server.cgroup}, file)
+        with contextlib.suppress(OSError), open(os.path.join(self.folder, "agent.json"), "w", encoding="ascii") as file:
+            json.dump({**identity, "cgroup": self.server.cgroup}, file)  # for who ends what a killed agent has left
         where = {"python": sys.executable, "cwd": self.job.cwd}
         again = {"after": self.job.why_again} if self.job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=self.job.run, **identity, **where, **again)

@@ -41,14 +41,14 @@ class Rotation:
         """Into the stream with them, but for what is above a rank's limit."""
         into: List[Item] = []
         for item in items:
-            if not item.tag or not self._limit:
-                into.append(item)
-            elif item.data:
-                self._sort(item, into)
-            else:  # its worker has ended
+            if item.tag and not item.data:  # its worker has ended
                 self._sink.put(into)
                 into = []
                 self._end(item.tag, item.rank)
+            elif item.tag and self._limit:
+                self._sort(item, into)
+            else:
+                into.append(item)
         self._sink.put(into)
 
     def _sort(self, item: Item, into: List[Item]) -> None:

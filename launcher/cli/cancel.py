@@ -10,7 +10,7 @@ import typer
 from launcher import lock, output, runs, status
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
-from launcher.errors import CommandError, RequestError
+from launcher.errors import CommandError, RequestError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,14 @@ def cancel(
     if found.damaged:
         raise RequestError(f"{found.id} cannot be cancelled: {found.damaged}")
     if state is None or state.get("exit_code") is None:
-        with runs.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
-            found = _end(folder, found, force=force)
+        try:
+            with runs.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
+                found = _end(folder, found, force=force)
+        except StorageError as error:
+            if found.handle is None:
+                raise
+            output.warn(f"{error.message}; cancelling without a note of it")  # a full disk is a reason to cancel
+            _observe.backend_of(found).cancel(found.handle, force=force)
         state = _wait(found, force=force) if wait else status.current(found) or {"state": "stopping"}
     data = {"run": found.id, "state": state.get("state"), "exit_code": state.get("exit_code")}
     output.result(data, f"{found.id}: {state.get('state')}")

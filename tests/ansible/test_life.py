@@ -330,3 +330,29 @@ def test_an_agent_that_is_killed_before_the_rendezvous_is_named_and_its_peers_en
     cause = wait_until("the run's end", lambda: rack.state(run)["cause"], limit_s=60)
     assert (cause["class"], cause["host"], cause["node"], cause["signal"]) == ("killed", "n2", 1, "SIGKILL")
     assert cause["may_come_back"] is True
+
+
+FLOODS = """
+import os, sys
+if os.environ["RANK"] == "1":
+    for _ in range(8000):
+        print("x" * 10_000)
+    sys.stdout.flush()
+    raise ValueError("in the end")
+print("ready", flush=True)
+os.read(os.pipe()[0], 1)  # which nobody writes to
+"""
+
+
+def test_a_host_whose_disk_is_full_loses_lines_and_tells_how_the_run_ended_all_the_same(rack: Rack) -> None:
+    second = rack.ssh.hosts[1]
+    rack.private_disks(second, size_bytes=40_000_000)
+    rack.write("floods.py", FLOODS)
+
+    done = rack("--nodes", "2", "floods.py")
+    state = rack.state(rack.id_of("floods"))
+
+    assert done.exit_code == 1, done.stderr
+    assert re.search(r"[\d,]+ lines( of rank 1)? were not kept: the disk of the run's folder is full", done.stderr), done.stderr
+    assert (state["cause"]["message"], state["cause"]["rank"]) == ("ValueError: in the end", 1)
+    assert [node["lines_lost"] > 100 for node in state["nodes"]] == [False, True]
