@@ -112,7 +112,11 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         if request.options.detach and not interrupts.stops:
             output.result({"run": run.id, "path": str(run.path)}, run.id)
             return 0
-        return _follow(request, plan, run, interrupts)
+        try:
+            return _follow(request, plan, run, interrupts)
+        except KeyboardInterrupt:
+            output.warn(f"{run.id} may go on; to end it: distlaunch cancel --force {run.id}")
+            raise
 
 
 def _check_ranks(request: Request, plan: Plan) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -250,6 +251,41 @@ def test_ctrl_c_while_a_host_does_not_answer_starts_nothing_and_leaves_no_ansibl
     assert rack.state(run)["state"] == "cancelled"
     wait_until("Ansible to be gone", lambda: not [command for command in commands_here() if run in command], limit_s=60)
     assert not list(rack.remote.rglob("started.json"))
+    rack.wait_nothing_left()
+
+
+STANDS_STILL = """
+import os, sys
+def hook(event, args):
+    if event == "os.fork":
+        open({reached!r}, "w").close()
+        open({gate!r}).read()
+sys.addaudithook(hook)
+"""
+"""Python on a host that is about to start its agent, and waits before it does."""
+
+
+def test_what_a_launcher_has_started_that_was_killed_is_ended_by_cancel_and_what_was_about_to_start_does_not(rack: Rack) -> None:
+    rack.write("waits.py", WAITS)
+    gate, reached = rack.cli.folder / "gate", rack.cli.folder / "reached"
+    os.mkfifo(gate)
+    rack.cli.write("site/sitecustomize.py", STANDS_STILL.format(reached=str(reached), gate=str(gate)))
+    slow = rack.cli.write("slow-python", f'#!/bin/sh\nPYTHONPATH={rack.cli.folder}/site exec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    hosts = f"n1 distlaunch_python={sys.executable}\nn2 distlaunch_python={slow}\n"
+    launcher = rack.open(*rack.argv("--nodes", "2", "waits.py", inventory=rack.inventory(hosts), python=None))
+    wait_until("n2 to be about to start its agent", reached.exists, limit_s=90)
+
+    launcher.kill()
+    assert launcher.end() == -signal.SIGKILL
+    run = rack.id_of("waits")
+    state = rack.state(run)
+    cancelled = rack.shell("cancel", "--force", run)
+    os.close(os.open(gate, os.O_RDWR))  # whoever waits there goes on
+
+    assert state["exit_code"] is None
+    assert state["detail"].startswith("its launcher ended while it submitted the run"), state
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
     rack.wait_nothing_left()
 
 

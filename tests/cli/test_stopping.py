@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_follow import nothing_is_left, recorded  # noqa: F401 - a fixture
+from tests.cli.test_follow import WAITS, agents, end, heard, nothing_is_left, recorded, until  # noqa: F401 - a fixture
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
@@ -85,3 +85,22 @@ def test_a_launcher_whose_output_nobody_reads_is_stopped(
 
     assert code == 130
     assert recorded(distlaunch)["state"] == "cancelled"
+
+
+def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+    with distlaunch.start("local", "--grace", "300s", "waits.py") as process:
+        until(process, b"ready")
+        (agent,) = agents(distlaunch)
+        agent.send(signal.SIGSTOP)
+        for said in (b"cancelling waits-", b"killing waits-"):
+            process.send_signal(signal.SIGINT)
+            heard(process, said)
+        process.send_signal(signal.SIGINT)
+        code, stderr = end(process)
+    agent.send(signal.SIGCONT)
+
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
+    assert "to end it: distlaunch cancel --force waits-" in stderr
+    assert distlaunch("cancel", "last").stdout.endswith(": cancelled\n")

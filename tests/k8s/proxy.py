@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ class Proxy(ThreadingHTTPServer):
         self.swallow: str = ""
         """The answer to the first request of this method and collection is not passed on."""
 
+        self.held: str = ""
+        """The answer to the first request of this method and collection comes once `released` is set."""
+
+        self.holds, self.released = threading.Event(), threading.Event()
         self.hidden: str = ""
         """Reviews at this path list no rules."""
 
@@ -55,6 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):
             self.server.swallow = ""
             return
+        if self.server.held and f"{self.command} {path}".endswith(self.server.held):
+            self.server.held = ""
+            self.server.holds.set()
+            self.server.released.wait()
         data = answer.data
         if self.server.hidden and path.endswith(self.server.hidden):
             data = json.dumps({**json.loads(data), "status": {"resourceRules": [], "incomplete": True}}).encode()

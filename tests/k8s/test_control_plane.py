@@ -275,6 +275,33 @@ def test_an_answer_that_is_lost_makes_no_second_object(user: User, proxy: Proxy,
     assert counts == {"jobs": 1, "pods": 2, "services": 1, "configmaps": 2, "secrets": 1, "networkpolicies": 1}
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("held", ["jobs", "configmaps"])
+def test_of_a_launcher_that_ends_while_it_creates_objects_nothing_is_left(
+    user: User, proxy: Proxy, held: str, number: signal.Signals
+) -> None:
+    """They are there, and it has not heard of them."""
+    proxy.held = f"/{held}"
+    account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
+    launcher = account.follow("--nodes", "2", "x.py")
+    assert proxy.holds.wait(60)
+    if held == "configmaps":
+        assert user.left()
+
+    launcher.process.send_signal(number)
+    code = launcher.process.wait(60)
+    proxy.released.set()
+
+    state = user.state("last")
+    if number == signal.SIGINT:
+        assert (code, state["state"]) == (130, "cancelled")
+    else:
+        assert (code, state["exit_code"]) == (-signal.SIGKILL, None)
+        done = user("cancel", "last")
+        assert (done.exit_code, done.stdout) == (0, f"{state['run']}: cancelled\n"), done.stderr
+    user.wait_nothing_left()
+
+
 def test_the_number_of_calls_does_not_depend_on_the_number_of_nodes(user: User, proxy: Proxy) -> None:
     account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
     calls = []

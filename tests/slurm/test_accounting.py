@@ -45,6 +45,22 @@ def test_a_run_and_what_its_cluster_does_not_know(accounted: Login) -> None:
     assert "hint: your QOS: sacctmgr show assoc" in said["qos"].stderr
 
 
+def test_a_run_that_was_cancelled_is_a_cancelled_job_in_accounting(accounted: Login) -> None:
+    accounted.write("waits.py", WAITS)
+    run = accounted.detach("told", "--nodes", "2", "waits.py")
+    run.wait_for("ready", times=2)
+    job = run.job
+
+    done = accounted("cancel", run.id)
+
+    assert (done.exit_code, done.stdout) == (0, f"{run.id}: cancelled\n"), done.stderr
+    accounted.slurm.wait_job(job, "CANCELLED")
+    accounted.slurm.forget(job)
+    told = accounted.slurm.run(("sacct", "--jobs", job, "--allocations", "--noheader", "--parsable2", "--format=State")).stdout
+    assert told.startswith("CANCELLED"), told
+    assert run.status()["state"] == "cancelled"
+
+
 def change_job(run: Run, job: str) -> None:
     """From now on a run's job is that one, as when Slurm's numbers come round again."""
     path = run.folder / "run.json"

@@ -94,6 +94,7 @@ def test_cancel_and_ctrl_c_give_running_workers_their_grace_time(login: Login) -
         assert len(left) == 2, run.text()
         assert all(0 < seconds <= 300 for seconds in left)
         assert run.status()["state"] == "cancelled"
+        login.slurm.wait_job(run.job, "CANCELLED")
     login.slurm.wait_idle()
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from launcher.agent import slurm as nodes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("broken", ["n[1-3", "n1-3]", "n[a-b]", "n[1-]", "n[]", "n[[1]]"])
@@ -31,3 +36,16 @@ def test_the_place_of_a_node_comes_from_slurms_variables() -> None:
         nodes.place({**env, "SLURMD_NODENAME": "x"})
     with pytest.raises(nodes.SlurmError, match="srun"):
         nodes.place({})
+
+
+def test_how_nodes_are_wired_may_take_more_room_than_a_variable_has(tmp_path: Path) -> None:
+    wired = "".join(f"SwitchName=s{leaf:05} Level=0 LinkSpeed=1 Nodes=n{leaf}\n" for leaf in range(8000, 0, -1))
+    file = tmp_path / "topology"
+    file.write_text(wired)
+    env = {"SLURM_JOB_NODELIST": "n[9-11]", "SLURMD_NODENAME": "n9", "DISTLAUNCH_SLURM_TOPOLOGY_FILE": str(file)}
+
+    assert len(wired) > 128 * 1024
+    assert nodes.place(env) == (2, ["n11", "n10", "n9"])
+    file.unlink()
+    with pytest.raises(nodes.SlurmError, match="topology: No such file"):  # its ranks would not be those of the others
+        nodes.place(env)

@@ -159,6 +159,35 @@ def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job_and_logs_can_be
     assert login.queue("%k").count(f"distlaunch:{run.id}") == 1
 
 
+def test_of_a_launcher_that_ends_before_sbatch_has_answered_the_job_is_found_and_ended(login: Login) -> None:
+    login.write("show.py", SHOW)
+    hold = login.cli.folder / "hold"
+    os.mkfifo(hold)
+    wrapper = login.write("bin/sbatch", f'#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null\nread go < {hold}\n')
+    wrapper.chmod(0o755)
+    env: dict[str, str | None] = {"PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
+    argv = ("--sbatch", "hold", "show.py")
+    killed, stopped = (login.follow(name, *argv, env=env) for name in ("killed", "stopped"))
+    jobs = {run: run.job for run in (killed, stopped)}
+
+    killed.kill()
+    stopped.interrupt()
+    ended = stopped.end()
+    state = killed.status()
+    cancelled = login("cancel", "--force", killed.id)
+    with open(hold, "r+b", buffering=0) as file:
+        file.write(b"go\n" * 2)  # nobody waits there after the test
+
+    assert ended.exit_code == 130, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert stopped.status()["state"] == "cancelled"
+    assert state["state"] == "pending"
+    assert state["detail"].startswith("its launcher ended while it submitted the run")
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{killed.id}: cancelled\n"), cancelled.stderr
+    for job in jobs.values():
+        login.slurm.wait_job(job, "CANCELLED")
+
+
 def test_what_slurm_does_not_take_is_one_clear_error_and_nothing_is_left_in_the_queue(login: Login) -> None:
     refused = {
         ("--partition", "nope"): "invalid partition specified: nope",
