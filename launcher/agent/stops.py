@@ -87,10 +87,15 @@ class Stops:
         deadline = deadline or time.time() + self._job.grace_s
         self.kill_at = time.monotonic() + max(0.0, deadline - time.time())
         with contextlib.suppress(OSError):  # a full disk must not keep the workers from ending
-            if reason == "timeout" and self._job.end_signal:  # for the job file, which may start the run again
-                files.write_once(os.path.join(self._job.folder, "time_limit"), b"", sync=False)
             files.write_whole(self._file, f"{deadline:.3f}\n".encode("ascii"), sync=False)
+        if reason == "timeout" and self._job.end_signal:
+            within(_LOOK_S, self._note_time_limit, None)
         return deadline
+
+    def _note_time_limit(self) -> None:
+        """For the job file, which may start the run again."""
+        with contextlib.suppress(OSError):
+            files.write_once(os.path.join(self._job.folder, "time_limit"), b"", sync=False)
 
 
 def _asks_for_force(path: str) -> bool:
