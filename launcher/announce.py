@@ -94,6 +94,12 @@ class Announcer:
         elif fields.get("result") == "lost":
             self._once(f"ending, to be started again{why}", f"lost {fields.get('attempt')}")
 
+    def silent(self, node: int, for_s: float) -> None:
+        """Tell of a node that says nothing, though it should have."""
+        self._workers.end_line()
+        stuck = "its disk, its stream or the way from there is stuck; the run goes on"
+        output.note(f"{self._place(node)} has said nothing for {for_s:.0f} s, though its agent runs: {stuck}")
+
     def state(self, outcome: Outcome) -> None:
         """Tell why a run does not start."""
         if outcome.state == "pending" and outcome.detail:

@@ -41,6 +41,9 @@ HANG_S = 20.0
 UNAWARE_S = 1.0
 """So long where an agent is gone and others do not know: it was killed before it could be missed."""
 
+SILENT_S = 90.0
+"""Agents say something every 10 s, and network file systems show it within 60: one that is silent for so long is worth a word."""
+
 FORCE_S = 10.0
 """So long a run may take to end after its grace time is over, and again after it was ended by force."""
 
@@ -65,6 +68,7 @@ class Follower:
         self._errands: list[tuple[str, Question[None]]] = []
         self._gone_since: dict[int, float] = {}
         self._words_at: dict[int, float | None] = {}
+        self._heard: dict[int, float] = {}
         self._next_poll, self._poll_s = time.monotonic() + POLL_S[0], POLL_S[0]
         self._stops_obeyed = 0
         self._cancel_requested: float | None = None
@@ -127,6 +131,7 @@ class Follower:
         now = time.monotonic()
         for chunk in chunks:
             self._gone_since.pop(chunk.node, None)
+            self._heard[chunk.node] = now
             reader = self._readers.get(chunk.node)
             for record in reader.feed(chunk.data) if reader else ():
                 if isinstance(record, Output):
@@ -173,6 +178,8 @@ class Follower:
             if state != "ended" or self._done(node):
                 self._gone_since.pop(node, None)
                 self._hear_of_lost_lines(node)
+                if state == "running" and not self._done(node) and now - self._heard.get(node, now) > SILENT_S:
+                    self._announcer.silent(node, now - self._heard.pop(node))
             elif now - self._gone_since.setdefault(node, now) < SETTLE_S:
                 states[node], self._poll_s = "running", POLL_S[0]
             elif node < len(self._alive) and self._alive[node] != "ended":

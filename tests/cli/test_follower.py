@@ -107,6 +107,34 @@ def started(node: int) -> Chunk:
     return Chunk(node, encode_event("agent_started", node, host=f"h{node}"))
 
 
+class Silent(Scripted):
+    """Both agents run, and one says nothing any more; once that is told, all end."""
+
+    told: threading.Event
+
+    def liveness(self, handle: object) -> Liveness:
+        if self.told.is_set() and not self.over.is_set():
+            self.chunks += [Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)]
+            self.over.set()
+        return Liveness(nodes=("running", "running"))
+
+
+def test_a_node_that_says_nothing_though_it_runs_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(follow, "SILENT_S", 0.01)
+    backend, said = Silent(started(1)), list[str]()
+    backend.told = threading.Event()
+
+    def note(text: str) -> None:
+        said.append(text)
+        backend.told.set()
+
+    monkeypatch.setattr(output, "note", note)
+    _, outcome = followed(backend, tmp_path)
+
+    assert outcome.state == "success"
+    assert [text.split(" for ")[0] for text in said if "said nothing" in text] == ["node 1 (h1) has said nothing"]
+
+
 def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(tmp_path: Path) -> None:
     failed = Chunk(0, encode_event("done", 0, result="failed", cause=CAUSE))
     backend = Scripted(started(0), started(1), failed, ends_after_cancels=2)
