@@ -86,6 +86,12 @@ KINDS: Mapping[str, Kind] = {
 }
 """By the words of `--kind`. Of bare pods, the ConfigMap is what owns everything else."""
 
+UNTIMED = ("trainjob", "pods")
+"""Kinds that nobody in the cluster removes when their time to live is over."""
+
+TTL_NOTE = "distlaunch/ttl-seconds"
+"""Annotation of theirs that says how long an ended run stays."""
+
 RUNTIME_PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes"
 _PATHS = {
     "Service": "/api/v1/namespaces/{}/services",
@@ -188,7 +194,10 @@ def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
     meta: dict[str, Any] = {"name": name, "labels": pod.labels(run, opts)}
     if opts.namespace:
         meta["namespace"] = opts.namespace
-    if told := pod.notes(opts):
+    told = pod.notes(opts)
+    if opts.kind in UNTIMED:
+        told[TTL_NOTE] = str(int(parse_duration(opts.ttl, "ttl")))
+    if told:
         meta["annotations"] = told
     return meta
 

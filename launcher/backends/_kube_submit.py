@@ -13,6 +13,7 @@ from launcher.backends import _kube_api as api
 from launcher.backends import _kube_objects as objects
 from launcher.backends import _kube_rights as rights
 from launcher.backends import _kube_states as states
+from launcher.backends import _kube_ttl
 from launcher.backends._base import new_key
 from launcher.backends._kube_pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError
@@ -34,6 +35,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
     secret = list(_secrets(opts, plan))
     try:
         _check(cluster, opts, [*plan.objects, *secret])
+        _kube_ttl.sweep(cluster, opts)
         *rest, main = plan.objects
         if main["kind"] == "Pod":
             main, rest = plan.objects[0], list(plan.objects[1:])
@@ -67,6 +69,7 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
     """All runs of that kind in the namespace, the oldest first."""
     path = objects.KINDS[opts.kind].path.format(cluster.namespace)
     try:
+        _kube_ttl.sweep(cluster, opts)
         listed = cluster.call("GET", path, query={"labelSelector": RUN_LABEL})
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to list runs") from error

@@ -47,7 +47,19 @@ def text(plan: KubernetesPlan, key: Sequence[Manifest] = ()) -> str:
         head.append(
             f"# First, as the key by which its nodes know one another is in no output: {_key_by_hand(key_name(plan.name))}"
         )
+    head.append(f"# Then, so that all of it goes with that one, when its time to live is over, too: {_own_by_hand(plan, owner)}")
     return "\n".join(head) + "\n---\n" + "---\n".join(texts)
+
+
+def _own_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
+    """A line for a shell that makes it the owner of the rest, as a submission does."""
+    where = f" --namespace={owner['metadata']['namespace']}" if "namespace" in owner["metadata"] else ""
+    names = [f"{item['kind']}/{item['metadata']['name']}" for item in plan.objects if item is not owner]
+    names += [f"Secret/{name}" for name, there in ((plan.name, plan.secrets), (key_name(plan.name), plan.has_key)) if there]
+    about = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": plan.name, "uid": "%s"}
+    patch = json.dumps({"metadata": {"ownerReferences": [{**about, "blockOwnerDeletion": False}]}})
+    uid = f"$(kubectl get {owner['kind']} {plan.name} -o jsonpath={{.metadata.uid}}{where})"
+    return f'kubectl patch {" ".join(names)} --type=merge -p "$(printf \'{patch}\' "{uid}")"{where}'
 
 
 def _key_by_hand(name: str) -> str:

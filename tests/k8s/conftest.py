@@ -11,6 +11,7 @@ import pytest
 from tests.k8s.following import Follower
 from tests.testbed import Kube, NotAvailableError, kube_given
 from tests.testbed.kube_image import PINNED as IMAGE
+from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -126,6 +127,22 @@ class User:
     def with_rights(self, name: str, rules: list[dict[str, Any]]) -> User:
         """The same shell, as an account of the namespace that may do this much."""
         return replace(self, kubeconfig=self.kube.account(self.namespace, name, rules))
+
+
+def index_of(pod: dict[str, Any]) -> int:
+    """Which node a pod is."""
+    return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+
+
+def job_ends(user: User, run: str) -> set[str]:
+    """Wait until the Job has ended; its conditions."""
+
+    def ended(found: list[dict[str, Any]]) -> set[str]:
+        kinds = {told["type"] for told in found[0].get("status", {}).get("conditions", ()) if told["status"] == "True"}
+        return kinds & {"Complete", "Failed"}
+
+    path = KINDS["jobs"].format(user.namespace)
+    return wait_for(user.kube.api, path, "the Job to end", ended, fieldSelector=f"metadata.name={run}")
 
 
 @contextmanager

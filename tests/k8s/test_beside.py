@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.k8s.conftest import job_ends
 from tests.k8s.scripts import FAILS, MEET, WAITS
 from tests.testbed import Kube
-from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from tests.k8s.conftest import User
@@ -45,17 +45,6 @@ def patch(user: User, name: str, command: str, text: str = BESIDE) -> tuple[str,
     """The options that put such a container into each pod."""
     user.write(name, text.format(image=user.image, command=command))
     return "--patch", name
-
-
-def job_ends(user: User, run: str) -> set[str]:
-    """Wait until the Job has ended; its conditions."""
-
-    def ended(found: list[dict[str, Any]]) -> set[str]:
-        kinds = {told["type"] for told in found[0].get("status", {}).get("conditions", ()) if told["status"] == "True"}
-        return kinds & {"Complete", "Failed"}
-
-    path = f"/apis/batch/v1/namespaces/{user.namespace}/jobs"
-    return wait_for(user.kube.api, path, "the Job to end", ended, fieldSelector=f"metadata.name={run}")
 
 
 def test_a_second_container_changes_nothing_whether_it_ends_well_badly_or_never(pods: User) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from tests.k8s.conftest import MORE_KINDS
 from tests.k8s.scripts import FAILS, MEET, WAITS
+from tests.testbed import wait_until
 from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) ->
     """All at once, one of them with torch."""
     kinds.write("meet.py", MEET)
     kinds.write("fails.py", FAILS)
-    two = ("--nodes", "2", "--log-ranks", "all")
+    two = ("--nodes", "2", "--log-ranks", "all", "--ttl", "15s")
     fails = kinds.follow("--kind", "pytorchjob", *two, "--grace", "5s", "fails.py")
     torch = kinds.follow("--kind", "pytorchjob", *two, "reduce.py")
     meet = {kind: kinds.follow("--kind", kind, *two, "meet.py") for kind in ("jobset", "trainjob", "pytorchjob", "pods")}
@@ -42,6 +44,15 @@ def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) ->
     assert failed.exit_code == 1, failed.stderr
     assert failed.stderr.count("the script failed: ValueError: only on one\n") == 1
     assert "first failure: rank 1, " in failed.stderr
+
+    def swept(kind: str) -> bool:
+        kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})
+        return not kinds.left(meet[kind].run, **MORE_KINDS)
+
+    for kind in ("trainjob", "pods"):  # by whoever comes next; of the others, their controllers
+        wait_until(f"the time to live of the {kind} to be over", partial(swept, kind), limit_s=60)
+    for follower in (*meet.values(), torch, fails):
+        kinds.wait_nothing_left(follower.run, **MORE_KINDS)
 
 
 def test_a_deleted_pod_of_a_jobset_starts_the_run_again_with_nobody_looking(kinds: User) -> None:

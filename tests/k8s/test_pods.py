@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.command import Cli
-from tests.k8s.conftest import shell
+from tests.k8s.conftest import index_of, shell
 from tests.k8s.following import Follower
 from tests.k8s.role import role_rules
 from tests.k8s.scripts import EATS, FAILS, MEET, TICKS, WAITS
@@ -70,11 +70,6 @@ def name_of(user: User, run: str, node: int) -> str:
     """A node's only pod."""
     (found,) = [pod for pod in user.pods(run) if index_of(pod) == node]
     return str(found["metadata"]["name"])
-
-
-def index_of(pod: dict[str, Any]) -> int:
-    """Which node a pod is."""
-    return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
 
 
 @dataclass(frozen=True)
@@ -254,7 +249,8 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     by_hand = kube_programs.find(kube_programs.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
     env["HOME"] = str(tmp_path)
-    for line in (secret, "kubectl apply -f run.yaml"):
+    (own,) = re.findall(r"^# Then, so that all of it goes with that one, .*: (kubectl patch .*)$", text, re.MULTILINE)
+    for line in (secret, "kubectl apply -f run.yaml", own):
         shell = ["sh", "-c", f"{line} --namespace={pods.namespace}"]
         made = subprocess.run(shell, cwd=folder, env=env, timeout=120, check=False, capture_output=True)
         assert made.returncode == 0, made.stderr
@@ -271,6 +267,11 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     for rank, log in enumerate(logs):
         assert re.search(rf"rank {rank}/2: sum 3 on {name}-{rank}$", log, re.MULTILINE), log
         assert re.search(r"the secret: s3cr3t$", log, re.MULTILINE), log
+
+    pods.kube.api.delete(f"{jobs}/{name}", propagationPolicy="Background")  # as when its time to live is over
+    pods.wait_nothing_left(name)
+    secrets = f"/api/v1/namespaces/{pods.namespace}/secrets"
+    wait_for(pods.kube.api, secrets, "the secrets to go", lambda found: not any(name in str(item["metadata"]) for item in found))
 
 
 def test_runs_in_a_restricted_namespace_end_well_with_the_documented_flags(pods: User, machines: Kube) -> None:
