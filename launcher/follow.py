@@ -102,11 +102,11 @@ class Follower:
             self._end_streams()
         if not outcome.final:
             return replace(outcome, state="unknown", detail="it did not end in time")
-        self._try("release")
         try:
             runs.finish(self._run, outcome.to_json())
         except StorageError as error:
             output.warn(error.message)
+        self._try("release")
         return outcome
 
     def _pause(self, now: float) -> None:

@@ -130,6 +130,7 @@ def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callab
     while True:
         store = connected()
         if store.check([OVER]):
+            store.close()
             raise NotNeededError
         if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
             return store

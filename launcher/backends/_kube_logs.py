@@ -35,6 +35,9 @@ _ORDER_S = 0.5
 _SILENT_S = 60.0
 """Agents say something every 10 s: a connection that is silent for so long is dead."""
 
+_ANSWER_S = 10.0
+"""A log that is not followed is there: a machine that does not give it in so long is not heard of."""
+
 _REFUSED_S = 30.0
 """So long a container that runs may have no log yet, as its machine's runtime has it."""
 
@@ -182,7 +185,7 @@ class NodeLog:
         if since := self._position.since():
             query["sinceTime"] = since
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{pod.name}/log"
-        response = self._cluster.open(path, query, silent_s=_SILENT_S)
+        response = self._cluster.open(path, query, silent_s=_SILENT_S if follow else _ANSWER_S)
         try:
             for lines in api.blocks(response, cut=ended):
                 with self._lock:

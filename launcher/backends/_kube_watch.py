@@ -237,7 +237,7 @@ class RunWatch:
     def _catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
         """Fetch what is new of the logs, those of ended pods first, until the limit."""
         wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
-        wanted = [known for known in wanted if any(pod.has_log for pod in known)]
+        wanted = [known for known in wanted if any(pod.has_log for pod in known) and not known[-1].lost]
         if not wanted or self._following is not None or not self._lock():
             return
         limit = time.monotonic() + _LOG_LIMIT_S

@@ -75,3 +75,47 @@ def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
     for pod in (unheard, given_up):
         assert "kubectl delete node m" in states.unheard([[pod]], restarts=True)
         assert "machine m, which nothing is heard of" in states.unheard([[pod]], restarts=False)
+
+
+MESH = {"name": "a-mesh", "ready": False, "state": {"running": {}}}
+"""Of a container beside ours; statuses are in the order of names."""
+
+
+@pytest.mark.parametrize(
+    ("phase", "own", "state", "unstartable"),
+    [
+        ("Running", {"terminated": {"exitCode": 0, "reason": "Completed"}}, "ended", ""),
+        ("Running", {"terminated": {"exitCode": 143, "reason": "Error"}}, "pending", ""),
+        ("Running", {"running": {}}, "running", ""),
+        ("Pending", {"running": {}}, "running", ""),
+        ("Pending", {"waiting": {"reason": "ErrImagePull", "message": "no such"}}, "pending", "ErrImagePull: no such"),
+        ("Pending", {"waiting": {"reason": "PodInitializing"}}, "pending", ""),
+    ],
+)
+def test_of_several_containers_ours_counts(phase: str, own: dict[str, Any], state: str, unstartable: str) -> None:
+    pod = a_pod(phase, containerStatuses=[MESH, {"name": "node", "ready": True, "state": own}, {**MESH, "name": "z"}])
+
+    assert states.state(pod, over=False, restarts=True) == state
+    assert states.unstartable(pod) == unstartable
+
+
+@pytest.mark.parametrize("reason", ["ContainersNotReady", "ReadinessGatesNotReady"])
+def test_a_pod_that_is_not_ready_by_its_kubelets_word_is_not_lost(reason: str) -> None:
+    conditions = [{"type": "Ready", "status": "False", "reason": reason}, {"type": "ContainersReady", "status": "True"}]
+    pod = a_pod("Running", containerStatuses=[MESH, {"name": "node", "state": {"running": {}}}], conditions=conditions)
+
+    assert not pod.lost
+    assert states.unheard([[pod]], restarts=True) == ""
+
+
+def test_what_had_to_start_before_ours_is_named() -> None:
+    image = {"name": "first", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}}
+    failed = {"name": "first", "state": {"terminated": {"exitCode": 4, "reason": "Error"}}}
+    ours = {"name": "node", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+    assert (
+        states.unstartable(a_pod("Pending", initContainerStatuses=[image], containerStatuses=[ours])) == "ImagePullBackOff: none"
+    )
+    cause = states.cause(a_pod("Failed", initContainerStatuses=[failed], containerStatuses=[ours]))
+    assert cause is not None
+    assert cause["message"] == "pod run-1-x on m did not start: its container first ended with exit code 4"

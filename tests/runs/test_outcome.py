@@ -212,3 +212,24 @@ def test_what_was_said_before_somebody_started_it_again_does_not_count() -> None
         made.add(0, Event(record[0], {"time": 1.0, **record[1]}))
 
     assert made.outcome(("running",)).state == "starting"
+
+
+def test_where_the_cluster_has_it_on_record_a_run_has_ended_well_without_its_logs() -> None:
+    """Pods go with their machines, and take along what they said."""
+    told = {1: {"class": "cancelled", "message": "its pod was ended with the run"}}
+    made = report([*RUNNING, done("preempted", cause("preempted", 5))], [])
+    made.may_start_again = True
+
+    assert made.outcome(("ended", "ended"), causes=told).state == "preempted"
+    assert made.outcome(("ended", "ended"), causes=told, succeeded=True).state == "success"
+    assert made.outcome(("ended", "ended"), causes=told, succeeded=True).cause is None
+
+
+def test_where_nodes_end_well_together_only_one_of_them_tells_it_for_all() -> None:
+    ends = ([*RUNNING, done("success")], RUNNING)
+    for made, state in ((report(*ends), "failed"), (report(*ends), "success")):
+        made.may_start_again = state == "success"
+        assert made.outcome(("ended", "ended")).state == state
+    elastic = report([*RUNNING, done("success")], RUNNING, RUNNING, min_nodes=2)
+    elastic.may_start_again = True
+    assert elastic.outcome(("ended",) * 3).state == "failed"

@@ -1,0 +1,181 @@
+"""Pods that are taken away at every moment of a run's end, or by force."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.k8s.conftest import index_of, job_ends
+from tests.k8s.scripts import WAITS
+from tests.testbed import wait_until
+
+if TYPE_CHECKING:
+    from tests.k8s.conftest import User
+    from tests.k8s.following import Follower
+    from tests.testbed import Kube
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
+
+ENDS = """
+import os, signal, sys, time
+rank, attempt = os.environ["RANK"], os.environ.get("DISTLAUNCH_ATTEMPT", "0")
+def save(*_):
+    time.sleep(3)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("attempt", attempt, flush=True)
+if attempt == "0" and rank == "{slow}":
+    time.sleep({late})
+print("finished", flush=True)
+"""
+"""One rank ends later than the others; who is told to end needs longer for it than a deletion by force allows."""
+
+
+def pod_of(user: User, run: str, node: int) -> str:
+    """The name of a node's newest pod."""
+    found = [pod for pod in user.pods(run) if index_of(pod) == node]
+    return str(max(found, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"])
+
+
+def take(user: User, run: str, node: int, grace_s: int | None) -> None:
+    """Delete a node's pod; with a grace time of 0 by force."""
+    user.kube.delete_pod(user.namespace, pod_of(user, run, node), grace_s=grace_s)
+
+
+def follow(user: User, slow: int, late: float, count: int = 2) -> Follower:
+    """A run whose rank `slow` ends later, so late that a test has time for something."""
+    name = f"ends{slow}-{late}.py"
+    user.write(name, ENDS.format(slow=slow, late=late))
+    run = user.follow("--nodes", str(count), "--grace", "5s", "--log-ranks", "all", name)
+    run.until("attempt 0", count=count)
+    return run
+
+
+@pytest.mark.parametrize("grace_s", [None, 0], ids=["politely", "by force"])
+def test_a_pod_that_is_taken_while_the_run_ends_neither_fails_nor_hangs_it(pods: User, grace_s: int | None) -> None:
+    """Each node's, before its rank has finished and after, while the other's has not, and when all have: several runs at once."""
+    moments: list[tuple[str, Follower, int, str]] = []
+    for node in (0, 1):
+        moments += [("runs", follow(pods, node, 600.0), node, f"[{1 - node}:{1 - node}] finished")]
+        moments += [("has finished", follow(pods, 1 - node, 6.0), node, f"[{node}:{node}] finished")]
+    for _, run, node, said in moments:
+        run.until(said)
+        take(pods, run.run, node, grace_s)
+    for moment, run, node, _ in moments:
+        done = run.result()
+        told = f"node {node}, {moment}: {done.stderr}"
+        assert done.exit_code == 0, told
+        assert {line[:5] for line in done.stdout.splitlines() if line.endswith("finished")} == {"[0:0]", "[1:1]"}, told
+        assert job_ends(pods, run.run) == {"Complete"}, told
+        assert pods.state(run.run)["state"] == "success", told
+
+
+@pytest.mark.parametrize("grace_s", [None, 0], ids=["politely", "by force"])
+def test_a_pod_that_is_taken_when_all_have_finished_changes_nothing(pods: User, grace_s: int | None) -> None:
+    """At once when the last rank has said so, and a little later: by then it may be gone, or on record."""
+    runs = [(follow(pods, 1, 3.0), node, later) for node in (0, 1) for later in (False, True)]
+    for run, node, later in runs:
+        run.until("[1:1] finished")
+        if later:
+            pods.kube.wait_pods(pods.namespace, "a node to end", _one_has_ended, selector=f"distlaunch/run={run.run}")
+        take(pods, run.run, node, grace_s)
+    for run, node, later in runs:
+        done = run.result()
+        told = f"node {node}, {'later' if later else 'at once'}: {done.stderr}"
+        assert done.exit_code == 0, told
+        assert job_ends(pods, run.run) == {"Complete"}, told
+        assert pods.state(run.run)["state"] == "success", told
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_that_hears_of_its_deletion_before_the_end_of_the_run_ends_well(pods: User, machines: Kube, node: int) -> None:
+    """It is held while the others end, and finds both when it goes on: nobody is left who could wait with one that comes back."""
+    run = follow(pods, 1, 5.0)
+    agent = agent_of(machines, run.run, node)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        other = pod_of(pods, run.run, 1 - node)
+        pods.kube.wait_pods(pods.namespace, "the other to end", lambda found: _has_ended(found, other))
+        take(pods, run.run, node, None)
+        wait_until("the agent to be told", lambda: _is_told(agent))
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+    done = run.result()
+
+    assert done.exit_code == 0, done.stderr
+    assert "attempt 1" not in done.stdout
+    assert job_ends(pods, run.run) == {"Complete"}
+    assert pods.state(run.run)["state"] == "success"
+
+
+def agent_of(machines: Kube, run: str, node: int) -> int:
+    """The process of a node's agent, as this machine sees it."""
+    for process in (process for machine in machines.nodes for process in machine.containers()):
+        with suppress(OSError):
+            about = Path(f"/proc/{process.pid}/status").read_text()
+            told = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if re.search(r"^NSpid:.*\s1$", about, re.MULTILINE) and f"HOSTNAME={run}-{node}".encode() in told:
+                return process.pid
+    raise AssertionError(f"no agent of node {node}")
+
+
+def _is_told(pid: int) -> bool:
+    """Whether a SIGTERM waits for a process."""
+    told = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return any(int(each, 16) >> (signal.SIGTERM - 1) & 1 for each in told)
+
+
+def _has_ended(found: list[dict[str, Any]], name: str) -> bool:
+    return _one_has_ended([pod for pod in found if pod["metadata"]["name"] == name])
+
+
+def _one_has_ended(found: list[dict[str, Any]]) -> bool:
+    states = [item["state"] for pod in found for item in pod["status"].get("containerStatuses", ())]
+    return any("terminated" in state for state in states)
+
+
+def test_a_pod_that_is_deleted_by_force_is_a_lost_node_and_comes_back(pods: User) -> None:
+    run = follow(pods, 1, 600.0)
+
+    take(pods, run.run, 1, 0)
+
+    done = run.result()
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.count("attempt 1") == 2
+    assert re.search(r"started again by the scheduler.*attempt 1", done.stderr)
+    assert job_ends(pods, run.run) == {"Complete"}
+
+
+def test_a_machine_whose_kubelet_is_gone_is_named_while_the_run_goes_on(pods: User, machines: Kube) -> None:
+    """As soon as the control plane does not hear of it (here 10 s, by default 50), not when it gives its pods up."""
+    pods.write("waits.py", WAITS)
+    run = pods.detached("waits.py")
+    pods.wait_said(run, "ready", 1)
+    assert pods.state(run)["state"] == "running"
+    (place,) = {pod["spec"]["nodeName"] for pod in pods.pods(run)}
+    node = next(node for node in machines.nodes if node.name == place)
+    node.stop_kubelet()
+    try:
+        pods.kube.wait_pods(pods.namespace, "its pod to be doubted", _one_is_doubted, selector=f"distlaunch/run={run}")
+
+        state = pods.state(run)
+
+        assert state["state"] == "running"
+        assert f"is on machine {node.name}, which nothing is heard of" in state["detail"]
+        assert f"kubectl delete node {node.name}" in state["detail"]
+    finally:
+        node.start_kubelet()
+        node.wait_ready()
+        node.gpus(machines.options.gpus_per_host)
+    assert pods("cancel", run).exit_code == 0
+
+
+def _one_is_doubted(found: list[dict[str, Any]]) -> bool:
+    return any({"Ready", "False"} <= set(map(str, item.values())) for pod in found for item in pod["status"]["conditions"])
