@@ -16,7 +16,6 @@ LAYERS = [
         "summary",
         "announce",
         "interrupts",
-        "question",
         "worker_output",
         "examine",
         "examine_links",
@@ -26,7 +25,7 @@ LAYERS = [
     },
     {"backends"},
     {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "lock", "proc"}
-    | {"snapshot", "snapshot_files", "storage"},
+    | {"question", "snapshot", "snapshot_files", "storage"},
     {"credentials", "input_file", "install", "trust"},
     {"spec", "options", "errors", "names"},
     {"agent"},

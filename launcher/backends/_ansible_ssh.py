@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import shlex
+import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from launcher import proc, trust
 from launcher.agent import trust as rule
 from launcher.agent.host import ANSWER
 from launcher.errors import CommandError
+from launcher.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,16 +93,23 @@ def call(node: Node, *words: str) -> dict[str, Any]:
 
 
 def call_all(handle: Handle, work: Callable[[Node], Any]) -> list[Any]:
-    """What `work` returns for each node, in rank order, a `CommandError` in place of what failed."""
+    """What `work` returns for each node, in rank order, a `CommandError` in place of what failed.
+
+    Who is interrupted meanwhile does not wait for hosts that do not answer, as an executor would.
+    """
+    room = threading.BoundedSemaphore(_AT_ONCE)
 
     def one(node: Node) -> Any:
-        try:
-            return work(node)
-        except CommandError as error:
-            return error
+        with room:
+            try:
+                return work(node)
+            except CommandError as error:
+                return error
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(one, handle["nodes"]))
+    calls = [Question(partial(one, node), "call") for node in handle["nodes"]]
+    while not all(call.answered(1.0) for call in calls):
+        pass
+    return [call.answer() for call in calls]
 
 
 def last_line(said: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
 from launcher.errors import CommandError, SpecError
 from launcher.spec import JobSpec, NodeRange, parse_size
 from tests.ansible.test_stream import Clock, node
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,3 +161,27 @@ def test_whom_a_signal_did_not_reach_is_told_with_what_to_do(tmp_path: Path) -> 
     assert f"signal /x 0 {int(signal.SIGTERM)} --force" in (tmp_path / "told").read_text()
     AnsibleBackend(AnsibleOptions()).signal({"nodes": nodes[:1]}, signal.SIGUSR1)
     assert f"signal /x 0 {int(signal.SIGUSR1)}'" in (tmp_path / "told").read_text()
+
+
+ASKS = """
+import signal, time
+from launcher.backends import _ansible_ssh
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+def ask(node):
+    print("asked", flush=True)
+    time.sleep(3600)
+_ansible_ssh.call_all({"nodes": [{"host": "n1"}]}, ask)
+"""
+
+
+def test_who_is_interrupted_does_not_wait_for_a_host_that_does_not_answer() -> None:
+    with subprocess.Popen([sys.executable, "-c", ASKS], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+        assert asking.stdout
+        assert asking.stdout.readline() == b"asked\n"
+        asking.terminate()
+        try:
+            _, said = asking.communicate(timeout=60)
+        finally:
+            asking.kill()
+
+    assert said.endswith(b"KeyboardInterrupt\n")
