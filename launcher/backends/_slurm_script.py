@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle, credentials, input_file, install
+from launcher import bundle, credentials, input_file, install, trust
 from launcher.backends import _slurm_step
 from launcher.errors import BackendUnavailableError, SpecError
 
@@ -36,6 +36,18 @@ _OWN: tuple[str, ...] = (
 )
 _OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_user", "licenses", "wckey", "switches")
 _RESERVED = ("job-name", "comment", "nodes", "ntasks-per-node", "output", "open-mode", "chdir", "time", "signal", "array")
+
+_OURS = "job.sbatch.j2"
+_START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""
+
+_FAILED = 'echo "distlaunch: setup failed with code $distlaunch_code: $BASH_COMMAND" >&2; exit "$distlaunch_code"'
+_WATCHED = (
+    "# A line that fails ends the job; what fails inside of a function or of a file that a line sources does not count.",
+    'if [ -n "$BASH_VERSION" ]; then',
+    f"""    trap 'distlaunch_code=$?; [ "${{#BASH_SOURCE[@]}}" -gt 1 ] || {{ {_FAILED}; }}' ERR""",
+    "fi",
+)
+_UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; fi',)
 
 Directive = tuple[str, "str | None"]
 
@@ -115,7 +127,7 @@ def render(
     environment = _environment()
     import jinja2
 
-    name = opts.template or "job.sbatch.j2"
+    name = _template(opts.template, spec.cwd)
     if within:
         names: dict[str, Any] = {"directives": [], "step": _slurm_step.options(within, opts, run), "max_requeues": 0}
         names["nodes"] = str(_slurm_step.nodes_of(spec.nodes, within))
@@ -132,12 +144,13 @@ def render(
     setup = setup_lines(opts.setup)
     if not spec.ship_secrets:
         credentials.check_lines("setup", setup)
+    setup = [*_WATCHED, *setup, *_UNWATCHED] if setup else []
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
     names["folder"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
     names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
     try:
-        return environment.get_template(name.lstrip("/")).render(names)
+        text = environment.get_template(name.lstrip("/")).render(names)
     except jinja2.TemplateNotFound as error:
         raise SpecError(f"template {name!r} does not exist") from error
     except OSError as error:
@@ -147,15 +160,32 @@ def render(
     except jinja2.UndefinedError as error:
         known = ", ".join(sorted(names))
         raise SpecError(f"{name}{_line_of(error)}: {error.message}", hint=f"known names: {known}") from error
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if not all(quote(word) in lines for word in agent[1:]):
+        raise SpecError(f"template {name!r} does not start the agent", hint=f"it has to have a line like: {_START}")
+    return text
+
+
+def _template(given: str, cwd: str) -> str:
+    """The template's name: a path from the working folder, or one of ours."""
+    path = os.path.join(cwd, os.path.expanduser(given or _OURS))
+    if not given or (not os.path.lexists(path) and given in os.listdir(bundle.data("slurm_templates"))):
+        return given or _OURS
+    if os.path.lexists(path):
+        trust.require("template", path)
+    return path
 
 
 def setup_lines(setup: Sequence[str]) -> list[str]:
-    """The lines, with files in place of `@FILE`."""
+    """The lines, with files in place of `@FILE`; one that fails ends the job, as it would go on without what was set up."""
     lines: list[str] = []
     for line in setup:
         if line.startswith("@"):
             try:
-                lines += input_file.read_text(os.path.expanduser(line[1:])).splitlines()
+                path = os.path.expanduser(line[1:])
+                if os.path.lexists(path):
+                    trust.require("setup", path)
+                lines += input_file.read_text(path).splitlines()
             except OSError as error:
                 raise SpecError(f"setup {line!r} cannot be read: {error.strerror}") from error
         else:

@@ -50,6 +50,17 @@ def test_setup_lines_and_files_run_before_the_step(login: Login) -> None:
     assert "[job] loaded" in done.stderr
 
 
+def test_a_setup_line_that_fails_ends_the_job_and_is_said(login: Login) -> None:
+    login.write("show.py", "print('never')\n")
+
+    done = login("slurm", "--setup", "no-such-module load cuda", "--setup", "echo went on", "show.py")
+
+    assert done.exit_code == 1, done
+    assert "[job] distlaunch: setup failed with code 127: no-such-module load cuda" in done.stderr
+    assert "went on" not in done.stderr
+    assert done.stdout == ""
+
+
 RUNTIME = """#!/bin/bash
 # Stands for Apptainer: takes the same arguments, and runs the command as it is.
 printf '%s\\n' "$@" > {said}

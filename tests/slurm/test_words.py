@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -210,6 +212,75 @@ def test_a_template_with_an_unknown_name_is_told_with_its_line(distlaunch: Cli) 
     assert "site.j2:3" in done.stderr
     assert "no_such_name" in done.stderr
     assert "directives" in done.stderr
+
+
+SITE = """#!/bin/bash
+#SBATCH -N 1
+{% for line in setup %}
+{{ line }}
+{% endfor %}
+srun {{ agent | map("quote") | join(" ") }}
+"""
+
+
+def test_a_template_is_a_path_from_the_working_folder_or_beside_the_settings_that_name_it(distlaunch: Cli) -> None:
+    distlaunch.write("site.j2", SITE)
+    distlaunch.write("project/sub/site.j2", SITE)
+    text = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py")
+    assert "#SBATCH -N 1\n" in text.stdout, text.stderr
+    for given in ("./site.j2", "sub/../site.j2", "~/site.j2"):
+        (distlaunch.folder / "sub").mkdir(exist_ok=True)
+        assert distlaunch("slurm", "--dry-run", "--template", given, "reduce.py").exit_code == 0, given
+    distlaunch.write("project/distlaunch.toml", '[clusters.c]\nbackend = "slurm"\ntemplate = "sub/site.j2"\n')
+    by_file = distlaunch("run", "--on", "c", "--dry-run", "reduce.py", cwd=distlaunch.folder / "project/sub")
+    assert "#SBATCH -N 1\n" in by_file.stdout, by_file.stderr
+
+
+@pytest.mark.parametrize("line", ["echo hello", "# srun {{ agent | map('quote') | join(' ') }}", "srun {{ agent[0] }} train.py"])
+def test_a_template_that_does_not_start_the_agent_is_told(distlaunch: Cli, line: str) -> None:
+    distlaunch.write("site.j2", f"#!/bin/bash\n{line}\n")
+
+    done = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py")
+
+    assert done.exit_code == 2, done
+    assert "site.j2' does not start the agent" in done.stderr
+    assert 'agent | map("quote") | join(" ")' in done.stderr
+
+
+SETUPS = {
+    "a line": (["false", "touch {never}"], 1),
+    "a code of its own": (["(exit 7)", "touch {never}"], 7),
+    "a function": (["load() { return 5; }", "load", "touch {never}"], 5),
+    "a line of a file": (["@lines.sh", "touch {never}"], 1),
+    "a file that is sourced": (["echo 'false; true; (exit 4)' > inner.sh", "source ./inner.sh", "touch {never}"], 4),
+    "what may fail": (["false || true", "if false; then :", "fi", "! true", "x=$(true)", "for i in 1 2; do", "true", "done"], 0),
+    "within what succeeds": (["echo 'false; true' > inner.sh", "source ./inner.sh", "load() { false; true; }", "load"], 0),
+}
+
+
+@pytest.mark.parametrize("case", SETUPS)
+@pytest.mark.parametrize("template", ["", "site.j2"])
+def test_a_setup_line_that_fails_ends_the_job_file(distlaunch: Cli, case: str, template: str) -> None:
+    """The job file itself is run, with programs of Slurm's names that say that they ran."""
+    lines, code = SETUPS[case]
+    distlaunch.write("site.j2", SITE)
+    distlaunch.write("lines.sh", "export A=1\nfalse\nexport B=2\n")
+    for name in ("srun", "scontrol", "timeout"):
+        distlaunch.write(f"bin/{name}", f"#!/bin/sh\ntouch {distlaunch.folder}/{name}-ran\n").chmod(0o755)
+    never = distlaunch.folder / "never"
+    options = [word for line in lines for word in ("--setup", line.replace("{never}", str(never)))]
+    done = distlaunch("slurm", *(("--template", template) if template else ()), *options, "--render-to", "job", "reduce.py")
+    assert done.exit_code == 0, done.stderr
+
+    env = {**distlaunch.env(), "PATH": f"{distlaunch.folder}/bin:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": "."}
+    ran = subprocess.run(
+        ["bash", "job.sbatch"], cwd=distlaunch.folder / "job", env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ran.returncode == code, ran
+    assert (distlaunch.folder / "srun-ran").exists() is (code == 0), ran
+    assert not never.exists()
+    assert ("distlaunch: setup failed with code" in ran.stderr) is (code != 0), ran
 
 
 def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
