@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from typing import TYPE_CHECKING
 
 from launcher import input_file, trust
@@ -39,6 +40,7 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
         "ANSIBLE_DEPRECATION_WARNINGS": "0",
         "ANSIBLE_NOCOLOR": "1",
     }
+    settings |= _whole_variables(cwd)
     if path:
         settings["ANSIBLE_CONFIG"] = path
     if "ssh_args" not in own.get("ssh_connection", {}) and "ANSIBLE_SSH_ARGS" not in os.environ:
@@ -47,6 +49,18 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
         for source in _paths(own.get("defaults", {}).get("inventory", "/etc/ansible/hosts"), ",", path):
             check_inventory(source)
     return settings
+
+
+def _whole_variables(cwd: str) -> dict[str, str]:
+    """Variables of the user's that name files or folders here: the playbook runs elsewhere."""
+    found = {}
+    for name, value in os.environ.items():
+        if re.fullmatch(r"ANSIBLE_(LIBRARY|\w+_(FILE|PATH|PLUGINS))", name):
+            parts = [
+                os.path.join(cwd, part) if part and os.path.exists(os.path.join(cwd, part)) else part for part in value.split(":")
+            ]
+            found[name] = ":".join(parts)
+    return {name: value for name, value in found.items() if value != os.environ[name]}
 
 
 def find(cwd: str) -> str:

@@ -47,8 +47,10 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
     problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
     kinds = {problem["kind"] for problem in running.problems.values()}
     lines = [f"{host}: {message}" for host, message in problems.items()]
-    head = f"{len(lines)} of {len(running.answers.get('preflight', {}))} hosts cannot take part" if lines else running.failure
-    error = RequestError if kinds == {"duplicate"} else BackendUnavailableError
+    asked = len(running.answers.get("preflight", {}))
+    nobody = "Ansible reached no host: the inventory that it reads is another one than here"
+    head = f"{len(lines)} of {asked} hosts cannot take part" if lines else running.failure or nobody
+    error = RequestError if kinds and kinds <= {"duplicate", "settings"} else BackendUnavailableError
     hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
     raise error(
         "; ".join([head, *lines]) if len(lines) < 2 else "\n  ".join([head + ":", *lines]),

@@ -152,6 +152,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             "distlaunch_least_nodes": least,
             "distlaunch_dir": self.opts.remote_dir,
             "distlaunch_trust": list(trust.words()),
+            "distlaunch_here": spec.cwd,
             "distlaunch_digest": files.digest if files else "",
             "distlaunch_payload_bytes": files.total_bytes if files else 0,
             "distlaunch_cwd": "" if files else spec.cwd,
@@ -277,7 +278,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         settings = config.variables(sources, cwd, 1)
         hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
         more: dict[str, Any] = {"distlaunch_dir": self.opts.remote_dir, "distlaunch_timeout_s": self.opts.host_timeout}
-        more |= {"distlaunch_trust": list(trust.words())}
+        more |= {"distlaunch_trust": list(trust.words()), "distlaunch_here": cwd}
         found = _ansible_adopt.look(text, sources, hosts, settings, more)
         path = runs_root / found.run
         if path.exists():

@@ -187,3 +187,45 @@ def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack
     assert done.exit_code == 4, done
     (log,) = re.findall(r"Ansible's log: (.*)$", done.stderr, re.MULTILINE)
     assert "nosuch" in Path(log).read_text()
+
+
+@pytest.mark.ssh
+def test_what_ansible_is_asked_for_beside_a_host_is_honoured_or_refused(rack: Rack) -> None:
+    """Relative paths are those of the working folder, or of the inventory's; another user or a password is not passed over."""
+    (host, *_) = rack.ssh.hosts
+    rack.write("x.py", "import os\nprint('user', os.getuid())\n")
+    for name, path in (("inv/keys/id", rack.ssh.key), ("known", rack.ssh.known_hosts)):
+        rack.write(name, path.read_text()).chmod(0o600)
+    about = f"ansible_host={host.address} ansible_user=root distlaunch_python={sys.executable}"
+    common = "ansible_ssh_common_args='-F /dev/null -o UserKnownHostsFile=known -o IdentitiesOnly=yes'"
+
+    def ask(more: str, *options: str, **env: str) -> Any:
+        rack.write("inv/hosts.ini", f"n1 {about} {common} {more}\n")
+        words = ("ansible", *(options or ("-i", "inv/hosts.ini")), "--remote-dir", str(rack.remote), "--ship-secrets", "x.py")
+        return rack.shell(*words, env={"ANSIBLE_TIMEOUT": "5", **env})
+
+    good = "ansible_ssh_private_key_file=keys/id"
+    for done in (
+        ask(good),
+        ask("ansible_private_key_file=inv/keys/id"),
+        ask("", ANSIBLE_PRIVATE_KEY_FILE="inv/keys/id"),
+        ask(good, "--nodes", "1", ANSIBLE_INVENTORY="inv/hosts.ini"),
+        ask(f"{good} ansible_become=true ansible_become_user=root"),
+        ask(f"{good} ansible_become=false ansible_become_user=nobody"),
+    ):
+        assert (done.exit_code, done.stdout) == (0, "user 0\n"), done
+    refused = {
+        "ansible_private_key_file=keys/other": "its key file keys/other is neither in",
+        f"{good} ansible_become=yes ansible_become_user=nobody": "become is set, to nobody: a run is its ssh user's",
+        f"{good} ansible_password=x": "a password is given (ansible_password)",
+        f"{good} ansible_ssh_pass=x": "a password is given",
+    }
+    for more, words in refused.items():
+        done = ask(more)
+        assert done.exit_code == 2, (more, done)
+        assert f"n1: {words}" in done.stderr, (more, done)
+    by_setting = ask(f"{good} ansible_become_user=nobody", ANSIBLE_BECOME="1")
+    assert (by_setting.exit_code, "become is set, to nobody" in by_setting.stderr) == (2, True), by_setting
+    other = ask(good, "-i", "n7,", ANSIBLE_TIMEOUT="1")
+    assert other.exit_code == 3
+    assert re.search(r"error\[\w+\]: \S", other.stderr)

@@ -134,3 +134,19 @@ def test_what_a_host_says_is_bounded_and_held_to_its_form(session: Any, program:
 
     assert words in connection.ask({"call": "preflight"}, limit_s=60)["problem"]
     assert words in connection.ask({"call": "runs"}, limit_s=60)["problem"], "it is not asked again"
+
+
+def test_files_that_ssh_is_told_of_are_looked_for_where_ansible_is_run_and_beside_the_inventory(
+    plugin: Any, tmp_path: Path
+) -> None:
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for path in (here / "id", here / "config", here / "both", beside / "both", beside / "known"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    words = ["ssh", "-i", "id", "-F", "config", "-iboth", "-o", "UserKnownHostsFile=known other", "-oIdentityFile known"]
+    words += ["-o", "CertificateFile = /abs", "-i", "~/id", "-o", "User=id", "-C", "id"]
+
+    assert plugin._whole_paths(words, [str(here), str(beside)]) == [
+        *("ssh", "-i", f"{here}/id", "-F", f"{here}/config", f"-i{here}/both", "-o", f"UserKnownHostsFile={beside}/known other"),
+        *(f"-oIdentityFile {beside}/known", "-o", "CertificateFile = /abs", "-i", "~/id", "-o", "User=id", "-C", "id"),
+    ]

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import connection_loader
 
@@ -52,6 +53,7 @@ class ActionModule(ActionBase):
         with open(args["agent"], "rb") as file:
             self._agent = file.read()
         self._rule_text, self._rule = distlaunch_session.rule_of(self._agent)
+        self._trusted = list(args.get("trust") or [])
         hosts = list(args["hosts"])
         self._own = {host: self._host_variables(host, task_vars["hostvars"]) for host in hosts}
         secrets = self._secrets() if args["do"] == "start" else {}
@@ -84,11 +86,13 @@ class ActionModule(ActionBase):
             request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start")
         request["agent"] = self._rule.agent_name(self._agent)
-        request.update(rule=self._rule_text, trusted=list(self._args.get("trust") or []))
+        request.update(rule=self._rule_text, trusted=self._trusted)
 
         def look(host):
             python = self._own[host]["python"]
             argv = self._own[host]["ssh"]
+            if self._own[host]["refused"]:
+                return {"problem": self._own[host]["refused"], "refused": True}
             if argv is None:
                 connection = self._own[host]["connection"]
                 return {"problem": f"it is not reached by ssh (ansible_connection: {connection}); distlaunch local runs here"}
@@ -241,22 +245,42 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{host} is not in the inventory") from None
         names = [name for name in constants.config.get_plugin_vars("connection", "ssh") if name in known]
         transport = str(known.get("ansible_connection") or "ssh")
-        argv = None
+        argv, refused = None, ""
         if transport in ("ssh", "smart", "ansible.builtin.ssh"):
             connection = connection_loader.get("ssh", self._play_context, new_stdin=None)
             keys = {"timeout": self._play_context.timeout, "remote_user": self._play_context.remote_user}
             variables = {name: known[name] for name in names}
             connection.set_options(task_keys=keys, var_options={"inventory_hostname": host, **variables})
-            argv = distlaunch_session.ssh_argv(connection)
+            places = [self._args.get("here") or os.getcwd(), str(known.get("inventory_dir") or os.getcwd())]
+            try:
+                self._check_user(known, connection)
+                argv = distlaunch_session.ssh_argv(connection, self._rule, self._trusted, list(dict.fromkeys(places)))
+            except distlaunch_session.RefusedError as error:
+                refused = str(error)
         python = known.get("distlaunch_python") or known.get("ansible_python_interpreter") or "python3"
         return {
             "ssh": argv,
+            "refused": refused,
             "connection": transport,
             "python": str(python),
             "workers": str(known.get("distlaunch_workers") or "auto"),
             "addr": str(known.get("distlaunch_addr") or ""),
             "shared": _truth(known.get("distlaunch_shared", True)),
         }
+
+    def _check_user(self, known, connection):
+        """Refuse what would be a run of another user's, or with another secret, than Ansible's own tasks have there."""
+        context = self._play_context
+        user = str(known.get("ansible_become_user") or context.become_user or "root")
+        if boolean(known.get("ansible_become", context.become), strict=False) and user != connection.get_option("remote_user"):
+            raise distlaunch_session.RefusedError(
+                f"become is set, to {user}: a run is its ssh user's; set ansible_user={user} and ansible_become=false"
+            )
+        for name in ("password", "private_key", "private_key_passphrase"):
+            with contextlib.suppress(AnsibleError, KeyError):  # an Ansible that does not know it
+                if connection.get_option(name) or (name == "password" and context.password):
+                    what = f"{name.replace('_', ' ')} is given (ansible_{name}), and only keys that ssh itself finds are used"
+                    raise distlaunch_session.RefusedError(f"a {what}: ssh-copy-id, ssh-agent, or ansible_ssh_private_key_file")
 
     def _secrets(self):
         """The values that the workers get, unseen."""

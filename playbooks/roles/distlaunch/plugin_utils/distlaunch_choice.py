@@ -102,6 +102,8 @@ def find_problems(found, args):
 def _own_problem(facts, args):
     """What keeps a host from taking part, seen alone; None: nothing."""
     message = str(facts.get("problem") or facts.get("msg") or "no answer").strip()
+    if facts.get("refused"):
+        return {"kind": "settings", "message": message}
     if facts.get("unreachable"):
         return {"kind": "unreachable", "message": message}
     if facts.get("problem") or facts.get("failed") or "machine" not in facts:

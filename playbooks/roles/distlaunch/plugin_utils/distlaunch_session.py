@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import select
 import shlex
 import subprocess
@@ -286,24 +287,65 @@ class Session:
                 break
 
 
-def ssh_argv(connection):
-    """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list whose last is the host."""
+def ssh_argv(connection, rule, trusted, places):
+    """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list whose last is the host.
+
+    Files that it names are looked for in `places`: ssh is started elsewhere, also to follow the run. Raises `RefusedError`.
+    """
     argv = [connection.get_option("ssh_executable") or "ssh"]
     for option in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
         argv += shlex.split(connection.get_option(option) or "")
     if connection.get_option("host_key_checking") is False:
         argv += ["-o", "StrictHostKeyChecking=no"]  # the user's own setting, as Ansible heeds it
-    options = (("Port", "port"), ("IdentityFile", "private_key_file"), ("User", "remote_user"), ("ConnectTimeout", "timeout"))
+    key = os.path.expanduser(str(connection.get_option("private_key_file") or ""))
+    if key and not os.path.isabs(key) and _found(key, places) == key:
+        raise RefusedError(f"its key file {key} is neither in {' nor in '.join(places)}")
+    options = (("Port", "port"), ("IdentityFile", key), ("User", "remote_user"), ("ConnectTimeout", "timeout"))
     for name, option in options:
-        if connection.get_option(option):
-            argv += ["-o", f"{name}={os.path.expanduser(str(connection.get_option(option)))}"]
+        value = option if name == "IdentityFile" else connection.get_option(option)
+        if value:
+            argv += ["-o", f"{name}={value}"]
     argv.append(str(connection.get_option("host")))
-    words = list(map(str, argv))
+    words = _whole_paths(list(map(str, argv)), places)
     if any("ControlPersist" in word for word in words) and not any("ControlPath" in word for word in words):
         import hashlib
 
         folder = os.path.expanduser(str(connection.get_option("control_path_dir")))
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        rule.make(folder)
+        found = rule.problem(folder, trusted, searched=True)
+        if found:
+            raise RefusedError(f"the folder of SSH's connections here: {found.message}; {found.hint}")
         path = os.path.join(folder, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
         words[-1:-1] = ["-o", f"ControlPath={path}"]
     return words
+
+
+class RefusedError(Exception):
+    """What the inventory or Ansible's settings ask for is not done."""
+
+
+_FILES = ("identityfile", "certificatefile", "userknownhostsfile", "globalknownhostsfile", "revokedhostkeys")
+"""Options of ssh that name files."""
+
+
+def _whole_paths(words, places):
+    """The words with relative paths of files made whole."""
+    found, before = [], ""
+    for word in words:
+        flag, value = (before, word) if before in ("-i", "-F", "-o") else (word[:2], word[2:])
+        start = word[: len(word) - len(value)]
+        if flag in ("-i", "-F") and value:
+            value = _found(value, places)
+        elif flag == "-o":
+            name, sign, path = re.match(r"(\w*)(\s*=\s*|\s+|)(.*)", value, re.DOTALL).groups()
+            if name.lower() in _FILES:
+                value = name + sign + " ".join(_found(one, places) for one in path.split(" "))
+        found.append(start + value)
+        before = word if len(word) == 2 else ""
+    return found
+
+
+def _found(path, places):
+    """The path in the first of these folders that has it; as it is where none does, or it is whole already."""
+    whole = [os.path.join(place, path) for place in places if path and not path.startswith(("/", "~", "%", "$"))]
+    return next((one for one in whole if os.path.exists(one)), path)
