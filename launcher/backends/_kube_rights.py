@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher import output
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_objects as objects
 from launcher.errors import BackendUnavailableError
@@ -98,10 +99,10 @@ def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifes
         return  # who may not even ask is told when something is created
     where = f"in namespace {cluster.namespace!r}"
     bind = f"kubectl create rolebinding distlaunch --role=distlaunch --user={who} --namespace={cluster.namespace}"
+    output.report("# what `distlaunch k8s --print-role` prints:", *role(opts).splitlines())
     raise BackendUnavailableError(
         f"{who} may not {', '.join(map(str, missing))} {where}, which this run needs; nothing was created",
-        hint="an administrator gives these rights with the Role that `distlaunch k8s --print-role` prints, and with\n"
-        f"{bind}\n{role(opts)}or name another namespace: --namespace NAME",
+        hint=f"an administrator gives these rights with the Role above, and {bind}; or name another namespace: --namespace NAME",
     )
 
 
