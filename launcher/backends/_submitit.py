@@ -41,6 +41,8 @@ class Queue(SlurmInfoWatcher):
     def __init__(self) -> None:
         super().__init__(delay_s=30)
         self.reached = True
+        self.refusal = ""
+        """What was said in place of an answer."""
 
     def _make_command(self) -> list[str]:
         return ["squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
@@ -58,10 +60,10 @@ class Queue(SlurmInfoWatcher):
         self._num_calls += 1
         try:
             done = proc.run(self._make_command(), timeout_s=_SQUEUE_S)
-        except CommandError:
-            self.reached = False
+        except CommandError as error:
+            self.reached, self.refusal = False, error.message
         else:
-            self.reached = done.returncode == 0
+            self.reached, self.refusal = done.returncode == 0, f"squeue: {done.stderr.strip()}"
             if self.reached:
                 self._info_dict = self.read_info(done.stdout)
         self._last_status_check = time.time()

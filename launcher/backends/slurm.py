@@ -188,9 +188,7 @@ class SlurmBackend(Backend[SlurmPlan]):
         handle = dict(handle)
         job_id = self._jobs().by_comment(handle["comment"], handle.pop("besides", ""))
         if job_id is None and not self._jobs().reached:
-            raise BackendUnavailableError(
-                "squeue does not answer: whether Slurm has the job is not known", hint=_slurm_control.PING
-            )
+            raise BackendUnavailableError(self._jobs().refusal, hint=_slurm_control.PING)
         return {**handle, "job_id": job_id} if job_id else None
 
     def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
@@ -200,7 +198,7 @@ class SlurmBackend(Backend[SlurmPlan]):
         run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
         row = self._jobs().of(handle, now=True)
         if not self._jobs().reached:
-            raise BackendUnavailableError(f"squeue does not answer: what has become of job {job_id}?", hint=_slurm_control.PING)
+            raise BackendUnavailableError(self._jobs().refusal, hint=_slurm_control.PING)
         if row is not None and meaning(row["state"]) == "pending":
             raise RequestError(f"job {job_id} waits already: {explain(row['reason'])}")
         if row is not None and meaning(row["state"]) != "ended":
@@ -267,7 +265,7 @@ class SlurmBackend(Backend[SlurmPlan]):
                 _slurm_control.cancel("--state=PENDING", job_id)
                 _slurm_control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
         except LaunchError as error:
-            error.in_part = True  # of a signal it is not known whether it came to the agents
+            error.in_part = "connect failure" not in error.message  # else a signal may have come to the agents
             raise
 
     def signal(self, handle: Handle, signum: int) -> None:

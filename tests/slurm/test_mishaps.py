@@ -77,9 +77,9 @@ def test_a_run_survives_its_controller_and_without_one_all_is_said_clearly(misha
         "status": ("status", other.id),
         "ls": ("ls",),
         "cancel": ("cancel", other.id),
-        "requeue": ("requeue", other.id),
     }
     said = mishaps.each(commands)
+    said["requeue"] = mishaps("requeue", other.id)  # not while it is being cancelled
     slurm.start_controller()
     slurm.restart_controller(signal.SIGTERM)
     slurm.run(("scancel", "--signal=USR1", job))
