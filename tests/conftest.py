@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytest_plugins = [
-    "tests.testbed.fixtures",
-    "tests.forked",
-    *(f"tests.plugins.{name}" for name in ("selection", "scheduling", "machine", "load", "measure", "failures", "summary")),
-]
+_PLUGINS = ("selection", "scheduling", "machine", "load", "chaos", "measure", "failures", "summary")
+pytest_plugins = ["tests.testbed.fixtures", "tests.forked", *(f"tests.plugins.{name}" for name in _PLUGINS)]
 
 
 @pytest.fixture

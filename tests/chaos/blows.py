@@ -1,0 +1,52 @@
+"""What is done to a run: which process or cable, when, and how; drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.chaos.processes import AGENT, GANG, LAUNCHER, SERVER, TRANSPORT, WORKER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KILL, STALL, CUT = "SIGKILL", "SIGSTOP and SIGCONT", "cut link"
+_KINDS = {WORKER: 3, AGENT: 2, SERVER: 2, GANG: 2, LAUNCHER: 2, TRANSPORT: 1}
+_STALLS_S = (0.2, 1.0, 3.0)
+
+
+class Blow(NamedTuple):
+    """One thing that happens to one run."""
+
+    number: int
+    kind: str
+    """Which process, or the host of which process, it hits."""
+
+    how: str
+    at: float
+    """When: a part of the time that an untouched run takes."""
+
+    which: float
+    """Which of several processes of that kind: a part of the way through them."""
+
+    lasts_s: float
+    """How long a process is stopped, or a link cut."""
+
+    def __str__(self) -> str:
+        return f"{self.how} of {self.kind} at {self.at:.2f}"
+
+
+def draw(seed: int, tries: int, *, transports: bool, links: bool) -> Iterator[Blow]:
+    """So many blows, always the same of a seed; `transports`: something carries the run, `links`: its hosts have cables."""
+    chance = random.Random(seed)
+    kinds = {kind: weight for kind, weight in _KINDS.items() if transports or kind != TRANSPORT}
+    hows = {KILL: 4, STALL: 2, **({CUT: 1} if links else {})}
+    for number in range(tries):
+        how = _choice(chance, hows)
+        kind = AGENT if how == CUT else _choice(chance, kinds)
+        lasts_s = chance.choice(_STALLS_S if how != CUT else (1.0, 600.0))
+        yield Blow(number, kind, how, chance.random(), chance.random(), lasts_s)
+
+
+def _choice(chance: random.Random, weights: dict[str, int]) -> str:
+    return chance.choices(list(weights), list(weights.values()))[0]

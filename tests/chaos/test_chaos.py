@@ -1,0 +1,48 @@
+"""Runs that are hit at random: the verdict is right, the guilty one is named, nothing is left, no line is lost or doubled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ansible.conftest import make
+from tests.chaos import blows
+from tests.chaos.arena import Arena
+from tests.k8s.conftest import shell
+from tests.slurm.conftest import Login
+
+if TYPE_CHECKING:
+    from tests.chaos.conftest import Score
+    from tests.command import Cli
+    from tests.testbed import Kube, SshHosts
+    from tests.testbed.slurm import Slurm
+
+JOB = ("--nodes", "2", "--nproc-per-node", "2", "--max-restarts", "1", "--grace", "5s")
+
+
+def test_on_this_machine(distlaunch: Cli, score: Score) -> None:
+    arena = Arena("local", distlaunch, ("local", *JOB))
+    score.play(arena, blows.draw(score.seed, score.tries(8), transports=False, links=False))
+
+
+@pytest.mark.ssh
+def test_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
+    rack = make(distlaunch, ssh_hosts)
+    arena = Arena("ssh", distlaunch, rack.argv(*JOB), hosts=tuple(ssh_hosts.hosts))
+    score.play(arena, blows.draw(score.seed, score.tries(6), transports=True, links=True))
+    rack.clean()
+
+
+@pytest.mark.slurm
+def test_on_slurm(distlaunch: Cli, slurm: Slurm, score: Score) -> None:
+    login = Login(distlaunch, slurm)
+    arena = Arena("slurm", distlaunch, ("slurm", *JOB), env=login.env(), hosts=tuple(slurm.hosts))
+    score.play(arena, blows.draw(score.seed, score.tries(6), transports=True, links=False))
+
+
+@pytest.mark.k8s
+def test_on_kubernetes(distlaunch: Cli, kube_nodes: Kube, kube_nodes_namespace: str, score: Score) -> None:
+    with shell(distlaunch, kube_nodes, kube_nodes_namespace) as user:
+        arena = Arena("k8s", distlaunch, ("k8s", *JOB), env=user.env(), comes_back=True)
+        score.play(arena, blows.draw(score.seed, score.tries(4), transports=False, links=False))
