@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.protocol import MAX_PENDING_BYTES, Output, parse
+from launcher import events
+from launcher.agent.protocol import MAX_PENDING_BYTES, Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,7 +55,7 @@ class StreamReader:
             tag = _TAG.match(data, position)
             if tag is None:
                 stop = data.index(b"\n", position)
-                yield parse(data[position:stop])
+                yield events.record(data[position:stop])
             else:
                 node, rank, mark, more = tag.groups()
                 if self._wanted is not None and int(rank) not in self._wanted:

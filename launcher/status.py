@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher import lock, runs
-from launcher.agent.protocol import Event, Foreign, Output, parse
+from launcher import events, lock, runs
+from launcher.agent.protocol import Event, Foreign, Output
 from launcher.errors import StorageError
 from launcher.outcome import EXIT_CODES, Outcome, RunReport
 
@@ -109,7 +109,7 @@ def ends(path: Path) -> Iterator[Record]:
         return
     for part in parts:
         for line in part.split(b"\n")[:-1]:
-            record = parse(line)
+            record = events.record(line)
             if isinstance(record, (Event, Foreign)):
                 yield record
 
@@ -124,7 +124,7 @@ def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
         return []
     text = b""
     for line in data.split(b"\n"):
-        record = parse(line)
+        record = events.record(line)
         if isinstance(record, Output) and record.rank == rank and record.stderr:
             text += record.data + (b"\n" if record.ends_line else b"")
     return text.decode(errors="replace").splitlines()[-count:]
@@ -136,7 +136,7 @@ def last_words(run: Run, node: int) -> list[Event]:
         lines = (run.path / "nodes" / str(node) / "last_words").read_bytes().splitlines()
     except OSError:
         return []
-    return [record for line in lines if isinstance(record := parse(line), Event)]
+    return [record for line in lines if isinstance(record := events.record(line), Event)]
 
 
 def last_words_time(run: Run, node: int) -> float | None:

@@ -135,7 +135,7 @@ def parse(line: bytes) -> Record:
     if line.startswith(b'{"event":'):
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return Foreign(line)
         if isinstance(fields, dict) and isinstance(fields.get("event"), str):
             return Event(fields.pop("event"), fields)
