@@ -40,12 +40,12 @@ JSON = st.recursive(
 EVENTS = """
     agent_started host_facts facts fabric waiting rendezvous worker_started worker_exited heartbeat lines_lost
     restart warning stopping failure done other
-""".split()
+"""
 FIELDS = """
     time node attempt run host pid after cpus variables notes interfaces what limit_s round restarts max_restarts
     master_addr master_port nodes world_size ranks rank local_rank exit_code signal stopped workers lines
     lines_lost total reason message cause deadline result duration_s
-""".split()
+"""
 CAUSES = st.dictionaries(
     st.sampled_from(
         ["class", "message", "host", "node", "rank", "local_rank", "exit_code", "signal", "traceback", "time", "secondary"]
@@ -58,8 +58,8 @@ RESULTS = st.sampled_from(["success", "failed", "lost", "cancelled", "preempted"
 @st.composite
 def events(draw: Callable[[Any], Any]) -> bytes:
     """An event in which any field may be anything."""
-    fields = draw(st.dictionaries(st.sampled_from(FIELDS), JSON | st.integers(0, 3) | RESULTS | CAUSES, max_size=8))
-    return json.dumps({"event": draw(st.sampled_from(EVENTS)), **fields}).encode() + b"\n"
+    fields = draw(st.dictionaries(st.sampled_from(FIELDS.split()), JSON | st.integers(0, 3) | RESULTS | CAUSES, max_size=8))
+    return json.dumps({"event": draw(st.sampled_from(EVENTS.split())), **fields}).encode() + b"\n"
 
 
 LINES = st.one_of(
