@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import large
 from tests.agent.harness import SCRIPTS
 from tests.agent.test_census import ARGS, PER_RUN, differences, read
 from tests.ansible.conftest import SUM, make
@@ -55,6 +56,13 @@ def test_reduce_gives_36_on_four_hosts_two_without_the_shared_disk_and_node_0_wi
     kept = json.loads(next(rack.cli.runs.glob("reduce-*/run.json")).read_text())
     tried = {bridge: False, n1.address: True}
     assert kept["handle"]["rendezvous"]["tried"] == dict.fromkeys(("n2", "n3", "n4"), tried)
+
+
+def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(rack: Rack) -> None:
+    done = rack("--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS)
+
+    assert done.exit_code == 0, done.stderr[-3000:]
+    assert done.stdout.count(large.SAID) == 2
 
 
 def test_thirty_two_hosts_with_a_worker_each(distlaunch: Cli) -> None:

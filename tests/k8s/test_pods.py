@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import large
 from tests.command import Cli
 from tests.k8s.conftest import index_of, shell
 from tests.k8s.following import Follower
@@ -146,6 +147,15 @@ def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None
     assert float(accuracy[1]) > 80
     cancelled = pods("cancel", reduce.run)
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{reduce.run}: success\n")
+
+
+def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(pods: User) -> None:
+    done = pods(
+        "k8s", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS
+    )
+
+    assert done.exit_code == 0, done.stderr[-3000:]
+    assert done.stdout.count(large.SAID) == 2
 
 
 def test_a_deleted_pod_starts_the_run_again_and_workers_have_their_grace_time(pods: User) -> None:

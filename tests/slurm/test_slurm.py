@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.slurm import expand
+from tests import large
 from tests.slurm.conftest import SHOW, end, found
 
 if TYPE_CHECKING:
@@ -55,6 +56,15 @@ def test_a_failure_on_rank_5_is_told_once_with_host_and_traceback_and_all_nodes_
     assert len(re.findall(r"(?m)^ *Traceback \(most recent call last\):$", done.stderr)) == 1
     assert len(re.findall(r"(?m)^ *ValueError: only on five$", done.stderr)) == 1
     login.slurm.wait_idle()
+
+
+def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(login: Login) -> None:
+    done = login(
+        "slurm", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS
+    )
+
+    assert done.exit_code == 0, done.stderr[-3000:]
+    assert done.stdout.count(large.SAID) == 2
 
 
 PROJECT = """
