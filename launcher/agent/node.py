@@ -308,14 +308,8 @@ class Node:
             self.gang_open = False
             self.gang_gone = self.gang_gone or self.result is not None  # the fork server, which imports, may say so late
         elif "event" in message:
-            if message["event"] == "rendezvous":  # a new round begins
-                self.joining.met = True
-                self.round, self.first_cause = message["fields"]["round"], None
-                self.scratch.keep(before=str(self.round))
-                # Word of the last ends in the round before may still be on its way.
-                left = {pid: worker for pid, worker in self.workers.items() if worker.exited is None}
-                self.workers = {**left, **self._of_this_round()}
-                self.restarts = message["fields"]["restarts"]
+            if message["event"] == "rendezvous":
+                self._begin_round(message["fields"])
             self.out.event(message["event"], **message["fields"])
         elif "cause?" in message:
             self._look_for_own_signal()
@@ -324,6 +318,8 @@ class Node:
             waited = {kind: [each["rank"] for each in causes if told(each)] for kind, told in cause.WAITED.items()}
             self.first_cause = why
             self.server.gang.send({"cause": why, "waited": waited})
+        elif "starts again" in message:  # what ended this round does not end the run
+            self.first_cause, self.round = None, -1
         elif "first cause" in message:
             self.first_cause = message["first cause"]
         elif "broken" in message:
@@ -333,6 +329,15 @@ class Node:
             word = message.get("word", {})
             if message["result"] == "stopped_by_peer" and self.stops.reason is None:
                 self._stop(word["stop"], word["signal"], deadline=word["deadline"], tell_peers=False)
+
+    def _begin_round(self, about: Message) -> None:
+        self.joining.met = True
+        self.round, self.first_cause = about["round"], None
+        self.scratch.keep(before=str(self.round))
+        # Word of the last ends in the round before may still be on its way.
+        left = {pid: worker for pid, worker in self.workers.items() if worker.exited is None}
+        self.workers = {**left, **self._of_this_round()}
+        self.restarts = about["restarts"]
 
     def _causes(self) -> List[cause.Cause]:
         """The failures among this node's workers of the present round."""

@@ -69,6 +69,29 @@ def test_what_follows_from_a_failure_that_is_seen_later_is_not_the_cause_of_a_re
     assert (restart["cause"]["rank"], restart["cause"]["exit_code"]) == (int(culprit), 7)
 
 
+IGNORES = """
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(sys.argv[1], "w").close()
+    time.sleep(600)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def test_what_a_restart_was_for_is_not_the_cause_of_an_end_that_comes_in_between(agents: Runner) -> None:
+    run = agents.start(IGNORES, str(agents.folder / "ready"), nodes="2", max_restarts=1, grace="60s")
+    run.until(lambda: run.of("restart"))  # node 1 still waits for its worker
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.wait()
+
+    assert [(fields["cause"]["rank"], fields["cause"]["exit_code"]) for fields in run.of("restart")] == [(0, 3)]
+    assert {fields["cause"]["node"] for fields in run.of("done")} == {1}
+    assert "killed" in {fields["cause"]["class"] for fields in run.of("failure")}
+
+
 @pytest.mark.torch
 def test_the_budget_of_restarts_is_the_gangs_not_each_nodes(warm_agents: Runner) -> None:
     script = CRASH.replace("int(sys.argv[2])", "(0 if count % 2 else 3)")
