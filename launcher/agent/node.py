@@ -318,10 +318,9 @@ class Node:
             waited = {kind: [each["rank"] for each in causes if told(each)] for kind, told in cause.WAITED.items()}
             self.first_cause = why
             self.server.gang.send({"cause": why, "waited": waited})
-        elif "starts again" in message:  # what ended this round does not end the run
-            self.first_cause, self.round = None, -1
-        elif "first cause" in message:
+        elif "first cause" in message:  # none: all start again, and what ended this round does not end the run
             self.first_cause = message["first cause"]
+            self.round = self.round if self.first_cause else -1
         elif "broken" in message:
             self._break_down(message["broken"], trace=message["traceback"])
         elif "result" in message:

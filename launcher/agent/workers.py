@@ -195,7 +195,7 @@ class Workers:
             word = self._gang.say("restart", cause=cause)
             if word["kind"] != "restart":
                 raise PeerEndedError(word)
-        self._agent.send({"starts again": True})
+        self._agent.send({"first cause": None})
         if not self._job.elastic and word["node"] != self._gang.node_rank:
             return True  # another node was first, and tells it
         self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
