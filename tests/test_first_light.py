@@ -105,7 +105,8 @@ def told(lines: dict[int, bytes], names: dict[str, str]) -> dict[int, Any]:
             text = text.replace(name, instead)
         about = json.loads(text)
         about["env"] = {name: value for name, value in about["env"].items() if not OWN.fullmatch(name)}
-        about["agent"] = [part.rpartition("/")[2] if "FOLDER" in part else part for part in about["agent"]]
+        argv = [part for part in about["agent"] if part != "--when-told"]  # by the launcher, once it is on record
+        about["agent"] = [part.rpartition("/")[2] if "FOLDER" in part else part for part in argv]
         found[rank] = about
     return found
 
