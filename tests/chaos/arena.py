@@ -46,6 +46,9 @@ FINAL = {"success", "failed", "cancelled", "preempted", "timeout", "lost"}
 _END_S = 120.0
 """Longer than any promise: who takes it, hangs."""
 
+_OVER_S = {KILL: 30.0, STALL: 30.0, CUT: 90.0}
+"""A run is over so long after a blow, on a machine that has other things to do; what is typical the table says."""
+
 _PENDING_S = 10.0
 _PAUSE_S = 0.02
 
@@ -204,6 +207,8 @@ class Arena:
             report.wrong.append(f"logs fails: {logs}")
         events = _events(run)
         blow = report.blow
+        if report.seconds > _OVER_S[blow.how if blow else KILL]:
+            report.wrong.append(f"it took {report.seconds:.0f} s until all was over")
         hit = victim is not None and blow is not None
         if report.state not in FINAL and not (hit and victim is not None and victim.kind == LAUNCHER):
             report.wrong.append(f"state is {report.state}: {state}")

@@ -23,14 +23,14 @@ JOB = ("--nodes", "2", "--nproc-per-node", "2", "--max-restarts", "1", "--grace"
 
 def test_on_this_machine(distlaunch: Cli, score: Score) -> None:
     arena = Arena("local", distlaunch, ("local", *JOB))
-    score.play(arena, blows.draw(score.seed, score.tries(8), transports=False, links=False))
+    score.play(arena, blows.draw(score.seed, score.tries(6), transports=False, links=False))
 
 
 @pytest.mark.ssh
 def test_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
     rack = make(distlaunch, ssh_hosts)
     arena = Arena("ssh", distlaunch, rack.argv(*JOB), hosts=tuple(ssh_hosts.hosts))
-    score.play(arena, blows.draw(score.seed, score.tries(6), transports=True, links=True))
+    score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, links=True))
     rack.clean()
 
 
@@ -38,11 +38,11 @@ def test_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
 def test_on_slurm(distlaunch: Cli, slurm: Slurm, score: Score) -> None:
     login = Login(distlaunch, slurm)
     arena = Arena("slurm", distlaunch, ("slurm", *JOB), env=login.env(), hosts=tuple(slurm.hosts))
-    score.play(arena, blows.draw(score.seed, score.tries(6), transports=True, links=False))
+    score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, links=False))
 
 
 @pytest.mark.k8s
 def test_on_kubernetes(distlaunch: Cli, kube_nodes: Kube, kube_nodes_namespace: str, score: Score) -> None:
     with shell(distlaunch, kube_nodes, kube_nodes_namespace) as user:
         arena = Arena("k8s", distlaunch, ("k8s", *JOB), env=user.env(), comes_back=True)
-        score.play(arena, blows.draw(score.seed, score.tries(4), transports=False, links=False))
+        score.play(arena, blows.draw(score.seed, score.tries(3), transports=False, links=False))

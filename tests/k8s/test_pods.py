@@ -150,9 +150,7 @@ def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None
 
 
 def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(pods: User) -> None:
-    done = pods(
-        "k8s", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS
-    )
+    done = pods("k8s", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS)
 
     assert done.exit_code == 0, done.stderr[-3000:]
     assert done.stdout.count(large.SAID) == 2

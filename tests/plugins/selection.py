@@ -23,7 +23,7 @@ TORCH = "torch"
 CLUSTERS = ("slurm", "ssh", "k8s", "testbed")
 """Marks of tests that bring hosts up."""
 
-NOT_FAST = ("train", "benchmarks", "plugins_tests")
+NOT_FAST = ("train", "benchmarks", "plugins_tests", "chaos")
 """Folders that are not even collected for the fast tier: their tests import torch or start what does (elsewhere such tests are
 marked), or are about the way tests run, and start pytest."""
 

@@ -22,6 +22,7 @@ CHANGED = "changed"
 TYPICAL_S = {
     "agent": 1.1,
     "benchmarks": 8.0,
+    "chaos": 20.0,
     "cli": 0.4,
     "fabric": 0.8,
     "k8s": 2.4,
