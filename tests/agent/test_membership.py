@@ -24,12 +24,15 @@ QUICK = "import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], fl
 WAITS = """
 import os, sys, time
 print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
-while "/nodes/1/" in os.environ["DISTLAUNCH_DEADLINE_FILE"] and not os.path.exists(sys.argv[1]):
+while os.environ["NODE"] == "1" and not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
 """Node 0 finishes at once, node 1 when there is that file."""
 
-SOON = {"last_call_s": 1.0, "heartbeat_s": 1.0}
+NODES = {"node_env": [{"NODE": str(node)} for node in range(3)]}
+"""What tells a script on which node it is."""
+
+SOON = {"last_call_s": 1.0, "heartbeat_s": 1.0, **NODES}
 
 
 def by_node(run: Run, name: str) -> dict[int, list[dict[str, Any]]]:
@@ -70,7 +73,7 @@ def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(warm_ag
 
 def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agents: Runner) -> None:
     fails = WAITS + "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
-    fails += "sys.exit(3 if first and '/nodes/1/' in os.environ['DISTLAUNCH_DEADLINE_FILE'] else 0)\n"
+    fails += "sys.exit(3 if first and os.environ['NODE'] == '1' else 0)\n"
     options: dict[str, Any] = {"max_restarts": 1, "request": SOON}
     where = str(warm_agents.folder / "go")
     runs = [warm_agents.start(fails, where, nodes=nodes, late=late, **options) for nodes, late in (("2", None), ("2:3", 2))]
@@ -88,7 +91,7 @@ def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agent
 
 
 def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runner) -> None:
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 3})
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 3, **NODES})
     run.until(lambda: run.of("worker_exited") and len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -100,7 +103,7 @@ def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runne
 
 def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> None:
     """Nobody would miss it for ten minutes."""
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 600.0})
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 600.0, **NODES})
     run.until(lambda: len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -165,5 +168,5 @@ def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
 
     answer = host_run.start(about)
 
-    assert answer["files"] == ["key", "spec.json", "started.json"]
+    assert answer["files"] == ["key", "spec.json"]
     assert (own / "key").stat().st_mode & 0o777 == 0o600
