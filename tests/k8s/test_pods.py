@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from tests import large
 from tests.command import Cli
-from tests.k8s.conftest import index_of, shell
+from tests.k8s.conftest import shell
 from tests.k8s.following import Follower
 from tests.k8s.role import role_rules
 from tests.k8s.scripts import EATS, FAILS, MEET, TICKS, WAITS
@@ -71,6 +72,11 @@ def name_of(user: User, run: str, node: int) -> str:
     """A node's only pod."""
     (found,) = [pod for pod in user.pods(run) if index_of(pod) == node]
     return str(found["metadata"]["name"])
+
+
+def index_of(pod: dict[str, Any]) -> int:
+    """Which node a pod is."""
+    return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,29 @@ def test_how_a_run_failed_is_told_once_and_nothing_goes_on(pods: User) -> None:
     )
 
 
+def agent_of(hostname: str) -> psutil.Process:
+    """The first process of a pod on one of this host's machines."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("HOSTNAME") == hostname and "--node-rank-from" in process.cmdline():
+                return process
+    raise AssertionError(hostname)
+
+
+def test_a_run_whose_agent_is_killed_starts_again(pods: User, machines: Kube) -> None:
+    """Its peers notice by the connection that ends, and are started again with it."""
+    pods.write("waits.py", "import signal\nprint('ready', flush=True)\nsignal.pause()\n")
+    follower = pods.follow("--nodes", "2", "--grace", "2s", "waits.py")
+    pods.wait_said(follower.run, "ready", 2)
+
+    agent_of(f"{follower.run}-1").kill()
+
+    follower.wait_err("started again by the scheduler after a lost node, attempt 1")
+    follower.wait_err("rendezvous at")
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.result().exit_code == 130
+
+
 def test_a_detached_run_is_seen_and_cancelled_from_another_shell(pods: User) -> None:
     pods.write("waits.py", WAITS)
     run = pods.detached("--nodes", "2", "waits.py")
@@ -257,8 +286,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     by_hand = kube_programs.find(kube_programs.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
     env["HOME"] = str(tmp_path)
-    (own,) = re.findall(r"^# Then, so that all of it goes with that one, .*: (kubectl patch .*)$", text, re.MULTILINE)
-    for line in (secret, "kubectl apply -f run.yaml", own):
+    for line in (secret, "kubectl apply -f run.yaml"):
         shell = ["sh", "-c", f"{line} --namespace={pods.namespace}"]
         made = subprocess.run(shell, cwd=folder, env=env, timeout=120, check=False, capture_output=True)
         assert made.returncode == 0, made.stderr
@@ -275,11 +303,6 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     for rank, log in enumerate(logs):
         assert re.search(rf"rank {rank}/2: sum 3 on {name}-{rank}$", log, re.MULTILINE), log
         assert re.search(r"the secret: s3cr3t$", log, re.MULTILINE), log
-
-    pods.kube.api.delete(f"{jobs}/{name}", propagationPolicy="Background")  # as when its time to live is over
-    pods.wait_nothing_left(name)
-    secrets = f"/api/v1/namespaces/{pods.namespace}/secrets"
-    wait_for(pods.kube.api, secrets, "the secrets to go", lambda found: not any(name in str(item["metadata"]) for item in found))
 
 
 def test_runs_in_a_restricted_namespace_end_well_with_the_documented_flags(pods: User, machines: Kube) -> None:
