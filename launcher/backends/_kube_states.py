@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from calendar import timegm
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
 _PHASES: dict[str, NodeState] = {"Pending": "pending", "Running": "running", "Succeeded": "ended", "Failed": "ended"}
 _SUCCESS = ("Complete", "Completed", "Succeeded", "SuccessCriteriaMet")
 _FINAL = (*_SUCCESS, "Failed", "FailureTarget")
+_UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_RETRY = re.compile(r"\bback-off [0-9.hms]+\b")
 _KILLED_EXIT_CODE = 137
 _LOST_S = 20.0
 """A pod that should have been gone for so long is on a machine that nobody hears of."""
@@ -215,6 +218,16 @@ def _exit_code(status: Object) -> int:
     return int(((status.get("state") or {}).get("terminated") or {}).get("exitCode") or 0)
 
 
+def removed(kind: str, name: str) -> Cause:
+    """The cause where the workload is not there any more."""
+    return {"class": "cancelled", "message": f"{kind} {name} was deleted, or its time to live has passed"}
+
+
+def swept(end: Object) -> Cause:
+    """The cause for a pod that was ended with its workload."""
+    return {"class": "cancelled", "message": f"its pod was ended with the run: {end.get('reason')}: {end.get('message')}"}
+
+
 def out_of_memory(pod: Pod) -> bool:
     """Whether our container was killed for want of memory: it would be again."""
     ended = pod.terminated or {}
@@ -257,6 +270,12 @@ def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
         if unscheduled:
             return f"{_count(waiting, nodes)}: {unscheduled.get('message') or unscheduled.get('reason')}"
     return ""
+
+
+def steady(text: str, name: str) -> str:
+    """A reason without what changes while it stays the same: random ends of pods' names, their uids, how long a retry waits."""
+    text = re.sub(rf"\b({re.escape(name)}(?:-[a-z]+-0)?-\d+)-[a-z0-9]{{5}}(?![a-z0-9-])", r"\1", text)
+    return _RETRY.sub("back-off", _UID.sub("...", text))
 
 
 def _count(waiting: Sequence[Pod], nodes: Sequence[Sequence[Pod]]) -> str:

@@ -16,17 +16,17 @@ from launcher.backends import _kube_api as api
 from launcher.backends import _kube_beside
 from launcher.backends import _kube_states as states
 from launcher.backends._base import Liveness
-from launcher.backends._files import FileStream
 from launcher.backends._kube_following import DOING, Following
 from launcher.backends._kube_logs import NodeLog
 from launcher.backends._kube_objects import KINDS
 from launcher.backends._kube_pod import RUN_LABEL, STARTS_AGAIN
+from launcher.backends._kube_stream import KubeStream
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.backends._base import Chunk, Handle, NodeState
+    from launcher.backends._base import Handle, NodeState
     from launcher.backends._kube_states import Pod
     from launcher.outcome import Cause
 
@@ -125,22 +125,24 @@ class RunWatch:
         restarts = self._handle["kind"] in STARTS_AGAIN
         nodes: list[NodeState] = []
         causes: dict[int, Cause] = {}
-        noted = storage.read_json(self._folder / "given_up.json")
+        deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
+        noted = storage.read_json(self._folder / "given_up.json") or deleted
         for node, known in enumerate(pods):
             if known:
                 nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
-                found = noted or (_deleted(self._handle) if gone else states.cause(known[-1]))
+                found = noted or states.cause(known[-1])
                 if not gone and end is not None and known[-1].deleted is not None and not known[-1].lost:
-                    found = _swept(end)
+                    found = states.swept(end)
             else:
                 nodes.append("ended" if over or not restarts else "pending")
-                found = noted or (_deleted(self._handle) if gone else _swept(end) if end else None)
+                found = noted or (states.swept(end) if end else None)
             if found is not None and nodes[-1] == "ended":
                 causes[node] = found
         if not over and restarts:
             self._give_up_what_eats(pods)
-        detail = "" if over else states.unheard(pods, restarts=restarts) or self._detail(pods, start_timeout_s)
-        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
+        why = "" if over else states.unheard(pods, restarts=restarts) or self._detail(pods, start_timeout_s)
+        why = states.steady(why, self._handle["name"])
+        return Liveness(nodes=tuple(nodes), detail=why, causes=causes, succeeded=states.succeeded(owner))
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
         """A node whose log is still on its way has not ended yet, as what it says last counts."""
@@ -296,38 +298,3 @@ class RunWatch:
         except api.ApiError as error:
             if error.status not in (404, 409):  # gone, or another one by now
                 raise
-
-
-class KubeStream(FileStream):
-    """Reads the files; sees to it that somebody writes them."""
-
-    def __init__(self, run: RunWatch, folder: Path, nodes: int, offsets: Mapping[int, int]) -> None:
-        super().__init__(folder, nodes, offsets)
-        self._run = run
-        self._mine = run.start_following()
-        self._next_try = time.monotonic() + 1.0
-
-    def read(self, timeout_s: float) -> list[Chunk]:
-        """What has come; takes the fetching over when the process that did it has ended."""
-        if not self._mine and time.monotonic() > self._next_try:
-            self._mine = self._run.start_following()
-            self._next_try = time.monotonic() + 1.0
-        chunks = super().read(timeout_s)
-        if not chunks and self._mine and (failure := self._run.failure):
-            raise failure
-        return chunks
-
-    def close(self) -> None:
-        """Fetch no more."""
-        super().close()
-        if self._mine:
-            self._run.stop_following()
-
-
-def _deleted(handle: Handle) -> Cause:
-    kind = KINDS[handle["kind"]].kind
-    return {"class": "cancelled", "message": f"{kind} {handle['name']} was deleted, or its time to live has passed"}
-
-
-def _swept(end: states.Object) -> Cause:
-    return {"class": "cancelled", "message": f"its pod was ended with the run: {end.get('reason')}: {end.get('message')}"}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
+from contextlib import nullcontext
+from threading import Event
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.backends import _kube_logs
 from launcher.backends._kube_api import ApiError, UnreachableError
 from launcher.backends._kube_following import Following
 from launcher.backends._kube_logs import NodeLog, Position
@@ -197,3 +203,32 @@ def test_whoever_may_not_read_logs_is_told_which_right_is_missing(tmp_path: Path
         following.stop()
 
     assert str(error) == "eve may not get pods/log in namespace 'ns', which is needed to read the pods' logs"
+
+
+class Refusing(FakeKubelet):
+    """A log that the API server refuses, for the moment or for good."""
+
+    status, asked = 400, 0
+
+    def open(self, _path: str, query: dict[str, Any], *, silent_s: float) -> FakeResponse:
+        self.asked += 1
+        if self.status == 400 or self.asked < 4:
+            raise ApiError(self.status, f"a container name must be specified, not {query['container']}; {silent_s}")
+        return super().open(_path, query, silent_s=silent_s)
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    hours = itertools.count(0.0, 3600.0)
+    monkeypatch.setattr(_kube_logs, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(hours)}))
+    kubelet: Any = Refusing([(1.0, b"first")])
+    kubelet.status = status
+    pod, log = a_pod(), NodeLog(tmp_path, 0, kubelet)
+
+    with pytest.raises(ApiError, match="must be specified, not node") if status == 400 else nullcontext():
+        log.follow(pod, lambda: pod, Event())
+
+    assert kubelet.asked < 5
+    assert log.is_complete(pod) == (status != 400)

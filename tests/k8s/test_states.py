@@ -119,3 +119,19 @@ def test_what_had_to_start_before_ours_is_named() -> None:
     cause = states.cause(a_pod("Failed", initContainerStatuses=[failed], containerStatuses=[ours]))
     assert cause is not None
     assert cause["message"] == "pod run-1-x on m did not start: its container first ended with exit code 4"
+
+
+@pytest.mark.parametrize("name", ["run-1", "run-1-n-0", "run-1-node-0"])
+def test_a_reason_stays_the_same_whatever_the_next_pod_is_called(name: str) -> None:
+    """As a kubelet says it, with the pod's name and uid and a pause that doubles; each reason is told once."""
+    uids = ("1fd0445c-a981-4952-82a1-838aa2c15037", "64f2ed6c-a8fa-4708-ba6b-0a378e94596b")
+    told = [
+        states.steady(
+            f"2 of 3 pods wait: CrashLoopBackOff: back-off {pause} restarting failed container=mesh pod={pod}_ns({uid})", "run-1"
+        )
+        for pause, pod, uid in zip(("10s", "1m20s"), (f"{name}-0-npjmw", f"{name}-0-tp4z9"), uids, strict=True)
+    ]
+
+    assert told[0] == told[1]
+    assert told[0] == f"2 of 3 pods wait: CrashLoopBackOff: back-off restarting failed container=mesh pod={name}-0_ns(...)"
+    assert states.steady("pod run-12-0-npjmw waits for run-1-0", "run-1") == "pod run-12-0-npjmw waits for run-1-0"
