@@ -206,8 +206,9 @@ class RunWatch:
         """Fetch all logs as they come, in threads, from now on; False where another process does."""
         if self._following is not None:
             return True
-        if not self._lock():
+        if (mine := self._lock()) is None:
             return False
+        self._lock_fd = mine
         self._following = Following(self.cluster, self._handle["run"], self._folder, self._nodes, self._container)
         return True
 
@@ -216,31 +217,29 @@ class RunWatch:
         if self._following is not None:
             self._following.stop()
             self._following = None
-            self._unlock()
+            os.close(self._lock_fd)
 
     @property
     def failure(self) -> LaunchError | None:
         """Why logs cannot be fetched."""
         return self._following.failure if self._following else None
 
-    def _lock(self) -> bool:
+    def _lock(self) -> int | None:
+        """What holds the lock until it is closed; None where somebody else has it, in another thread of ours, too."""
         with storage.storage_errors(self._folder):
-            self._lock_fd = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            found = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._lock_fd)
-            return False
-        return True
-
-    def _unlock(self) -> None:
-        os.close(self._lock_fd)
+            os.close(found)
+            return None
+        return found
 
     def _catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
         """Fetch what is new of the logs, those of ended pods first, until the limit."""
         wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
         wanted = [known for known in wanted if any(pod.has_log for pod in known) and not known[-1].lost]
-        if not wanted or self._following is not None or not self._lock():
+        if not wanted or self._following is not None or (lock := self._lock()) is None:
             return
         limit = time.monotonic() + _LOG_LIMIT_S
 
@@ -258,7 +257,7 @@ class RunWatch:
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(read, sorted(wanted, key=lambda known: not known[-1].ended)))
         finally:
-            self._unlock()
+            os.close(lock)
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
