@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends import _kube_logs
+from launcher.backends import _kube_logs, _kube_watch
 from launcher.backends._kube_api import ApiError, UnreachableError
 from launcher.backends._kube_following import Following
 from launcher.backends._kube_logs import NodeLog, Position
@@ -232,3 +233,17 @@ def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_wai
 
     assert kubelet.asked < 5
     assert log.is_complete(pod) == (status != 400)
+
+
+def test_who_is_refused_the_lock_of_the_logs_does_not_take_it_from_who_has_it(tmp_path: Path) -> None:
+    """As when a run is let go of while it is still being asked about, in another thread."""
+    watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
+    held = watch._lock()
+    assert held is not None
+
+    assert watch._lock() is None
+    os.close(held)
+
+    again = watch._lock()
+    assert again is not None
+    os.close(again)
