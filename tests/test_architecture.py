@@ -25,7 +25,7 @@ LAYERS = [
     },
     {"backends"},
     {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "lock", "proc"}
-    | {"question", "snapshot", "snapshot_files", "storage"},
+    | {"events", "question", "snapshot", "snapshot_files", "storage"},
     {"credentials", "input_file", "install", "trust"},
     {"spec", "options", "errors", "names"},
     {"agent"},
