@@ -106,7 +106,7 @@ class Follower:
             runs.finish(self._run, outcome.to_json())
         except StorageError as error:
             output.warn(error.message)
-        self._try("release")
+        self._release()
         return outcome
 
     def _pause(self, now: float) -> None:
@@ -286,6 +286,17 @@ class Follower:
         errand = Question(ask, method)
         errand.answered(READ_TIMEOUT_S)
         self._errands.append((method, errand))
+
+    def _release(self) -> None:
+        """Have the backend let go of what the run still holds; who asks for an end does not wait for that."""
+        stops, errand = self._interrupts.stops, Question(lambda: self._backend.release(self._handle), "release")
+        while not errand.answered(READ_TIMEOUT_S):
+            if self._interrupts.stops != stops:
+                return
+        try:
+            errand.answer()
+        except LaunchError as error:
+            output.warn(f"{self._backend.name} may still hold something of the run: {error.message}")
 
     def _hear_errands(self) -> None:
         """What has become of what the backend was asked for."""
