@@ -60,6 +60,7 @@ def test_an_agent_that_is_killed_before_the_rendezvous_ends_its_peers_who_name_i
     assert gone(*left)
 
 
+@pytest.mark.torch
 def test_an_agent_that_is_killed_while_node_0_is_looked_for_is_named_to_all(warm_agents: Runner) -> None:
     run = warm_agents.start("print('never')\n", nodes="3", late=0, **HEARTBEATS)
     run.until(lambda: {node for node, name, _ in run.events if name == "agent_started"} == {1, 2})

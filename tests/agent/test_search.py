@@ -69,6 +69,9 @@ class FakeStore:
     def compare_set(self, key: str, _expected: str, wanted: str) -> bytes:
         return self._values.setdefault(key, wanted).encode()
 
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self._values for key in keys)
+
     def close(self) -> None:
         self.closed = True
 
