@@ -34,7 +34,7 @@ class FixedGroup:
                     if not self._workers.tell_peers(restarts=self._gang.restarts):
                         return False
                     self._restart()
-                elif self._workers.ended_by_themselves() and self._gang.finished():
+                elif self._workers.ended_by_themselves() and (self._gang.finished() or self._gang.leaves):
                     return True
                 elif self._gang.begins_again():
                     self._restart()

@@ -89,6 +89,9 @@ class GangBase:
         self.restarts = 0
         self.stopping = threading.Event()
         self.asked_to_stop = False
+        self.leaves = False
+        """Whether this node ends once its own workers have succeeded, though others go on."""
+
         self.serves_workers = False
         """Whether node 0 of the round serves the workers' store."""
 
@@ -122,6 +125,9 @@ class GangBase:
 
     def stop(self, message: Word) -> None:
         """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told; or this node alone leaves it."""
+        if message.get("done"):
+            self.leaves = True
+            return
         self.asked_to_stop = True
         self.stopping.set()
         if not message["leaves"]:

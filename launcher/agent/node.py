@@ -434,6 +434,9 @@ class Node:
         if self._ended_well():  # there is nothing to stop, only to be quick
             self.server.gang.send({"stop": reason, "leaves": True})
             return
+        if self._is_done(reason):
+            self.server.gang.send({"stop": reason, "done": True})
+            return
         self.failed = self.failed or self.first_cause
         deadline = self.stops.begin(reason, deadline)
         self.out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3))
@@ -442,6 +445,12 @@ class Node:
             self.server.gang.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
         if forward:
             self.server.signal(number)
+
+    def _is_done(self, reason: str) -> bool:
+        """Whether a node that is taken back has done its part, and the others can do without it, as none will start again."""
+        job, ended = self.job, [worker.exited for worker in self._of_this_round().values()]
+        alone = self.node_rank > 0 and not job.elastic and not job.max_restarts and job.replaces_lost
+        return alone and reason == "preempted" and bool(ended) and all(about and about["code"] == 0 for about in ended)
 
     def _end_processes(self) -> None:
         """End everything below us, then read what is left in the pipes."""

@@ -59,6 +59,7 @@ class Watch:
         """This node's part of the run is over: that its connection ends is no loss."""
         if self._fixed and self._node_rank > 0:
             with contextlib.suppress(RuntimeError):
+                self._store.set(f"left/{self._node_rank}", "")
                 self._store.leave("", "")
 
     @property
@@ -109,7 +110,7 @@ class Watch:
             beats = self._store.add(f"beat/{node}", 0)
             if beats != self._beats.get(node) or node not in self._beat_times:
                 self._beats[node], self._beat_times[node] = beats, now
-            elif now - self._beat_times[node] > self._job.peer_timeout_s:
+            elif now - self._beat_times[node] > self._job.peer_timeout_s and not self._store.check([f"left/{node}"]):
                 silent = now - self._beat_times[node]
                 self._tell(_loss(node, f"node {node} was not heard of for {silent:.0f} s"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.agent.harness import Runner
 
 STOP = {"stop": "preempted", "deadline": 0.0, "signal": 15, "leaves": False}
 
@@ -41,6 +45,32 @@ def nodes() -> Iterator[Nodes]:
     yield found
     for client in found.clients:
         client.close()
+
+
+EARLY = """
+import os, sys, time
+while os.environ["RANK"] != "1" and not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print("done", flush=True)
+"""
+
+
+def test_a_node_that_is_taken_back_when_its_workers_are_done_has_succeeded_and_the_others_go_on(agents: Runner) -> None:
+    kubernetes = {"replaces_lost": True, "sigterm_means": "preempted", "peer_timeout_s": 1.5, "heartbeat_s": 0.5}
+    run = agents.start(EARLY, str(agents.folder / "go"), nodes="3", request=kubernetes)
+    run.until(lambda: any(fields["rank"] == 1 for fields in run.of("worker_exited")))
+    os.kill(run.agent_pid(1), signal.SIGTERM)
+    run.until(lambda: run.of("done"))
+    (left,) = run.of("done")
+    beats = len(run.of("heartbeat"))
+    run.until(lambda: len(run.of("heartbeat")) > beats + 24)  # node 0 would miss it by now
+    (agents.folder / "go").touch()
+    run.wait()
+
+    assert (left["node"], left["result"], left["exit_code"]) == (1, "success", 0)
+    assert run.result() == "success"
+    assert run.of("stopping") == []
+    assert all(said == b"done\n" for said in run.stdout.values())
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
