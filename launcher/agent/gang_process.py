@@ -54,7 +54,8 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         sys.stderr.write(trace)
         message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
         lost = isinstance(error, RuntimeError)  # the store's, which another node's end may have taken away
-        result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost, "traceback": trace}
+        bug = {} if lost or isinstance(error, OSError) else {"traceback": trace}
+        result = {"result": "failed", "error": message, "class": "fabric", "secondary": lost, **bug}
     if gang is not None and gang.ended_well():  # before this node was to be stopped, or its store was gone
         result = {"result": "success"}
     agent.send({**result, "time": time.time()})
