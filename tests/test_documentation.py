@@ -1,0 +1,269 @@
+"""What README and docs/ say in tables, lists and names is what the program has."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import launcher
+from launcher import backends, config, errors, input_file, lock, output, worker_output
+from launcher.agent import sink, waits, watch, workers
+from launcher.agent.failures import ENDS, RESULTS
+from launcher.agent.job import Job
+from launcher.cli import cancel
+from launcher.cli._group import command_names
+from launcher.cli._request import LaunchOptions
+from launcher.options import JobOptions
+from launcher.outcome import EXIT_CODES, RunReport
+from launcher.spec import _SET_BY_US
+from tests.command import ROOT
+from tests.plugins import failures, results, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tests.command import Cli
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def section(name: str, heading: str) -> str:
+    """The text below a heading of a page, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", page(name), re.MULTILINE | re.DOTALL)
+    assert found, f"{name} has no section {heading!r}"
+    return found[1]
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of the rows of a text's tables, without their heads."""
+    rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip().replace("\\|", "|") for cell in row] for row in rows]
+    heads = [index for index in range(len(cells) - 1) if is_rule(cells[index + 1])]
+    return [row for index, row in enumerate(cells) if index not in heads and not is_rule(row)]
+
+
+def is_rule(row: list[str]) -> bool:
+    return all(re.fullmatch(r":?-+:?", cell) for cell in row)
+
+
+def quoted(text: str) -> list[str]:
+    """What stands between backticks."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+def named(*classes: type, **wanted: Any) -> set[str]:
+    """Names of the options that have these properties; `path` is true of any of its kinds."""
+    every = [item for cls in classes for item in fields(cls)]
+    return {item.name for item in every if all(bool(item.metadata[key]) is value for key, value in wanted.items())}
+
+
+def dashed(name: str) -> str:
+    """The flag that a field's name gives."""
+    return "--" + name.replace("_", "-")
+
+
+def every_option() -> list[type]:
+    return [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
+
+
+def anchors(text: str) -> set[str]:
+    """The names that headings have as a link's end."""
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Any) -> None:
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text("utf-8")):
+        file, _, anchor = target.partition("#")
+        there = path.parent / file if file else path
+        if not target.startswith("http") and not (there.exists() and (not anchor or anchor in anchors(there.read_text("utf-8")))):
+            wrong.append(target)
+    assert wrong == []
+
+
+def test_the_settings_of_every_launch_are_in_their_table_with_their_defaults() -> None:
+    """A default that is no value of its own is in words."""
+    words: dict[str, tuple[str, object]] = dict.fromkeys(("env", "secret", "preload", "trust"), ("none", ()))
+    words |= {"nodes": ("1, or all hosts of an inventory", ""), "name": ("the script's", ""), "python": ("the backend's", "")}
+    words |= {"time": ("none", ""), "runs_dir": ("`~/.distlaunch/runs`", "")}
+    for heading, cls in (("`[defaults]`", JobOptions), ("Top level", config.GlobalOptions)):
+        rows = {quoted(row[0])[0]: row[1] for row in table(section("docs/configuration.md", heading))}
+        shown = {
+            item.name: words[item.name][0]
+            if item.name in words
+            else f"`{str(item.default).lower() if isinstance(item.default, bool) else item.default}`"
+            for item in fields(cls)
+        }
+        assert rows == shown
+        assert [item.name for item in fields(cls) if item.name in words and item.default != words[item.name][1]] == []
+
+
+def test_settings_of_a_backend_that_are_named_exist() -> None:
+    rows = table(section("docs/configuration.md", "`[clusters.NAME]`"))
+
+    for row in rows:
+        name, keys = quoted(row[0])[0], {key for cell in row[1:] for key in quoted(cell) if key.isidentifier() and key != "false"}
+        has = named(backends.load(name).options)
+        assert keys - has == set()
+        assert has - keys == set() or row[3].endswith("...")
+    assert sorted(quoted(row[0])[0] for row in rows) == backends.names()
+
+
+def test_settings_that_add_up_and_those_that_are_paths_are_the_ones_that_are_listed() -> None:
+    text = page("docs/configuration.md")
+    adding = re.search(r"^The lists (.*?) add up", text, re.MULTILINE | re.DOTALL)
+    paths = re.search(r"^Paths in a file \((.*?)\) are relative", text, re.MULTILINE | re.DOTALL)
+    assert adding
+    assert paths
+
+    assert {word for word in quoted(adding[1]) if word.isidentifier()} == named(*every_option(), adds_up=True)
+    listed = {re.sub(r" = .*", "", word) for word in quoted(paths[1])} - {"./", "../"}
+    assert listed == named(*every_option(), path=True)
+
+
+def test_launch_options_are_in_their_table_and_no_others_are() -> None:
+    rows = [quoted(row[0]) for row in table(section("docs/cli.md", "Launching"))]
+    shown = {word.split()[0] for words in rows for word in words}
+    launching = {flag for item in fields(LaunchOptions) for flag in item.metadata["flags"] or (dashed(item.name),)}
+    others = {dashed(name) for name in named(JobOptions, config.GlobalOptions)} | {"--cluster"}
+
+    assert launching - shown == {"--quiet", "--verbose"}
+    assert shown - launching - others == set()
+
+
+def test_commands_are_in_the_tables() -> None:
+    every = {*backends.names(), *command_names()}
+    assert {re.findall(r"distlaunch (\w+)", row[0])[0] for row in table(section("README.md", "Commands"))} == every
+    usage = page("docs/cli.md").split("```")[1]
+    assert [name for name in every if not re.search(rf"\b{name}\b", usage)] == []
+
+
+def tree(cls: type[errors.LaunchError]) -> Iterator[type[errors.LaunchError]]:
+    """A class and all that are made of it."""
+    yield cls
+    for sub in cls.__subclasses__():
+        yield from tree(sub)
+
+
+def modules() -> Iterable[str]:
+    """All of the launcher's."""
+    found = pkgutil.walk_packages(launcher.__path__, "launcher.")
+    return [module.name for module in found if ".agent" not in module.name and not module.name.endswith("__main__")]
+
+
+def test_exit_codes_and_error_codes_are_those_of_the_program() -> None:
+    for name in modules():
+        importlib.import_module(name)
+    kinds = [kind for kind in tree(errors.LaunchError) if kind.__module__.startswith("launcher.")]
+    codes = {*EXIT_CODES.values(), *(kind.exit_code for kind in kinds)}
+
+    assert {int(row[0]) for row in table(section("docs/cli.md", "Exit codes"))} == codes
+    (summary,) = re.findall(r"^.*Exit codes: (.*)\.$", page("README.md"), re.MULTILINE)
+    assert {int(code) for code in re.findall(r"\b\d+\b", summary)} == codes
+    (listed,) = re.findall(r"^Error codes: (.*?)\.$", page("docs/cli.md"), re.MULTILINE | re.DOTALL)
+    assert set(quoted(listed)) == {kind.code for kind in kinds} - {"error"} | {"bug"}
+
+
+def test_states_are_those_of_the_program() -> None:
+    (line,) = re.findall(r"^States: (.*?)\n\n", page("docs/cli.md"), re.MULTILINE | re.DOTALL)
+    (final,) = re.findall(r"final: (.*?);", line)
+
+    assert set(quoted(final)) == set(EXIT_CODES)
+    assert set(ENDS) < set(EXIT_CODES)
+
+
+def test_the_fields_of_a_result_are_those_of_the_program() -> None:
+    rows = {row[0]: quoted(row[1]) for row in table(section("docs/cli.md", "JSON"))}
+    outcome = RunReport(("a",)).outcome(("unknown",)).to_json()
+    (node,) = outcome["nodes"]
+
+    named = rows["a launch, `status`"]
+    assert set(outcome) | set(node) <= set(named)
+    assert {"run", "path", "backend", "cluster", "command", "cwd", "created"} <= set(named)
+    told = {word.split()[0] for row in rows for word in quoted(row)}
+    assert set(command_names()) - told == {"run", "logs"}, "`run` is a launch, and `logs` prints lines"
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    """By its name, as most stand without their folders."""
+    folders = ("launcher", "train", "tests", "benchmarks", "playbooks")
+    there = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    given = {"hosts.ini", "train.py", "script.py", "x.py", "config.toml", "distlaunch.toml"}
+    wrong = {
+        (path.name, name)
+        for path in PAGES
+        if path.name != "CHANGELOG.md"
+        for text in quoted(re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL))
+        for name in re.findall(r"^[\w/.]*?(\w+\.py)\b", text)
+        if name not in there | given
+    }
+    assert wrong == set()
+
+
+def test_variables_that_scripts_get_of_us_alone_are_named() -> None:
+    """docs/architecture.md says what a script can still notice."""
+    ours = {name for name in _SET_BY_US if name.startswith("DISTLAUNCH_")}
+
+    assert ours <= set(quoted(section("docs/architecture.md", "What a script can still notice")))
+
+
+def elastic(name: str) -> tuple[float]:
+    """A number of `elastic_gang.py`, which imports torch."""
+    return (float(re.findall(rf"^{name} = ([\d.]+)$", page("launcher/agent/elastic_gang.py"), re.MULTILINE)[0]),)
+
+
+NUMBERS: list[tuple[str, str, tuple[float, ...], tuple[float, ...]]] = [
+    ("cli", "more than 16 MB is an error", (input_file.LIMIT_BYTES,), (16 * 10**6,)),
+    ("cli", "8 MB wait to be read", (output._BACKLOG_BYTES,), (8 << 20,)),
+    ("cli", "nobody reads for a second", (output._STUCK_S,), (1,)),
+    ("cli", "for 2 s or 64 KiB", (worker_output.MAX_HELD_S, worker_output.MAX_HELD_BYTES), (2, 64 << 10)),
+    ("cli", "after 90 s of silence", (lock._SILENT_S,), (90,)),
+    ("cli", "waits for it, up to a minute", (cancel._LOCK_S,), (60,)),
+    ("configuration", "or 30 s after MIN are there", (Job._field_defaults["last_call_s"],), (30,)),
+    ("architecture", "five times a second", (watch._WATCH_S,), (0.2,)),
+    ("architecture", "silent for 30 s is lost", (Job._field_defaults["peer_timeout_s"],), (30,)),
+    ("architecture", "waits 2 s for the failure behind it", (workers._FIRST_CAUSE_S,), (2,)),
+    ("architecture", "for 5 s after the first", (waits.WAITS_S,), (5,)),
+    ("architecture", "the workers' address costs 30 s", elastic("_EXPLORE_S"), (30,)),
+    ("architecture", "not heard of for 15 s", elastic("_LOST_S"), (15,)),
+    ("architecture", "64 KiB are set aside", (sink.RESERVED_BYTES,), (64 << 10,)),
+    ("architecture", "with exit code 75", (RESULTS["lost"],), (75,)),
+    ("testing", "the last 200 kB of each", (failures.MAX_BYTES,), (200_000,)),
+    ("testing", "The results of the last 20 runs stay", (results.KEPT,), (20,)),
+    ("testing", "the ten slowest", (summary.SLOWEST,), (10,)),
+]
+"""What a page says, what the program has, and what that sentence means."""
+
+
+@pytest.mark.parametrize(("where", "says", "has", "means"), NUMBERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_number_is_the_programs(where: str, says: str, has: tuple[float, ...], means: tuple[float, ...]) -> None:
+    assert says in " ".join(page(f"docs/{where}.md").split())
+    assert has == means
+
+
+def test_what_ls_says_of_a_run_is_listed(distlaunch: Cli) -> None:
+    (distlaunch.runs / "odd-20250101-120000-abcd").mkdir(parents=True)
+
+    (run,) = distlaunch("ls", "--output", "json").json["result"]["runs"]
+
+    listed = quoted({row[0]: row[1] for row in table(section("docs/cli.md", "JSON"))}["`ls`"].partition(";")[0])
+    assert set(listed) - {"runs"} == set(run)
+
+
+def test_options_of_the_trainer_that_are_named_exist() -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "train").rglob("*.py"))
+    known = {flag.replace("_", "-") for flag in re.findall(r"\b[a-z][a-z_-]+\b", sources)}
+    text = re.sub(r"`distlaunch [^`]*`|^(distlaunch|torchrun).*$", "", page("docs/training.md"), flags=re.MULTILINE)
+
+    assert {flag for flag in re.findall(r"--([a-z][a-z-]+)", text) if flag not in known} - {"preload", "nproc-per-node"} == set()
