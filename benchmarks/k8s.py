@@ -59,7 +59,7 @@ def launch(scratch: str, kubeconfig: Path, namespace: str, nodes: int, *more: st
     """`distlaunch k8s` with that many nodes."""
     env = {**environment(scratch), "KUBECONFIG": str(kubeconfig), "DISTLAUNCH_NAMESPACE": namespace}
     argv = [sys.executable, "-m", "launcher", "k8s", "--image", PINNED, "--nodes", str(nodes), *more, "x.py"]
-    return Contender("distlaunch k8s", argv, env, scratch)
+    return Contender("distlaunch k8s", argv, env, f"{scratch}/project")  # a kubeconfig in the folder that is sent is refused
 
 
 def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
@@ -123,7 +123,8 @@ def main() -> None:
     options = parser.parse_args()
     settings = KubeOptions(nodes=False, simulated_nodes=options.nodes, lost_after_s=600)
     with tempfile.TemporaryDirectory() as scratch, Testbed().up(1, kubernetes=settings) as testbed:
-        Path(scratch, "x.py").write_text("print(1)\n")
+        Path(scratch, "project").mkdir()
+        Path(scratch, "project/x.py").write_text("print(1)\n")
         count(testbed.kube, scratch, options.nodes)
         compare(testbed.kube, scratch, options.nodes, options.rounds)
 

@@ -43,7 +43,7 @@ _ON_REQUEST = (
     Right("", "pods/exec", "create"),
     Right("", "pods/exec", "get"),
 )
-"""For `cancel --force`, and for signals that are passed on to the workers."""
+"""For `cancel --force` and pods that others' containers hold, and for signals that are passed on to the workers."""
 
 
 def needed(opts: KubernetesOptions, manifests: Iterable[Manifest]) -> list[Right]:

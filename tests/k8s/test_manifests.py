@@ -70,6 +70,7 @@ def test_a_job_a_service_and_a_config_map(distlaunch: Cli) -> None:
     assert spec_of(found)["rendezvous"] == {"addr": f"{name}-0.{name}", "port": 29400}
     assert spec_of(found)["command"] == ["x.py", "--lr", "1"]
     assert all(item["metadata"]["labels"]["distlaunch/run"] == name for item in found)
+    assert all(item["metadata"]["name"].startswith(name) for item in found)
     assert "namespace" not in found[0]["metadata"]
 
 

@@ -20,7 +20,7 @@ RUNS = "chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks project"
 
 ARCHITECTURE = "tests/test_architecture.py"
 WHEEL = "tests/test_wheel.py"
-TEXTS = "tests/test_install.py tests/test_documentation.py tests/test_documented_commands.py"
+TEXTS = "tests/test_install.py tests/test_documentation.py tests/test_documented_commands.py tests/test_documented_facts.py"
 EVERYTHING = "*"
 COMMON = "tests/conftest.py"
 """What it imports is used by tests that name it themselves, so only a change of its own affects everybody."""

@@ -1,0 +1,190 @@
+"""What tables and examples of the documentation say is what the program has: names, defaults, options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher import findings
+from launcher.agent import fabric, ports, protocol
+from launcher.agent.endpoint import Endpoint
+from launcher.agent.fabric_tree import Tree
+from launcher.agent.job import Job
+from launcher.backends.ansible import AnsibleOptions
+from tests.command import ROOT
+from tests.testbed import Host, Kube, Slurm, fixtures
+from tests.testbed.kube_node import KubeNode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command import Cli
+
+AGENT = "".join(path.read_text("utf-8") for path in sorted((ROOT / "launcher/agent").glob("*.py")))
+
+
+def page(name: str) -> str:
+    return (ROOT / f"docs/{name}.md").read_text("utf-8")
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """The cells of the table with that header line."""
+    after = text.split(f"\n{header}\n", 1)[1].splitlines()[1:]
+    lines = after[: next((at for at, line in enumerate(after) if not line.startswith("|")), len(after))]
+    return [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_settings_that_are_shown_are_understood(distlaunch: Cli) -> None:
+    shown = [
+        block
+        for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+        for block in re.findall(r"^```toml\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    ]
+
+    assert len(shown) > 2
+    for block in shown:
+        distlaunch.write("distlaunch.toml", block)
+        done = distlaunch("config")
+        assert (done.exit_code, done.stderr) == (0, ""), block
+
+
+def test_every_event_of_the_stream_is_in_its_table_and_no_other() -> None:
+    said = set(re.findall(r'(?:event|_tell|encode_event|_keep)\(\s*"(\w+)"', AGENT)) | set(re.findall(r'"event": "(\w+)"', AGENT))
+
+    table = {row[0].strip("`"): row[1] for row in rows(page("agent-stream"), "| event | fields | when |")}
+
+    assert set(table) == said
+    named = {field for cell in table.values() for field in re.findall(r"`(\w+)`", cell)} - {"result", "node", "name"}
+    assert [field for field in sorted(named) if not re.search(rf'\b{field}=|"{field}"|\b{field}: ', AGENT)] == []
+
+
+@pytest.mark.parametrize("size", [1, 4096, 65536])
+def test_records_are_no_longer_than_is_said(size: int) -> None:
+    """Whatever an agent reads at once, which is 64 KiB at most."""
+    tagger = protocol.LineTagger(0, 0, protocol.STDOUT)
+    text = b"x" * 65535 + b"y" * 65535 + b"\n" + b"z" * 300_000 + b"\n"
+    stream = b"".join(tagger.feed(text[at : at + size]) for at in range(0, len(text), size)) + tagger.flush()
+
+    found = [record for record in protocol.Decoder().feed(stream) if isinstance(record, protocol.Output)]
+
+    assert max(len(record.data) for record in found) <= 128 * 1024
+    assert max(len(record.data) for record in found if not record.ends_line) <= 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "only_here"),
+    [
+        pytest.param(2, {"rendezvous": {"file": "{}"}, "master_addr": "127.0.0.1"}, True, id="local"),
+        pytest.param(1, {"rendezvous": {"file": "{}"}}, True, id="one node on Slurm or over SSH"),
+        pytest.param(2, {"rendezvous": {"file": "{}"}}, False, id="several"),
+    ],
+)
+def test_who_is_alone_listens_on_loopback_alone(nodes: int, more: dict[str, object], only_here: bool, tmp_path: Path) -> None:
+    about = {**more, "rendezvous": {"file": str(tmp_path / "rendezvous.json")}}
+    job = Job(run="x", command=["x"], kind="program", cwd="/", env={}, folder=str(tmp_path), max_nodes=nodes, **about)  # type: ignore[arg-type]
+    endpoint = Endpoint(job)
+    endpoint.open()
+    try:
+        (fd,) = endpoint.fds()
+        with socket.socket(fileno=fd) as mine:
+            address = mine.getsockname()[0]
+            mine.detach()
+    finally:
+        endpoint.handed_over()
+
+    assert (address == "127.0.0.1") is only_here
+
+
+def test_a_port_that_is_chosen_is_nobody_elses_from_then_on() -> None:
+    with ports.listening() as held:
+        for reuse in (0, 1):
+            with socket.socket() as thief:
+                thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+                with pytest.raises(OSError, match="in use"):
+                    thief.bind(("127.0.0.1", ports.port_of(held)))
+
+
+def test_a_template_has_the_names_that_are_said(distlaunch: Cli) -> None:
+    distlaunch.write("site.j2", "{{ no_such_name }}\n")
+    said = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py").stderr
+    (known,) = re.findall(r"known names: (.*)", said)
+
+    (sentence,) = re.findall(r"Names in it: (.*?);\nfilters", page("slurm"), re.DOTALL)
+
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(known.split(", "))
+
+
+def test_options_for_hosts_have_the_defaults_that_are_said() -> None:
+    own = {f"--{field.name.replace('_', '-')}": field.default for field in fields(AnsibleOptions)}
+    table = {re.findall(r"`(--[\w-]+)`", row[0])[0]: row[1].strip("`") for row in rows(page("ansible"), "| option | default | |")}
+
+    assert set(table) == set(own)
+    assert table == {name: "ansible.cfg's" if default == () else str(default or "") for name, default in own.items()} | {
+        "--spares": "0"
+    }
+
+
+def test_variables_of_hosts_are_read_by_somebody() -> None:
+    role = ROOT / "playbooks/roles/distlaunch"
+    code = "".join(path.read_text("utf-8") for path in (*role.rglob("*.py"), ROOT / "launcher/backends/_ansible_inventory.py"))
+
+    named = [row[0].strip("`") for row in rows(page("ansible"), "| host variable | |")]
+
+    assert len(named) > 4
+    assert [name for name in named if f'"{name}"' not in code] == []
+
+
+def test_the_tables_of_the_fabric_are_whole() -> None:
+    text = page("fabric")
+    source = (ROOT / "launcher/agent/fabric_env.py").read_text("utf-8")
+    named = {re.findall(r"`(\w+)", row[0])[0] for row in rows(text, "| variable | set when |")}
+    named |= {re.findall(r"`(\w+)", row[0])[0] for row in rows(text.split("## RDMA")[1], "| variable | set when |")}
+
+    assert named == set(re.findall(r'Variable\("(\w+)"', source))
+    assert [row[0] for row in rows(text, "| check | what is compared |")] == list(findings.CHECKS)
+
+
+def test_at_the_start_of_a_run_no_program_is_started_for_the_fabric(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(Tree, "run", lambda _, *argv: ran.append(argv))
+
+    fabric.read(Tree())
+
+    assert ran == []
+
+
+@pytest.mark.parametrize("kind", [Host, Slurm, Kube, KubeNode], ids=lambda kind: kind.__name__)
+def test_what_the_testbed_has_is_there(kind: type) -> None:
+    named = [
+        name
+        for row in rows(page("testbed"), f"| `{kind.__name__}` | |")
+        for code in re.findall(r"`([^`]+)`", row[0])
+        for name in re.findall(r"^\w+", code)
+    ]
+    has = {*dir(kind), *(field.name for field in fields(kind))}
+
+    assert len(named) > 5
+    assert [name for name in named if name not in has] == []
+
+
+def test_the_testbeds_fixtures_are_there() -> None:
+    named = {row[0].strip("`") for row in rows(page("testbed"), "| fixture, one per session | what it is |")}
+    source = (ROOT / "tests/testbed/fixtures.py").read_text("utf-8")
+
+    assert named == set(re.findall(r"^@pytest\.fixture(?:\(.*\))?\ndef (\w+)", source, re.MULTILINE))
+    assert fixtures.LOST_AFTER_S == 10
+
+
+def test_benchmarks_have_the_options_of_the_commands_that_gave_the_figures() -> None:
+    found = re.findall(r"`(?:python )?(?:benchmarks/)?(\w+)\.py ([^`]+)`", page("benchmarks"))
+
+    assert len(found) > 5
+    for name, words in found:
+        source = (ROOT / f"benchmarks/{name}.py").read_text("utf-8")
+        options = [word for word in shlex.split(words) if word.startswith("--")]
+        assert [option for option in options if f'"{option}"' not in source] == [], (name, words)
