@@ -97,7 +97,7 @@ class JobOptions:
     secret: tuple[str, ...] = option(
         (),
         metavar="NAME",
-        help="Variable whose value is never written to a file, an argv or a log.",
+        help="Variable whose value is in no rendered file, argument or log.",
         adds_up=True,
         executes=True,
         check=spec.check_secrets,

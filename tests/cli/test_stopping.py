@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.interrupts import Interrupts
 from tests.cli.test_follow import WAITS, agents, end, heard, nothing_is_left, recorded, until  # noqa: F401 - a fixture
 from tests.testbed import wait_until
 
@@ -104,3 +105,17 @@ def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaun
     assert "Traceback" not in stderr
     assert "to end it: distlaunch cancel --force waits-" in stderr
     assert distlaunch("cancel", "last").stdout.endswith(": cancelled\n")
+
+
+def test_a_signal_that_was_ignored_when_we_started_stays_ignored() -> None:
+    """As `nohup` does it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            assert interrupts.stops == 0
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupts.stops == 1
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -19,7 +19,7 @@ import pytest
 
 from launcher import config, quarantine, runs, trust
 from launcher.agent import trust as rule
-from launcher.backends import _kube_api
+from launcher.backends import _kube_api, _kube_patch
 from launcher.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
@@ -148,6 +148,19 @@ class TestRule:
         assert "lets the group me write" in wrong(own / "a"), "somebody else was let into it"
 
     @pytest.mark.skipif(shutil.which("setfacl") is None, reason="no setfacl")
+    def test_where_root_has_no_number_nobody_may_own_the_way_and_never_the_file(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in a container's user namespace."""
+        nobody = 65534
+        path = file(owned(place / "way", nobody, 0o755) / "file", 0)
+        assert rule.problem(str(path)) is not None
+        monkeypatch.setattr(rule, "_is_unmapped_root", lambda uid: uid == nobody)
+
+        assert rule.problem(str(path)) is None
+        os.chown(path, nobody, nobody)
+        assert rule.problem(str(path)) is not None
+
     def test_an_access_list_is_no_group_of_ones_own(self, place: Path) -> None:
         shared = owned(place / "shared", ME, 0o755)
         assert os.system(f"setfacl -m u:{STRANGER}:rwx {shared}") == 0
@@ -232,6 +245,10 @@ class TestCommands:
     def test_a_kubeconfig_names_programs_to_run(self, place: Path) -> None:
         with pytest.raises(UntrustedError, match="kubeconfig"):
             _kube_api.find_kubeconfig(str(file(place / "kube", STRANGER)))
+
+    def test_a_patch_says_what_a_pod_runs(self, place: Path) -> None:
+        with pytest.raises(UntrustedError, match="patch"):
+            _kube_patch.read([str(file(place / "patch.yaml", STRANGER))], ship_secrets=False)
 
     def test_runs_of_somebody_else_are_listed_and_not_asked(self, distlaunch: Cli, place: Path) -> None:
         """A run's folder says which program reaches its hosts."""

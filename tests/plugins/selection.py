@@ -33,7 +33,7 @@ WORKER_KEY = "distlaunch_files"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection of tests")
     group.addoption("--subject", action="append", default=[], metavar="WORD", help="tests about this; may be given several times")
-    group.addoption("--tier", choices=subjects.TIERS, help="fast: a minute, without a cluster and without torch")
+    group.addoption("--tier", choices=subjects.TIERS, help="fast: without a cluster and without torch")
     group.addoption("--changed", action="store_true", help="tests that the changed files can affect")
     group.addoption(
         "--changed-since", metavar="REVISION", help="changed since this one (default: where the main branch was left)"

@@ -73,6 +73,14 @@ def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None
     assert runs.find(tmp_path, "last").id == names[1]
 
 
+@pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
+def test_who_looks_at_a_run_that_failed_succeeds(distlaunch: Cli, command: tuple[str, ...]) -> None:
+    run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
+    runs.finish(run, {"state": "failed", "exit_code": 1, "cause": None, "nodes": []})
+
+    assert distlaunch(*command).exit_code == 0
+
+
 def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
     for name in ("train-20250101-000000-abcd", "train-20250102-000000-abce"):
         make(tmp_path, name)
