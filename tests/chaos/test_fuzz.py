@@ -200,3 +200,32 @@ def test_any_arguments_end_in_an_answer_or_one_clear_error(arguments: list[str])
         assert shown.exit_code == 0 or "rror" in shown.stderr, shown
     finally:
         shutil.rmtree(folder)
+
+
+INVENTORY = """[nodes]
+n1 ansible_host=10.0.0.1 distlaunch_workers=2
+n[2:3] ansible_user=me
+[nodes:vars]
+ansible_port=22
+[more:children]
+nodes
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_inventory_however_damaged_is_read_or_refused_in_one_error(distlaunch: Cli, seed: int) -> None:
+    chance = random.Random(seed)
+    text = list(INVENTORY.encode())
+    for _ in range(chance.choice((1, 3, 30))):
+        at = chance.randrange(len(text))
+        text[at : at + chance.randrange(3)] = chance.choice(
+            (b"", b"\0", b"\xff", b"[", b"]", b"=", b"{{ x }}", b"'", b"\n", b"[1:9999999]")
+        )
+    (distlaunch.folder / "hosts.ini").write_bytes(bytes(text))
+    distlaunch.write("x.py", "print(1)\n")
+
+    shown = distlaunch("ansible", "--inventory", "hosts.ini", "--nodes", "1", "--dry-run", "x.py")
+
+    assert shown.exit_code in (0, 2), (bytes(text), shown)
+    assert "Traceback" not in shown.stderr, (bytes(text), shown)
+    assert shown.stderr.count("error[") == int(shown.exit_code != 0), (bytes(text), shown)
