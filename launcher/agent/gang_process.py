@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -125,7 +126,7 @@ def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callab
     Where a scheduler starts nodes again one by one, a new node may come while the one before still serves its store.
     There its place is taken: by its predecessor.
     """
-    me = f"{setup['host']} {os.getpid()} {time.time()}"
+    me = json.dumps([setup["host"], os.getpid(), time.time()])
     limit = time.monotonic() + job.rdzv_timeout_s
     told = False
     while True:

@@ -32,7 +32,7 @@ def own_addresses() -> Dict[str, List[str]]:
 def candidates(name: str) -> List[str]:
     """Where peers may find this host, best first: what its name resolves to, then every address that it has."""
     resolved: List[str] = []
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeError):  # the latter: no name of a host
         resolved = [str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     own = [address for addresses in own_addresses().values() for address in addresses]
     wanted = [address for address in resolved if address in own] + own
@@ -52,7 +52,7 @@ def resolve(name: str) -> List[str]:
     """The addresses of a name; an address is its own. Empty when nobody knows the name. May take many seconds."""
     try:
         return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
-    except OSError:
+    except (OSError, UnicodeError):
         return []
 
 

@@ -222,3 +222,24 @@ def test_a_fork_server_that_fails_says_why(agents: Runner, tmp_path: Path, monke
     assert run.result() == "failed"
     assert (run.cause()["class"], run.cause()["message"]) == ("node", "OSError: [Errno 24] Too many open files")
     assert "forkserver.py" in run.cause()["traceback"]
+
+
+@pytest.mark.parametrize("name", ["", "h" * 100_000, "\udcff\x1b]0;x\x07\n", "\u202eevil"])
+def test_a_host_may_have_any_name(agents: Runner, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("DISTLAUNCH_HOST", name)
+    run = agents("import sys; sys.exit(3)\n", nodes="2")
+
+    assert run.result() == "failed"
+    assert run.cause()["exit_code"] == 3
+    assert run.cause()["host"] == (name or socket.gethostname())
+
+
+@pytest.mark.parametrize("name", ["x" * 250 + ".py", "a b\n'\"$(x).py", "\udcff\udcfe.py", "-x.py"])
+def test_a_script_may_have_any_name(agents: Runner, name: str) -> None:
+    script = agents.folder / name
+    script.write_text("import sys; print('ran', flush=True); raise ValueError('it was me')\n")
+    run = agents(script)
+
+    assert run.result() == "failed"
+    assert run.stdout[0] == b"ran\n"
+    assert run.cause()["message"] == "ValueError: it was me"
