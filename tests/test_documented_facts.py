@@ -10,14 +10,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import findings
-from launcher.agent import fabric, ports, protocol
+from launcher import findings, follow, heat_map
+from launcher.agent import fabric, fabric_env, gang, output, ports, protocol, reach, secure, sink, store, store_connection, writer
 from launcher.agent.endpoint import Endpoint
 from launcher.agent.fabric_tree import Tree
 from launcher.agent.job import Job
+from launcher.backends import (
+    _ansible_stream,
+    _kube_beside,
+    _kube_login,
+    _kube_logs,
+    _kube_pod,
+    _kube_ship,
+    _submitit,
+    ansible,
+    kubernetes,
+)
+from launcher.backends._base import new_key
+from launcher.backends._kube_options import KubernetesOptions
+from launcher.backends._slurm_options import SlurmOptions
 from launcher.backends.ansible import AnsibleOptions
+from launcher.options import JobOptions
+from launcher.spec import parse_duration, parse_log_limit
 from tests.command import ROOT
-from tests.testbed import Host, Kube, Slurm, fixtures
+from tests.testbed import Host, Kube, KubeOptions, Slurm, fixtures
+from tests.testbed import SlurmOptions as OwnSlurm
 from tests.testbed.kube_node import KubeNode
 
 if TYPE_CHECKING:
@@ -177,7 +194,6 @@ def test_the_testbeds_fixtures_are_there() -> None:
     source = (ROOT / "tests/testbed/fixtures.py").read_text("utf-8")
 
     assert named == set(re.findall(r"^@pytest\.fixture(?:\(.*\))?\ndef (\w+)", source, re.MULTILINE))
-    assert fixtures.LOST_AFTER_S == 10
 
 
 def test_benchmarks_have_the_options_of_the_commands_that_gave_the_figures() -> None:
@@ -188,3 +204,81 @@ def test_benchmarks_have_the_options_of_the_commands_that_gave_the_figures() -> 
         source = (ROOT / f"benchmarks/{name}.py").read_text("utf-8")
         options = [word for word in shlex.split(words) if word.startswith("--")]
         assert [option for option in options if f'"{option}"' not in source] == [], (name, words)
+
+
+def default(cls: type, name: str) -> object:
+    """Of an option; durations in seconds."""
+    (value,) = [field.default for field in fields(cls) if field.name == name]
+    return parse_duration(value, name) if isinstance(value, str) else value
+
+
+def elastic(name: str) -> tuple[float]:
+    """A number of `elastic_gang.py`, which imports torch."""
+    return (float(re.findall(rf"^{name} = ([\d.]+)$", AGENT, re.MULTILINE)[0]),)
+
+
+JOB = Job._field_defaults
+MIB = 1 << 20
+NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
+    ("slurm", "at most every 30 s until", (_submitit.Queue()._delay_s,), (30,)),
+    ("slurm", "SIGTERM `--lead` (90 s) before the limit", (default(SlurmOptions, "lead"),), (90,)),
+    ("slurm", "their grace time (`--grace`, 30 s)", (default(JobOptions, "grace"),), (30,)),
+    ("ansible", "30 s after the last word of a lost host", (JOB["peer_timeout_s"],), (30,)),
+    ("ansible", "it was silent for 45 s", (ansible._LOST_S,), (45,)),
+    (
+        "ansible",
+        "nothing for 20 s is opened anew; the limit doubles each time, up to 160 s",
+        _ansible_stream._SILENT_S,
+        (20, 160),
+    ),
+    ("ansible", "says three times what no agent says", (_ansible_stream._GARBLED,), (3,)),
+    ("kubernetes", "more than 1.4 MB of packed files", (_kube_ship._SMALL_BYTES * _kube_ship._SMALL_PIECES,), (1_440_000,)),
+    ("kubernetes", "At most 64 MB, and 24 MB packed", (_kube_ship.LIMIT_BYTES, _kube_ship.ARCHIVE_LIMIT_BYTES), (64e6, 24e6)),
+    ("kubernetes", "after 30 s, or when a connection breaks", (JOB["peer_timeout_s"],), (30,)),
+    ("kubernetes", "`--max-requeues` times (3; 0: never)", (default(KubernetesOptions, "max_requeues"),), (3,)),
+    ("kubernetes", "a minute after the grace time", (_kube_pod._LIMIT_MORE_S,), (60,)),
+    ("kubernetes", "after `--start-timeout` (2 min)", (default(KubernetesOptions, "start_timeout"),), (120,)),
+    ("kubernetes", "has a minute, or five", (_kube_login.LIMIT_S, _kube_login.ASKED_LIMIT_S), (60, 300)),
+    ("kubernetes", "in the cluster for a day (`--ttl`)", (default(KubernetesOptions, "ttl"),), (86_400,)),
+    ("kubernetes", "Node 0 ends a second after", (gang._RECORDED_S,), (1,)),
+    ("kubernetes", "5 s after ours has ended", (_kube_beside._PATIENCE_S,), (5,)),
+    ("kubernetes", "from a second before", (_kube_logs._OVERLAP_S,), (1,)),
+    ("kubernetes", "one of eight ports", (len(kubernetes._beacons("x")),), (8,)),
+    ("kubernetes", "`--rdzv-timeout` (10 min)", (default(JobOptions, "rdzv_timeout"),), (600,)),
+    ("agent-stream", "waiting for 0.1 s is sent", (output.PART_AFTER_S,), (0.1,)),
+    ("agent-stream", "every 10 s", (JOB["heartbeat_s"],), (10,)),
+    ("agent-stream", "16 MiB wait in the agent", (writer.BUFFER_BYTES,), (16 * MIB,)),
+    ("agent-stream", "nothing for 5 minutes", (JOB["stream_wait_s"],), (300,)),
+    ("agent-stream", "says so on stderr after 5 s", (writer._SAY_AFTER_S,), (5,)),
+    ("agent-stream", "nothing for 90 s though its agent runs", (follow.SILENT_S,), (90,)),
+    ("agent-stream", "Events wait (1 MiB of them", (sink._WAITING_BYTES,), (MIB,)),
+    ("agent-stream", "Every second it is tried again", (sink._AGAIN_S,), (1,)),
+    ("agent-stream", "64 KiB in `nodes/K/last_words`", (sink.RESERVED_BYTES,), (64 << 10,)),
+    ("agent-stream", "`--log-limit` is kept (4 GB;", (parse_log_limit(JobOptions().log_limit),), (4 * 10**9,)),
+    ("fabric", "over 65 nodes", (reach._ALL,), (65,)),
+    ("fabric", "a quarter of a second", (reach._SETTLE_S,), (0.25,)),
+    ("fabric", "waited for 4 s", (reach._LIMIT_S,), (4,)),
+    ("fabric", "wait for it for half a minute", elastic("_EXPLORE_S"), (30,)),
+    ("fabric", "five times in a row at most", elastic("_MEETINGS"), (5,)),
+    ("fabric", "an NCCL before 2.21", fabric_env._DYNAMIC_GID, (2, 21)),
+    ("fabric", "more than twelve nodes", (heat_map._WITH_NUMBERS,), (12,)),
+    ("threat-model", "makes 32 random bytes", (len(bytes.fromhex(new_key())),), (32,)),
+    (
+        "threat-model",
+        "at most 256 connections without a proof, 64 bytes and ten seconds each",
+        (store._MAX_WAITING, store_connection._HELLO, store._PROVE_S),
+        (256, 64, 10),
+    ),
+    ("threat-model", "over two fresh random numbers", (secure.NONCE_BYTES,), (32,)),
+    ("testbed", "`cred_expire` is 10 s", (OwnSlurm().cred_expire_s,), (10,)),
+    ("testbed", "KillWait is 3 s", (OwnSlurm().kill_wait_s,), (3,)),
+    ("testbed", "NotReady after 15 s", (KubeOptions().lost_after_s,), (15,)),
+    ("testbed", "NotReady after 10 s of silence", (fixtures.LOST_AFTER_S,), (10,)),
+]
+"""What a page says, what the program has, and what that sentence means."""
+
+
+@pytest.mark.parametrize(("where", "says", "has", "means"), NUMBERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_number_is_the_programs(where: str, says: str, has: tuple[object, ...], means: tuple[object, ...]) -> None:
+    assert says in " ".join(page(where).split())
+    assert has == means
