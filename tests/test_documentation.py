@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import launcher
-from launcher import backends, config, errors, input_file, lock, output, worker_output
+from launcher import backends, bundle, config, errors, input_file, lock, output, worker_output
 from launcher.agent import sink, waits, watch, workers
 from launcher.agent.failures import ENDS, RESULTS
 from launcher.agent.job import Job
+from launcher.backends._base import Backend
 from launcher.cli import cancel
-from launcher.cli._group import command_names
+from launcher.cli._group import CommandGroup, command_names
 from launcher.cli._request import LaunchOptions
 from launcher.options import JobOptions
 from launcher.outcome import EXIT_CODES, RunReport
@@ -26,6 +27,7 @@ from tests.plugins import failures, results, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from tests.command import Cli
 
@@ -267,3 +269,35 @@ def test_options_of_the_trainer_that_are_named_exist() -> None:
     text = re.sub(r"`distlaunch [^`]*`|^(distlaunch|torchrun).*$", "", page("docs/training.md"), flags=re.MULTILINE)
 
     assert {flag for flag in re.findall(r"--([a-z][a-z-]+)", text) if flag not in known} - {"preload", "nproc-per-node"} == set()
+
+
+def test_the_trainers_ways_of_synchronising_and_files_are_the_ones_that_are_listed() -> None:
+    (names,) = re.findall(r"^SYNCS = \((.*)\)$", page("train/trainer/config.py"), re.MULTILINE)
+    ways = [quoted(row[0])[0] for row in table(section("docs/training.md", "Ways of synchronising"))]
+    assert ways == re.findall(r'"([\w-]+)"', names)
+    files = {path.stem for path in (ROOT / "train/trainer").glob("*.py")} - {"__init__"}
+    assert {word for word in quoted(section("docs/training.md", "Layout")) if word.isidentifier()} == files
+    data = " ".join(row[0] for row in table(section("docs/training.md", "Data")))
+    assert {"digits", "synthetic", "imagenet"} < set(quoted(data))
+
+
+def test_what_a_backend_does_is_listed() -> None:
+    (row,) = (row for row in table(section("docs/architecture.md", "The nouns")) if row[0] == "`Backend`")
+    named = {re.split(r"\W", word)[0] for word in quoted(row[1])}
+
+    assert named <= set(dir(Backend))
+    assert set(Backend.__abstractmethods__) <= named
+
+
+def test_every_command_takes_output() -> None:
+    group = CommandGroup(name="distlaunch")
+    commands: dict[str, Any] = {name: group.get_command(None, name) for name in (*backends.names(), *command_names())}
+
+    without = [name for name, command in commands.items() if not any("--output" in item.opts for item in command.params)]
+    assert without == ["doctor"], "it reads its words itself, with those of a backend"
+
+
+def test_a_file_of_ones_own_is_taken_before_a_bundled_one_of_its_name(tmp_path: Path) -> None:
+    assert bundle.find_script("train.py", "script", str(tmp_path)).bundled
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert not bundle.find_script("train.py", "script", str(tmp_path)).bundled
