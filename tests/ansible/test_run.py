@@ -59,7 +59,8 @@ def test_reduce_gives_36_on_four_hosts_two_without_the_shared_disk_and_node_0_wi
 
 
 def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(rack: Rack) -> None:
-    done = rack("--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS)
+    rack.write("large.py", large.SCRIPT.read_text())
+    done = rack("--nodes", "2", "--log-ranks", "all", *large.OPTIONS, "large.py", *large.ARGUMENTS)
 
     assert done.exit_code == 0, done.stderr[-3000:]
     assert done.stdout.count(large.SAID) == 2

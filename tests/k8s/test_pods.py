@@ -156,7 +156,8 @@ def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None
 
 
 def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(pods: User) -> None:
-    done = pods("k8s", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS)
+    pods.write("large.py", large.SCRIPT.read_text())
+    done = pods("k8s", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, "large.py", *large.ARGUMENTS)
 
     assert done.exit_code == 0, done.stderr[-3000:]
     assert done.stdout.count(large.SAID) == 2

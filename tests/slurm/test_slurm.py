@@ -59,7 +59,8 @@ def test_a_failure_on_rank_5_is_told_once_with_host_and_traceback_and_all_nodes_
 
 
 def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(login: Login) -> None:
-    done = login("slurm", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, str(large.SCRIPT), *large.ARGUMENTS)
+    login.write("large.py", large.SCRIPT.read_text())
+    done = login("slurm", "--nodes", "2", "--log-ranks", "all", *large.OPTIONS, "large.py", *large.ARGUMENTS)
 
     assert done.exit_code == 0, done.stderr[-3000:]
     assert done.stdout.count(large.SAID) == 2

@@ -64,7 +64,7 @@ class Ranks:
         self, popen: Popen, argv: Sequence[str], *, count: int, env: Mapping[str, str], folder: Path, watched: bool = True
     ) -> None:
         """Start `count` ranks of `argv`. Where they are `watched`, as by torchrun, the failure of one ends the others."""
-        self._held = ports.reserve()
+        self._held = ports.lent()
         self._said: list[tuple[list[str], list[str]]] = [([], []) for _ in range(count)]
         self._ended: dict[int, int] = {}
         self._changed, self._watched = threading.Condition(), watched
