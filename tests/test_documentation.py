@@ -301,3 +301,11 @@ def test_a_file_of_ones_own_is_taken_before_a_bundled_one_of_its_name(tmp_path: 
     assert bundle.find_script("train.py", "script", str(tmp_path)).bundled
     (tmp_path / "train.py").write_text("print(1)\n")
     assert not bundle.find_script("train.py", "script", str(tmp_path)).bundled
+
+
+def test_backends_that_start_a_run_again_are_named() -> None:
+    able = {name for name in backends.names() if backends.load(name).requeue is not Backend.requeue}
+    (says,) = (row[1] for row in table(section("docs/cli.md", "Looking")) if row[0] == "`requeue RUN`")
+
+    assert able == {"local", "ansible", "slurm"}
+    assert says.split(": ")[1] == "on this machine and over SSH when it has ended, on Slurm also one that runs; not on Kubernetes"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import config, quarantine, runs, trust
+from launcher import config, config_file, quarantine, runs, trust
 from launcher.agent import trust as rule
 from launcher.backends import _kube_api, _kube_patch
 from launcher.errors import ConfigError, UntrustedError
@@ -147,7 +147,6 @@ class TestRule:
         groups[ME] = ("me", ["bob"])
         assert "lets the group me write" in wrong(own / "a"), "somebody else was let into it"
 
-    @pytest.mark.skipif(shutil.which("setfacl") is None, reason="no setfacl")
     def test_where_root_has_no_number_nobody_may_own_the_way_and_never_the_file(
         self, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -161,6 +160,7 @@ class TestRule:
         os.chown(path, nobody, nobody)
         assert rule.problem(str(path)) is not None
 
+    @pytest.mark.skipif(shutil.which("setfacl") is None, reason="no setfacl")
     def test_an_access_list_is_no_group_of_ones_own(self, place: Path) -> None:
         shared = owned(place / "shared", ME, 0o755)
         assert os.system(f"setfacl -m u:{STRANGER}:rwx {shared}") == 0
@@ -235,6 +235,11 @@ class TestCommands:
         with pytest.raises(UntrustedError, match="list of bad hosts"):
             quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(home)})
         assert config.load({**env, "DISTLAUNCH_TRUST": str(place)}, str(tmp_path)).files
+
+    def test_a_home_that_cannot_be_searched_has_no_settings(self, place: Path) -> None:
+        path = file(owned(place / "home", 0, 0o700) / "config.toml", 0, text="nodes = [")
+
+        assert as_user(ME, lambda: config_file.read_file(str(path)) is None) is True
 
     def test_a_fifo_of_somebody_else_is_not_waited_for(self, place: Path) -> None:
         os.mkfifo(place / "distlaunch.toml")
