@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,21 @@ def test_every_documented_command_is_run_in_one_way() -> None:
     assert [way for way in WAYS if not lines(way)] == []
 
 
+def shown_of(line: Line) -> list[str]:
+    """What a session in a terminal shows after that command, in the form of a run on this machine; nothing for others."""
+    text = (ROOT / line.file).read_text("utf-8")
+    shown = re.findall(rf"^```console\n\$ {re.escape(line.text)}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return form(re.sub(r"\bvm\b", socket.gethostname(), shown[0])) if shown else []
+
+
+def form(text: str) -> list[str]:
+    """The lines, in any order, without what differs from run to run."""
+    differs = {r"folder: \S+": "folder", r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN", r"[\d.]+ s\b": "TIME", r":\d+:": ":PORT:"}
+    for pattern, word in differs.items():
+        text = re.sub(pattern, word, text)
+    return sorted(" ".join(line.split()) for line in text.splitlines())
+
+
 @pytest.mark.torch
 @every("here")
 def test_what_runs_here(distlaunch: Cli, line: Line) -> None:
@@ -122,6 +138,7 @@ def test_what_runs_here(distlaunch: Cli, line: Line) -> None:
     if program == "distlaunch":
         done = distlaunch(*words)
         code, stderr = done.exit_code, done.stderr
+        assert shown_of(line) in ([], form(done.stderr + done.stdout)), done
     else:
         asked = subprocess.run(
             [ROOT / program, *words], cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, text=True
