@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import marshal
 import os
+import sys
 import zipfile
 from dataclasses import dataclass
 from functools import cache
@@ -56,6 +57,7 @@ def agent_archive(*, byte_code: bool = True) -> bytes:
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
+        archive.comment = str(sys.implementation.cache_tag).encode()  # whose byte-code it is: another Python may unpack it
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
         for source in sorted((_ROOT / "agent").glob("*.py")):
             name = f"{_AGENT_PACKAGE}/{source.name}"

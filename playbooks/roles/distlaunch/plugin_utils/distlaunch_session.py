@@ -75,7 +75,7 @@ try:
             time.sleep(0.02)
             mine = time.time() - began > {_INSTALL_S}
     if mine:
-        import importlib.util, io, shutil, zipfile
+        import io, shutil, zipfile
         say({{"lacks": "agent"}})
         size = json.loads(sys.stdin.buffer.readline())["bytes"]
         own = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
@@ -86,10 +86,12 @@ try:
                 request["replaced"] = found[0]
                 os.rename(path, own + ".old")
                 shutil.rmtree(own + ".old", ignore_errors=True)
-            zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size))).extractall(own)
+            archive = zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read(size)))
+            archive.extractall(own)
             code = os.path.join(own, "distlaunch_agent")
             for name in [name for name in os.listdir(code) if name.endswith(".pyc")]:
-                os.renames(os.path.join(code, name), importlib.util.cache_from_source(os.path.join(code, name[:-1])))
+                where = "%s.%s.pyc" % (name[:-4], archive.comment.decode())
+                os.renames(os.path.join(code, name), os.path.join(code, "__pycache__", where))
             sys.path.insert(0, own)
             from distlaunch_agent import host
             os.rename(own, path)
