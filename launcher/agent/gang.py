@@ -123,6 +123,12 @@ class GangBase:
         self._watch.word = stands
         return stands
 
+    def say_lost(self, cause: Dict[str, Any]) -> None:
+        """Tell all nodes that this one is lost; those who are about to start again hear of it in the next round."""
+        if self.say("lost", cause=cause)["kind"] == "restart":
+            word = json.dumps({"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause})
+            self.store.compare_set(f"round/{self.round + 1}/word", "", word)
+
     def stop(self, message: Word) -> None:
         """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told; or this node alone leaves it."""
         if message.get("done"):

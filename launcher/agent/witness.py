@@ -45,7 +45,7 @@ class Witness:
 
     def _tell_peers(self, why: cause.Cause) -> None:
         with contextlib.suppress(RuntimeError):
-            self.gang.say("lost", cause=why)
+            self.gang.say_lost(why)
             self.gang.farewell(told=True, well=False)
 
     def _cause(self) -> cause.Cause:
