@@ -231,7 +231,10 @@ class RunReport:
     ) -> Cause | None:
         """The earliest one that is not the consequence of another."""
         asked = cancel_requested is not None
-        found = [_corrected(node.cause, causes.get(node.node), asked) for node in self.nodes if node.cause is not None]
+        latest = max((node.attempt for node in self.nodes), default=0)
+        # One that lost another node and has not come back yet tells of an attempt that is over.
+        told = [node for node in self.nodes if node.result != "lost" or node.attempt == latest]
+        found = [_corrected(node.cause, causes.get(node.node), asked) for node in told if node.cause is not None]
         found += [_vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None]
 
         def order(cause: Cause) -> tuple[bool, float]:

@@ -434,7 +434,7 @@ class Node:
         if self._ended_well():  # there is nothing to stop, only to be quick
             self.server.gang.send({"stop": reason, "leaves": True})
             return
-        if self._is_done(reason):
+        if tell_peers and self._is_done(reason):
             self.server.gang.send({"stop": reason, "done": True})
             return
         self.failed = self.failed or self.first_cause

@@ -233,7 +233,7 @@ def test_a_run_whose_agent_is_killed_starts_again(pods: User, machines: Kube) ->
     agent_of(f"{follower.run}-1").kill()
 
     follower.wait_err("started again by the scheduler after a lost node, attempt 1")
-    follower.wait_err("rendezvous at")
+    follower.wait("the second rendezvous", lambda: follower.stderr.count("rendezvous at") == 2)
     follower.process.send_signal(signal.SIGINT)
     assert follower.result().exit_code == 130
 

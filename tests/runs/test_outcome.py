@@ -233,3 +233,14 @@ def test_where_nodes_end_well_together_only_one_of_them_tells_it_for_all() -> No
     elastic = report([*RUNNING, done("success")], RUNNING, RUNNING, min_nodes=2)
     elastic.may_start_again = True
     assert elastic.outcome(("ended",) * 3).state == "failed"
+
+
+def test_who_cancels_while_a_lost_run_starts_again_has_cancelled_it() -> None:
+    made = report([*RUNNING, done("lost", cause("killed", 100.5, node=1))], RUNNING)
+    made.may_start_again = True
+    made.add(1, Event("agent_started", {"time": 101.0, "attempt": 1, "host": "h"}))
+    made.add(1, Event("done", {"time": 103.0, "attempt": 1, "result": "preempted", "cause": cause("preempted", 103.0)}))
+
+    found = made.outcome(("ended", "ended"), cancel_requested=102.0)
+
+    assert (found.state, found.exit_code) == ("cancelled", 130)
