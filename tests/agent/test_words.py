@@ -170,7 +170,8 @@ count = os.environ["TORCHELASTIC_RESTART_COUNT"]
 print(count, flush=True)
 open({str(tmp_path)!r} + "/" + count + os.environ["RANK"], "w").close()
 if count < "3":
-    while not os.path.exists({str(tmp_path)!r} + "/stopped"):
+    said = [{str(tmp_path)!r} + "/" + name for name in ("stopped", *(count + str(rank) for rank in range(4)))]
+    while not all(map(os.path.exists, said)):  # who fails takes nobody along who has not printed yet
         time.sleep(0.01)
     sys.exit(1)
 """
