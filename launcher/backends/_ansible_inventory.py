@@ -64,6 +64,8 @@ def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
             found.append(text)
         elif not os.path.exists(path):
             raise SpecError(f"inventory {text!r} does not exist", hint=_HINT + " with the commas")
+        elif not os.access(path, os.R_OK):
+            raise SpecError(f"inventory {text!r} cannot be read: Permission denied", hint=f"chmod u+r {path}")
         else:
             found.append(os.path.abspath(path))
             check_inventory(found[-1])

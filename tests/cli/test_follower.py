@@ -59,6 +59,9 @@ class Scripted:
     def signal(self, handle: object, signum: int) -> None:
         raise AssertionError
 
+    def release(self, handle: object) -> None:
+        pass
+
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:

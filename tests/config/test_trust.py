@@ -9,6 +9,7 @@ import pickle
 import pwd
 import shutil
 import stat
+import struct
 import sys
 import tempfile
 import traceback
@@ -160,10 +161,14 @@ class TestRule:
         os.chown(path, nobody, nobody)
         assert rule.problem(str(path)) is not None
 
-    @pytest.mark.skipif(shutil.which("setfacl") is None, reason="no setfacl")
     def test_an_access_list_is_no_group_of_ones_own(self, place: Path) -> None:
         shared = owned(place / "shared", ME, 0o755)
-        assert os.system(f"setfacl -m u:{STRANGER}:rwx {shared}") == 0
+        nobody = 2**32 - 1
+        entries = [(0x01, 7, nobody), (0x02, 7, STRANGER), (0x04, 5, nobody), (0x10, 7, nobody), (0x20, 5, nobody)]
+        packed = struct.pack("<I", 2) + b"".join(
+            struct.pack("<HHI", *entry) for entry in entries
+        )  # as acl(5) and the kernel have it
+        os.setxattr(shared, "system.posix_acl_access", packed)
         assert wrong(shared) != ""
 
     def test_what_is_trusted_is_trusted_with_all_that_is_in_it(self, place: Path) -> None:
