@@ -29,7 +29,7 @@ ENDING_S = 60.0
 """The end of a run takes no longer from one of its processes to the next."""
 
 SUM = """
-# Rank r brings r + 1; rank 0 adds them up at MASTER_ADDR, beside the port of torch's store, and tells all.
+# Rank r brings r + 1; rank 0 adds them up at MASTER_ADDR, beside the port of the workers' store, and tells all.
 import os, socket, time
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

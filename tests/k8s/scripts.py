@@ -27,7 +27,7 @@ while True:
 MEET = """
 import os, socket, time
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1  # at that itself, torch's store is served
+master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1  # at that itself the workers' store is served
 def connected():
     while True:
         try:
