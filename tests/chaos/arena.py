@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent import protocol
 from tests.chaos import processes
-from tests.chaos.blows import CUT, KILL, STALL
+from tests.chaos.blows import CUT, KILL, STALL, TO_THE_END
 from tests.chaos.processes import LAUNCHER, WORKER
 from tests.testbed.running import Running
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from launcher.agent.protocol import Event
@@ -79,7 +79,12 @@ class Arena:
     """The command up to the script, without name and mark."""
 
     env: Mapping[str, str | None] = field(default_factory=dict)
-    hosts: tuple[Host, ...] = ()
+    host_of: Callable[[Process], Host | None] = lambda _: None
+    """On which host with a cable a process runs."""
+
+    mended: Callable[[], object] = lambda: None
+    """Waits until a host that was cut off is as before."""
+
     comes_back: bool = False
     """Whether the scheduler starts what was lost again."""
 
@@ -87,6 +92,7 @@ class Arena:
     """How long a run takes that nothing happens to."""
 
     _seen: set[Process] = field(default_factory=set)
+    _cut: Host | None = None
 
     def prepare(self) -> None:
         """The script is there; a run that nothing happens to is right, and its time is known."""
@@ -117,16 +123,17 @@ class Arena:
             run = self._run(mark)
             if launcher_hit:
                 self._wait_unfollowed(run, mark, report)
-            if blow and blow.how == CUT:
-                for host in self.hosts:
-                    host.reconnect()
+            self._reconnect()
             self._wait_nothing_left(mark, report)
             report.seconds = time.monotonic() - struck
             if run is not None:
                 self._judge(run, victim, report)
             elif not launcher_hit:
                 report.wrong.append(f"there is no run: {launcher}")
+            if blow and blow.how == CUT:
+                self.mended()
         finally:
+            self._reconnect()
             launcher.close()
             for one in self._left(mark):
                 one.send(signal.SIGKILL)
@@ -147,19 +154,24 @@ class Arena:
         victim = sorted(those, key=lambda one: (one.node or 0, one.process.pid))[int(blow.which * len(those))]
         kinds = {one.kind for one in found}
         report.phase = "running" if WORKER in kinds else "starting, restarting or ending"
-        host = next((host for host in self.hosts if victim.process in host.processes()), None)
         if blow.how == KILL:
             victim.process.send(signal.SIGKILL)
         elif blow.how == STALL:
             victim.process.send(signal.SIGSTOP)
             time.sleep(blow.lasts_s)
             victim.process.send(signal.SIGCONT)
-        elif host is not None:
+        elif (host := self.host_of(victim.process)) is not None:
+            self._cut = host
             host.cut_off()
-            if blow.lasts_s < 30:
+            if blow.lasts_s < TO_THE_END:
                 time.sleep(blow.lasts_s)
-                host.reconnect()
+                self._reconnect()
         return victim
+
+    def _reconnect(self) -> None:
+        if self._cut is not None:
+            self._cut.reconnect()
+        self._cut = None
 
     def _left(self, mark: str) -> list[Process]:
         """What of a run still runs, all that was seen of it included."""
@@ -212,8 +224,8 @@ class Arena:
         hit = victim is not None and blow is not None
         if report.state not in FINAL and not (hit and victim is not None and victim.kind == LAUNCHER):
             report.wrong.append(f"state is {report.state}: {state}")
-        if (not hit or (blow.how == STALL)) and report.state != "success":
-            report.wrong.append(f"nothing was killed, and it is {report.state}: {state['cause']}")
+        if (not hit or (blow is not None and blow.how != KILL and blow.lasts_s < TO_THE_END)) and report.state != "success":
+            report.wrong.append(f"nothing was lost, and it is {report.state}: {state['cause']}")
         if victim is not None and blow.how == KILL:
             self._judge_kill(victim, state, events, report)
         cut = victim.node if hit and victim is not None and blow.how != STALL and victim.kind != WORKER else None

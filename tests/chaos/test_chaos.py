@@ -13,36 +13,50 @@ from tests.k8s.conftest import shell
 from tests.slurm.conftest import Login
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from tests.chaos.conftest import Score
     from tests.command import Cli
-    from tests.testbed import Kube, SshHosts
+    from tests.testbed import Host, Kube, SshHosts
+    from tests.testbed.processes import Process
     from tests.testbed.slurm import Slurm
 
 JOB = ("--nodes", "2", "--nproc-per-node", "2", "--max-restarts", "1", "--grace", "5s")
+HICCUP_S, TO_THE_END = 1.0, blows.TO_THE_END
+
+
+def on(hosts: Iterable[Host]) -> Callable[[Process], Host | None]:
+    """On which of these a process runs."""
+    return lambda process: next((host for host in hosts if process in host.processes()), None)
 
 
 def test_on_this_machine(distlaunch: Cli, score: Score) -> None:
     arena = Arena("local", distlaunch, ("local", *JOB))
-    score.play(arena, blows.draw(score.seed, score.tries(6), transports=False, links=False))
+    score.play(arena, blows.draw(score.seed, score.tries(6)))
 
 
 @pytest.mark.ssh
 def test_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
     rack = make(distlaunch, ssh_hosts)
-    arena = Arena("ssh", distlaunch, rack.argv(*JOB), hosts=tuple(ssh_hosts.hosts))
-    score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, links=True))
+    arena = Arena("ssh", distlaunch, rack.argv(*JOB), host_of=on(ssh_hosts.hosts))
+    score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, cuts_s=(HICCUP_S, TO_THE_END)))
     rack.clean()
 
 
 @pytest.mark.slurm
 def test_on_slurm(distlaunch: Cli, slurm: Slurm, score: Score) -> None:
     login = Login(distlaunch, slurm)
-    arena = Arena("slurm", distlaunch, ("slurm", *JOB), env=login.env(), hosts=tuple(slurm.hosts))
-    score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, links=False))
+    arena = Arena("slurm", distlaunch, ("slurm", *JOB), env=login.env(), host_of=on(slurm.hosts), mended=slurm.wait_idle)
+    score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, cuts_s=(HICCUP_S, TO_THE_END)))
 
 
 @pytest.mark.k8s
 def test_on_kubernetes(distlaunch: Cli, kube_nodes: Kube, kube_nodes_namespace: str, score: Score) -> None:
+    """A machine that stays away takes minutes until Kubernetes believes it: tests/k8s/test_pods.py."""
+
+    def host_of(process: Process) -> Host | None:
+        return next((node.host for node in kube_nodes.nodes if process in node.containers()), None)
+
     with shell(distlaunch, kube_nodes, kube_nodes_namespace) as user:
-        arena = Arena("k8s", distlaunch, ("k8s", *JOB), env=user.env(), comes_back=True)
-        score.play(arena, blows.draw(score.seed, score.tries(3), transports=False, links=False))
+        arena = Arena("k8s", distlaunch, ("k8s", *JOB), env=user.env(), comes_back=True, host_of=host_of)
+        score.play(arena, blows.draw(score.seed, score.tries(3), cuts_s=(HICCUP_S, 5.0)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from tests.k8s import proxy as proxies
 from tests.k8s.following import Follower
 from tests.testbed import Kube, NotAvailableError, kube_given
 from tests.testbed.kube_image import PINNED as IMAGE
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Cli, Result
+    from tests.k8s.proxy import Proxy
 
     Report: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
 
@@ -158,6 +160,13 @@ def user(kube: Kube, kube_namespace: str, distlaunch: Cli) -> Iterator[User]:
     distlaunch.write("x.py", "print(1)\n")
     with shell(distlaunch, kube, kube_namespace) as found:
         yield found
+
+
+@pytest.fixture
+def proxy(user: User) -> Iterator[Proxy]:
+    """Before the control plane of `user`."""
+    with proxies.before(user.kubeconfig) as server:
+        yield server
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import yaml
 from launcher.backends import _kube_api
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -43,6 +45,17 @@ class Proxy(ThreadingHTTPServer):
         found = yaml.safe_load(self._kubeconfig.read_text())
         found["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{self.server_address[1]}"}
         return yaml.dump(found)
+
+
+@contextmanager
+def before(kubeconfig: Path) -> Iterator[Proxy]:
+    """A proxy before this cluster."""
+    with Proxy(kubeconfig) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,29 +14,19 @@ from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_rights
 from launcher.backends._kube_options import KubernetesOptions
 from tests.command import ROOT
+from tests.k8s import proxy as proxies
 from tests.k8s.conftest import shell
-from tests.k8s.proxy import Proxy
 from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.command import Cli
     from tests.k8s.conftest import User
+    from tests.k8s.proxy import Proxy
 
 pytestmark = pytest.mark.k8s
 
 SECURE = {"pod-security.kubernetes.io/enforce": "restricted"}
 LIMITS = {"type": "Container", "max": {"cpu": "1", "memory": "1Gi"}, "min": {"memory": "100Mi"}}
-
-
-@pytest.fixture
-def proxy(user: User) -> Iterator[Proxy]:
-    server = Proxy(user.kubeconfig)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def label(user: User, **more: str) -> None:
@@ -197,14 +186,9 @@ def test_each_missing_right_is_named_before_anything_is_made(user: User) -> None
     cases: list[list[tuple[str, str, str]]] = [*([right] for right in RIGHTS), RIGHTS]
     for number, missing in enumerate(cases):
         account = user.with_rights(f"lesser-{number}", rules([right for right in RIGHTS if right not in missing]))
-        server = Proxy(account.kubeconfig)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
+        with proxies.before(account.kubeconfig) as server:
             through = replace(account, kubeconfig=user.write("proxy.kubeconfig", server.kubeconfig()))
             done = through("k8s", "--detach", "--secret", "TOKEN", "x.py", env={"TOKEN": "1"})
-        finally:
-            server.shutdown()
-            server.server_close()
 
         named = {f"{verb} {resource}" for _, resource, verb in missing}
         assert done.exit_code == 3, done.stderr

@@ -6,7 +6,6 @@ import base64
 import random
 import re
 import signal
-import threading
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,24 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.k8s.proxy import Proxy
 from tests.k8s.role import role_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.k8s.conftest import User
+    from tests.k8s.proxy import Proxy
 
 pytestmark = pytest.mark.k8s
-
-
-@pytest.fixture
-def proxy(user: User) -> Iterator[Proxy]:
-    server = Proxy(user.kubeconfig)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def same(item: Any, run: str) -> Any:
