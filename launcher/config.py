@@ -25,7 +25,8 @@ T = TypeVar("T")
 ENV_PREFIX = "DISTLAUNCH_"
 SYSTEM_FILE = "/etc/distlaunch/config.toml"
 PROJECT_FILE = "distlaunch.toml"
-_TRUST_HINT = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set DISTLAUNCH_TRUST"
+_NOT_IN_PROJECT = {"trust": "whom to trust", "runs_dir": "where runs are"}
+"""What a file that is found, not named, does not say: a run's folder names programs that whoever looks at it runs."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
@@ -149,18 +150,19 @@ class Config:
 def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config:
     """Read the settings files that exist; `ConfigError` for one that is broken or cannot be read."""
     env = os.environ if env is None else env
-    trust.except_for(_trusted(Setting(_list(env.get("DISTLAUNCH_TRUST", "")), "DISTLAUNCH_TRUST")))
+    trust.except_for(_trusted(Config((), env)._from_env(GlobalOptions)))
     files: list[ConfigFile] = []
     for path in (env.get("DISTLAUNCH_SYSTEM_CONFIG") or SYSTEM_FILE, user_file(env)):
         if path and (file := read_file(path)):
             files.append(file)
             own = Config((), env)._section(file, GlobalOptions)
-            trust.except_for([*trust.words(), *_trusted(own.get("trust", Setting((), path)))])
+            trust.except_for([*trust.words(), *_trusted(own)])
     if path := project_file(PROJECT_FILE, cwd):
         trust.require("settings file", path, more=f"; or put a {PROJECT_FILE} of your own nearer, which may be empty")
     if path and (file := read_file(path)):
-        if "trust" in file.values:
-            raise ConfigError(f"{file.where('trust')}: a project file does not say whom to trust", hint=_TRUST_HINT)
+        for key in filter(file.values.__contains__, _NOT_IN_PROJECT):
+            hint = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set {ENV_PREFIX}{key.upper()}"
+            raise ConfigError(f"{file.where(key)}: a project file does not say {_NOT_IN_PROJECT[key]}", hint=hint)
         files.append(file)
     config = Config(tuple(files), env)
     for cls in (GlobalOptions, JobOptions):
@@ -168,8 +170,9 @@ def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config
     return config
 
 
-def _trusted(setting: Setting) -> tuple[str, ...]:
-    """The words of a `trust`, checked."""
+def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The words of `trust`, checked."""
+    setting = settings.get("trust", Setting((), "default"))
     for word in setting.value:
         if not word.startswith(("/", "~/", "@")):
             raise ConfigError(f"{setting.source}: trust {word!r} is neither a whole path nor @GROUP")
@@ -234,8 +237,8 @@ def _from_text(text: str, kind: type, what: str) -> Any:
         if kind is tuple:
             return _list(text)
         return _WORDS[text.strip().lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError):
-        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {text!r}") from None
+    except (ValueError, KeyError, RecursionError):
+        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {text[:80]!r}") from None
 
 
 def _list(text: str) -> tuple[str, ...]:

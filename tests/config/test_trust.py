@@ -298,6 +298,37 @@ def test_a_project_file_trusts_nobody(distlaunch: Cli) -> None:
     assert "DISTLAUNCH_TRUST" in done.stderr
 
 
+@pytest.mark.parametrize("key", ["runs_dir", '"runs\\u005fdir"'])
+def test_a_project_file_does_not_say_where_runs_are(distlaunch: Cli, key: str) -> None:
+    """A run's folder says which program reaches its hosts, and whoever looks at runs is asked nothing."""
+    name = "x-20250101-000000-aaaa"
+    evil = distlaunch.write("cloned/ev.sh", f"#!/bin/sh\ntouch {distlaunch.folder}/was-run\n")
+    evil.chmod(0o755)
+    node = {"host": "h", "rank": 0, "python": "p", "folder": "/x", "agent_path": "/x/a", "ssh": ["./ev.sh", "h"]}
+    handle = {"run_dir": f"runs/{name}", "hosts": ["h"], "nodes": [node]}
+    run = {"backend": "ansible", "command": ["x.py"], "plan": {"nodes": []}, "handle": handle}
+    distlaunch.write(f"cloned/runs/{name}/run.json", json.dumps(run))
+    toml = distlaunch.write("cloned/distlaunch.toml", f'{key} = "runs"\n')
+
+    for command in (("ls",), ("status", "last"), ("logs", "last"), ("cancel", "last"), ("config",), ("local", "x.py")):
+        done = distlaunch(*command, cwd=toml.parent, env={"DISTLAUNCH_RUNS_DIR": None})
+        assert not (distlaunch.folder / "was-run").exists(), command
+        assert done.exit_code == 2, (command, done)
+        assert f"error[bad_config]: {toml}" in done.stderr
+        assert "a project file does not say where runs are" in done.stderr
+        assert "~/.config/distlaunch/config.toml, or set DISTLAUNCH_RUNS_DIR" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["[/project/lab]", '["/lab"', "[" * 100_000, '[{"a": 1}]', "[true]"])
+def test_a_list_in_a_variable_that_is_none_is_one_error(distlaunch: Cli, value: str) -> None:
+    for name in ("TRUST", "PRELOAD"):
+        done = distlaunch("config", env={f"DISTLAUNCH_{name}": value})
+
+        assert done.exit_code == 2, done
+        assert f"error[bad_config]: DISTLAUNCH_{name} wants a list of texts, not '[" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_word_of_trust_is_a_whole_path_or_a_group(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="DISTLAUNCH_TRUST: trust 'lab' is neither"):
         config.load({"DISTLAUNCH_TRUST": "@lab,lab"}, str(tmp_path))
@@ -327,8 +358,8 @@ def test_paths_in_a_settings_file_are_relative_to_it(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
     for name in ("project/hosts.ini", "project/deep/x.py"):
         distlaunch.write(name, "h1\n")
-    text = """runs_dir = "my-runs"
-[clusters.a]
+    distlaunch.write(".config/distlaunch/config.toml", 'runs_dir = "my-runs"\n')
+    text = """[clusters.a]
 backend = "ansible"
 inventory = ["hosts.ini", "h2,h3,", "~/own.ini", "/abs.ini"]
 python = "./env/bin/python"
@@ -348,6 +379,6 @@ container_image = "docker://x"
 
     ssh, slurm = shown("a"), shown("s")
     assert ssh["inventory"] == [f"{where}/hosts.ini", "h2,h3,", f"{distlaunch.folder}/own.ini", "/abs.ini"]
-    assert (ssh["python"], ssh["runs_dir"]) == (f"{where}/env/bin/python", f"{where}/my-runs")
+    assert (ssh["python"], ssh["runs_dir"]) == (f"{where}/env/bin/python", f"{distlaunch.folder}/.config/distlaunch/my-runs")
     assert slurm["setup"] == ["module load x", f"@{where}/lines.sh"]
     assert (slurm["template"], slurm["container_image"]) == (f"{distlaunch.folder}/t.j2", "docker://x")
