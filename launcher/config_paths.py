@@ -16,6 +16,8 @@ def anchored(values: dict[str, Any], folder: str, *classes: type) -> dict[str, A
 def _whole(value: Any, kind: str, folder: str) -> Any:
     if isinstance(value, tuple):
         return tuple(_whole(part, kind, folder) for part in value)
+    if kind == "list":
+        return os.pathsep.join(_joined(part, folder) for part in value.split(os.pathsep) if part)
     if kind == "at":
         return "@" + _joined(value[1:], folder) if value.startswith("@") else value
     if kind == "dots":

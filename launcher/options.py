@@ -26,7 +26,7 @@ def option(
     flags: tuple[str, ...] = (),
     adds_up: bool = False,
     executes: bool = False,
-    path: Literal["", "whole", "at", "dots"] = "",
+    path: Literal["", "whole", "list", "at", "dots"] = "",
     check: Callable[[Any], object] | None = None,
 ) -> T:
     """A dataclass field with what the command line needs to know about it.
@@ -34,7 +34,7 @@ def option(
     `flags` replaces the flag that the field's name gives, for short forms: `("-e", "--env")`. A list that `adds_up` has
     the values of all layers (files, environment, flags), where otherwise the last layer that gives one replaces it.
     `executes`: it changes what is executed, or with what; a project file that sets it is said. `path`: in a settings file it is
-    relative to that file; all of it, what follows an `@`, or where it begins with `./` or `../`.
+    relative to that file; all of it, each part between colons, what follows an `@`, or where it begins with `./` or `../`.
     `check` raises a `SpecError` for a value that it cannot have, whatever other options are; the message begins with the name.
     """
     meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from launcher import input_file, install, output, trust
+from launcher import install, output
 from launcher.backends import _kube_admission as admission
+from launcher.backends import _kube_config as kubeconfig
 from launcher.backends import _kube_login as login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
@@ -141,7 +142,7 @@ class Cluster:
             if response.status >= 300:
                 raise _api_error(response.status, response.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"{self._configuration.host}: {_plain(error)}") from error
+            raise UnreachableError(f"{self._configuration.host}: {login.plain(error)}") from error
         if method != "GET":
             self._warn(response.headers.getlist("Warning"))
         return response
@@ -155,8 +156,18 @@ class Cluster:
                 output.warn(f"the API server says: {login.one_line(text)}{more}")
 
 
-def connect(kubeconfig: str, context: str, namespace: str) -> Cluster:
+def connect(setting: str, context: str, namespace: str) -> Cluster:
     """The cluster that the kubeconfig's context names; without any kubeconfig, the one in whose pod we run."""
+    return _connect(kubeconfig.find(setting), context, namespace)
+
+
+def connect_again(handle: Mapping[str, Any]) -> Cluster:
+    """The cluster that a run was sent to, whatever is in the environment or in the kubeconfig's current context by now."""
+    paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
+    return _connect(paths, handle["context"], handle["namespace"], lost="the run was started in a pod of its cluster")
+
+
+def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> Cluster:
     try:
         _bare("kubernetes")
         import kubernetes.config
@@ -167,17 +178,18 @@ def connect(kubeconfig: str, context: str, namespace: str) -> Cluster:
 
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     configuration = Configuration()
-    path = find_kubeconfig(kubeconfig)
-    if not path and os.path.exists(f"{_ACCOUNT}/token"):
+    if paths:
+        found, context = kubeconfig.load(kubernetes.config.kube_config, paths, context, configuration)
+    elif os.path.exists(f"{_ACCOUNT}/token"):
         kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         found = _read(f"{_ACCOUNT}/namespace")
-    elif not path:
+    elif lost:
+        raise BackendUnavailableError(f"{lost}, and this is no pod", hint="give this command in such a pod")
+    else:
         raise BackendUnavailableError(
             "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is no pod",
             hint="get one from your cluster's administrators, or with its provider's command line",
         )
-    else:
-        found, context = _load(kubernetes.config, path, context, configuration)
     configuration.connection_pool_maxsize = _CONNECTIONS
     pool = RESTClientObject(configuration).pool_manager
     return Cluster(context, namespace or found or "default", configuration, pool)
@@ -191,43 +203,6 @@ def _bare(name: str) -> None:
     spec = importlib.util.find_spec(name) if name not in sys.modules else None
     if spec is not None:
         sys.modules[name] = importlib.util.module_from_spec(spec)
-
-
-def find_kubeconfig(setting: str) -> str:
-    """Absolute paths of the kubeconfigs that are to be read, empty where there are none."""
-    if setting and not os.path.exists(setting):
-        raise SpecError(f"kubeconfig {setting!r} does not exist")
-    candidates = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
-    found = [os.path.abspath(path) for path in candidates.split(os.pathsep) if path and os.path.exists(path)]
-    for path in found:
-        trust.require("kubeconfig", path)  # it names programs to run
-        try:
-            input_file.check(path)
-        except OSError as error:
-            raise SpecError(f"kubeconfig {path!r} cannot be read: {error.strerror}") from error
-    return os.pathsep.join(found)
-
-
-def _load(config: Any, path: str, context: str, configuration: Any) -> tuple[str, str]:
-    """Namespace and name of the context. Everything that can be wrong with the file is told."""
-    try:
-        contexts, current = config.list_kube_config_contexts(path)
-    except Exception as error:
-        if context or "current-context" not in str(error):
-            raise SpecError(f"kubeconfig {path!r} cannot be used: {_plain(error)}") from error
-        raise SpecError(f"kubeconfig {path!r} has no current context", hint="give --context NAME") from error
-    names = [item["name"] for item in contexts]
-    if context and context not in names:
-        raise SpecError(f"no context {context!r} in {path!r}", hint="known: " + ", ".join(names))
-    chosen = next((item for item in contexts if item["name"] == context), current)
-    where = f"kubeconfig {path!r}, context {chosen['name']!r}"
-    try:
-        login.run(lambda: config.load_kube_config(path, context or None, configuration, persist_config=False))
-    except login.LoginError as error:
-        raise BackendUnavailableError(f"{where}: its login plugin failed: {error}", hint="log in to the cluster again") from error
-    except Exception as error:
-        raise SpecError(f"{where}: {_plain(error)}") from error
-    return chosen["context"].get("namespace", ""), chosen["name"]
 
 
 def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
@@ -265,7 +240,7 @@ def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
             *whole, rest = (rest + block).split(b"\n")
             yield whole
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise UnreachableError(_plain(error)) from error
+        raise UnreachableError(login.plain(error)) from error
     if rest and cut:
         yield [rest]
 
@@ -276,14 +251,6 @@ def _api_error(status: int, data: bytes) -> ApiError:
         return ApiError(status, str(told["message"]), str(told.get("reason", "")))
     except (ValueError, KeyError, TypeError):
         return ApiError(status, data.decode(errors="replace").strip()[:500] or f"HTTP {status}")
-
-
-def _plain(error: BaseException) -> str:
-    """An error in one line, without the layers around it."""
-    inner = getattr(error, "reason", None) or (error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None)
-    if isinstance(inner, Exception):
-        return _plain(inner)
-    return login.one_line(str(error)) or type(error).__name__
 
 
 def _read(path: str) -> str:

@@ -90,3 +90,11 @@ def _complaints() -> Iterator[list[str]]:
 def one_line(text: str) -> str:
     """A message of the library or of urllib3 without line breaks and without the layers around it."""
     return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): |^exec: ", "", " ".join(text.split()))
+
+
+def plain(error: BaseException) -> str:
+    """An error in one line, without the layers around it."""
+    inner = getattr(error, "reason", None) or (error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None)
+    if isinstance(inner, Exception):
+        return plain(inner)
+    return one_line(str(error)) or type(error).__name__

@@ -35,7 +35,7 @@ class KubernetesOptions:
     )
     context: str = option("", help="Context of the kubeconfig; otherwise its current one.", executes=True)
     kubeconfig: str = option(
-        "", metavar="FILE", help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.", executes=True, path="whole"
+        "", metavar="FILE", help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.", executes=True, path="list"
     )
     kind: str = option("job", metavar="|".join(KINDS), help="What is created.", check=one_of("kind", *KINDS))
     queue: str = option(

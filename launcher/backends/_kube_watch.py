@@ -70,8 +70,7 @@ class RunWatch:
     def cluster(self) -> api.Cluster:
         """The cluster it was submitted to."""
         if self._cluster is None:
-            handle = self._handle
-            self._cluster = api.connect(handle["kubeconfig"], handle["context"], handle["namespace"])
+            self._cluster = api.connect_again(self._handle)
         return self._cluster
 
     # -- state --------------------------------------------------------------------------------------------------------

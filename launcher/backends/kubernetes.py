@@ -80,9 +80,9 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
     def settings_files(self) -> list[str]:
         """The kubeconfigs."""
-        from launcher.backends import _kube_api
+        from launcher.backends import _kube_config
 
-        return list(filter(None, _kube_api.find_kubeconfig(self.opts.kubeconfig).split(os.pathsep)))
+        return _kube_config.find(self.opts.kubeconfig)
 
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
         """All manifests; reads the user's files, asks no cluster."""
@@ -193,7 +193,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         if self.opts.server_dry_run:
             raise SpecError("--server-dry-run creates nothing", hint="give it with --dry-run")
         cluster = self._cluster()
-        from launcher.backends import _kube_api
+        from launcher.backends import _kube_config
 
         handle = {
             "run_dir": str(plan.run_dir),
@@ -202,7 +202,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             "kind": self.opts.kind,
             "namespace": cluster.namespace,
             "context": cluster.context,
-            "kubeconfig": _kube_api.find_kubeconfig(self.opts.kubeconfig),
+            "kubeconfig": os.pathsep.join(_kube_config.find(self.opts.kubeconfig)),
             "nodes": len(plan.nodes),
             "min_nodes": plan.job["min_nodes"],
         }
@@ -211,9 +211,9 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
     def recover(self, handle: Handle) -> Handle | None:
         """The object that owns the others, by its name."""
-        from launcher.backends import _kube_submit
+        from launcher.backends import _kube_api, _kube_submit
 
-        owner = _kube_submit.find(self._cluster(), self.opts.kind, handle["name"], handle["run"])
+        owner = _kube_submit.find(_kube_api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
         return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
 
     def found(self) -> list[dict[str, Any]]:

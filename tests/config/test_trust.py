@@ -20,7 +20,7 @@ import pytest
 
 from launcher import config, config_file, quarantine, runs, trust
 from launcher.agent import trust as rule
-from launcher.backends import _kube_api, _kube_patch
+from launcher.backends import _kube_config, _kube_patch
 from launcher.errors import ConfigError, UntrustedError
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class TestCommands:
 
     def test_a_kubeconfig_names_programs_to_run(self, place: Path) -> None:
         with pytest.raises(UntrustedError, match="kubeconfig"):
-            _kube_api.find_kubeconfig(str(file(place / "kube", STRANGER)))
+            _kube_config.find(str(file(place / "kube", STRANGER)))
 
     def test_a_patch_says_what_a_pod_runs(self, place: Path) -> None:
         with pytest.raises(UntrustedError, match="patch"):

@@ -8,6 +8,7 @@ import re
 import signal
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,8 @@ import yaml
 from tests.k8s.role import role_rules
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.k8s.conftest import User
     from tests.k8s.proxy import Proxy
 
@@ -266,9 +269,9 @@ def test_an_answer_that_is_lost_makes_no_second_object(user: User, proxy: Proxy,
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("held", ["jobs", "configmaps"])
 def test_of_a_launcher_that_ends_while_it_creates_objects_nothing_is_left(
-    user: User, proxy: Proxy, held: str, number: signal.Signals
+    user: User, proxy: Proxy, tmp_path: Path, held: str, number: signal.Signals
 ) -> None:
-    """They are there, and it has not heard of them."""
+    """They are there, and it has not heard of them; nor has whoever looks for them elsewhere of the kubeconfig."""
     proxy.held = f"/{held}"
     account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
     launcher = account.follow("--nodes", "2", "x.py")
@@ -280,12 +283,13 @@ def test_of_a_launcher_that_ends_while_it_creates_objects_nothing_is_left(
     code = launcher.process.wait(60)
     proxy.released.set()
 
-    state = user.state("last")
+    there = partial(user, env={"KUBECONFIG": None}, cwd=tmp_path)
+    state = there("status", "last", "--output", "json").json["result"]
     if number == signal.SIGINT:
         assert (code, state["state"]) == (130, "cancelled")
     else:
         assert (code, state["exit_code"]) == (-signal.SIGKILL, None)
-        done = user("cancel", "last")
+        done = there("cancel", "last")
         assert (done.exit_code, done.stdout) == (0, f"{state['run']}: cancelled\n"), done.stderr
     user.wait_nothing_left()
 
