@@ -12,11 +12,15 @@ from launcher.errors import BackendUnavailableError, SpecError
 _FILES = {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
 
 
+def listed(text: str) -> list[str]:
+    """The absolute paths of a list, which may be one file."""
+    return [os.path.abspath(path) for path in ([text] if os.path.exists(text) else text.split(os.pathsep)) if path]
+
+
 def find(setting: str) -> list[str]:
     """Absolute paths of the kubeconfigs that are to be read: of a list, as KUBECONFIG may be one, those that are there."""
     text = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
-    listed = [text] if os.path.exists(text) else text.split(os.pathsep)
-    found = [os.path.abspath(path) for path in listed if path and os.path.exists(path)]
+    found = [path for path in listed(text) if os.path.exists(path)]
     if setting and not found:
         raise SpecError(f"kubeconfig {setting!r} does not exist")
     for path in found:

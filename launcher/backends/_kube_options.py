@@ -33,9 +33,16 @@ class KubernetesOptions:
         flags=("-n", "--namespace"),
         check=lambda text: text and _name(text, "namespace", label=True),
     )
-    context: str = option("", help="Context of the kubeconfig; otherwise its current one.", executes=True)
+    context: str = option(
+        "", help="Context of the kubeconfig; otherwise its current one.", executes=True, check=lambda text: _line(text, "context")
+    )
     kubeconfig: str = option(
-        "", metavar="FILE", help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.", executes=True, path="list"
+        "",
+        metavar="FILE",
+        help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.",
+        executes=True,
+        path="list",
+        check=lambda text: _line(text, "kubeconfig"),
     )
     kind: str = option("job", metavar="|".join(KINDS), help="What is created.", check=one_of("kind", *KINDS))
     queue: str = option(
@@ -301,6 +308,11 @@ def label_key(text: str, what: str) -> str:
     if not _LABEL_KEY.match(text):
         raise SpecError(f"{what} {text!r} is no label's name", hint="for example topology.kubernetes.io/zone")
     return text
+
+
+def _line(text: str, what: str) -> None:
+    if not text.isprintable():  # it stands in commands that are printed
+        raise SpecError(f"{what} {text!r} has characters that cannot be printed")
 
 
 def _name(text: str, what: str, *, label: bool = False) -> str:

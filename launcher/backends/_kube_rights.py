@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import output
@@ -99,7 +100,8 @@ def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifes
         return  # who may not even ask is told when something is created
     where = f"in namespace {cluster.namespace!r}"
     bind = f"kubectl create rolebinding distlaunch --role=distlaunch --user={who} --namespace={cluster.namespace}"
-    output.report("# what `distlaunch k8s --print-role` prints:", *role(opts).splitlines())
+    told = f"`distlaunch k8s --print-role --kind {opts.kind} --namespace {cluster.namespace}`"
+    output.report(f"# what {told} prints:", *role(replace(opts, namespace=cluster.namespace)).splitlines())
     raise BackendUnavailableError(
         f"{who} may not {', '.join(map(str, missing))} {where}, which this run needs; nothing was created",
         hint=f"an administrator gives these rights with the Role above, and {bind}; or name another namespace: --namespace NAME",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from launcher import install
 from launcher.agent.job import KEY_FILE
+from launcher.backends import _kube_config
 from launcher.backends._kube_pod import key_name
 from launcher.errors import BackendUnavailableError
 
@@ -14,14 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.backends._kube_objects import Manifest
+    from launcher.backends._kube_options import KubernetesOptions
     from launcher.backends.kubernetes import KubernetesPlan
 
 _LARGE = 250_000
 """Of an object that kubectl apply can keep its copy of; larger ones it takes with --server-side only."""
 
 
-def text(plan: KubernetesPlan, key: Sequence[Manifest] = ()) -> str:
-    """All objects, in the order in which they are best created; `key`: the Secret with the run's key, where it is to be in it."""
+def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] = ()) -> str:
+    """All objects, in the order in which they are best created; `key`: the Secret with the run's key, where it is to be in it.
+
+    The commands in its head go to the cluster and the namespace that a submission with these options would.
+    """
     try:
         import yaml
     except ImportError as error:
@@ -37,39 +44,56 @@ def text(plan: KubernetesPlan, key: Sequence[Manifest] = ()) -> str:
     Dumper.add_representer(str, lines)
     texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in (*key, *plan.objects)]
     large = any(len(item) > _LARGE for item in texts)
-    head = [f"# Run {plan.run_dir.name}: kubectl apply {'--server-side ' if large else ''}-f FILE"]
+    kubectl = _kubectl(opts)
+    head = [f"# Run {plan.run_dir.name}: {kubectl} apply {'--server-side ' if large else ''}-f FILE"]
     owner = plan.objects[-1] if plan.objects[-1]["kind"] != "Pod" else plan.objects[0]
     head.append("# Submitted by distlaunch, the same objects also have an owner, with which all of them go: ")
     head[-1] += f"{owner['kind']} {plan.name}"
     if plan.secrets:
-        head.append(f"# First, as secrets are in no file: {_secret_by_hand(plan.name, plan.secrets)}")
+        head.append(f"# First, as secrets are in no file: {_secret_by_hand(plan, owner)} | {kubectl} create -f -")
     if plan.has_key and not key:
-        head.append(
-            f"# First, as the key by which its nodes know one another is in no output: {_key_by_hand(key_name(plan.name))}"
-        )
-    head.append(f"# Then, so that all of it goes with that one, when its time to live is over, too: {_own_by_hand(plan, owner)}")
+        made = f"{_key_by_hand(plan, owner)} | {kubectl} create -f -"
+        head.append(f"# First, as the key by which its nodes know one another is in no output: {made}")
+    then = _own_by_hand(kubectl, plan, owner)
+    head.append(f"# Then, so that all of it goes with that one, when its time to live is over, too: {then}")
     return "\n".join(head) + "\n---\n" + "---\n".join(texts)
 
 
-def _own_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
+def _kubectl(opts: KubernetesOptions) -> str:
+    """How a shell calls kubectl with the cluster that the options name."""
+    files = os.pathsep.join(_kube_config.listed(opts.kubeconfig))
+    return (
+        (f"KUBECONFIG={quote(files)} " if files else "")
+        + "kubectl"
+        + (f" --context={quote(opts.context)}" if opts.context else "")
+    )
+
+
+def _own_by_hand(kubectl: str, plan: KubernetesPlan, owner: Manifest) -> str:
     """A line for a shell that makes it the owner of the rest, as a submission does."""
     where = f" --namespace={owner['metadata']['namespace']}" if "namespace" in owner["metadata"] else ""
     names = [f"{item['kind']}/{item['metadata']['name']}" for item in plan.objects if item is not owner]
     names += [f"Secret/{name}" for name, there in ((plan.name, plan.secrets), (key_name(plan.name), plan.has_key)) if there]
     about = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": plan.name, "uid": "%s"}
     patch = json.dumps({"metadata": {"ownerReferences": [{**about, "blockOwnerDeletion": False}]}})
-    uid = f"$(kubectl get {owner['kind']} {plan.name} -o jsonpath={{.metadata.uid}}{where})"
-    return f'kubectl patch {" ".join(names)} --type=merge -p "$(printf \'{patch}\' "{uid}")"{where}'
+    uid = f"$({kubectl} get {owner['kind']} {plan.name} -o jsonpath={{.metadata.uid}}{where})"
+    return f'{kubectl} patch {" ".join(names)} --type=merge -p "$(printf \'{patch}\' "{uid}")"{where}'
 
 
-def _key_by_hand(name: str) -> str:
+def _key_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
     """A line for a shell, in whose argv the key is not, either."""
-    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {KEY_FILE: "%s"}}
-    return f"printf '{json.dumps(made)}' \"$(head -c 32 /dev/urandom | base64 | tr -d '\\n')\" | kubectl create -f -"
+    made = _secret(key_name(plan.name), owner, {"stringData": {KEY_FILE: "%s"}})
+    return f"printf '{json.dumps(made)}' \"$(head -c 32 /dev/urandom | base64 | tr -d '\\n')\""
 
 
-def _secret_by_hand(name: str, variables: tuple[str, ...]) -> str:
+def _secret_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
     """A line for a shell, whose own printf writes the values into a pipe: all users of the machine see the argv of kubectl."""
-    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": dict.fromkeys(variables, "%s")}
-    values = " ".join(f'"$(printf %s "${variable}" | base64 | tr -d \'\\n\')"' for variable in variables)
-    return f"printf '{json.dumps(made)}' {values} | kubectl create -f -"
+    made = _secret(plan.name, owner, {"data": dict.fromkeys(plan.secrets, "%s")})
+    values = " ".join(f'"$(printf %s "${variable}" | base64 | tr -d \'\\n\')"' for variable in plan.secrets)
+    return f"printf '{json.dumps(made)}' {values}"
+
+
+def _secret(name: str, owner: Manifest, content: Manifest) -> Manifest:
+    """A Secret where the owner is."""
+    where = {key: value for key, value in owner["metadata"].items() if key == "namespace"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, **where}, **content}

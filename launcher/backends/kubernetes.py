@@ -169,7 +169,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
         if self.opts.server_dry_run:
             _kube_submit.ask(self._cluster(), self.opts, plan)
-        return {"run.yaml": _kube_yaml.text(plan)}
+        return {"run.yaml": _kube_yaml.text(plan, self.opts)}
 
     def write(self, plan: KubernetesPlan, folder: Path) -> Mapping[str, str]:
         """The same with the run's key, in a file that nobody else can read; it is not printed."""
@@ -177,7 +177,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
         texts = self.render(plan)
         more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key())] if plan.has_key else []
-        storage.write_whole(folder / "run.yaml", _kube_yaml.text(plan, more).encode(), mode=0o600)
+        storage.write_whole(folder / "run.yaml", _kube_yaml.text(plan, self.opts, more).encode(), mode=0o600)
         return texts
 
     def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one

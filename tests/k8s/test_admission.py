@@ -188,7 +188,8 @@ def test_each_missing_right_is_named_before_anything_is_made(user: User) -> None
         account = user.with_rights(f"lesser-{number}", rules([right for right in RIGHTS if right not in missing]))
         with proxies.before(account.kubeconfig) as server:
             through = replace(account, kubeconfig=user.write("proxy.kubeconfig", server.kubeconfig()))
-            done = through("k8s", "--detach", "--secret", "TOKEN", "x.py", env={"TOKEN": "1"})
+            # the namespace is that of the context, which an administrator's is not
+            done = through("k8s", "--detach", "--secret", "TOKEN", "x.py", env={"TOKEN": "1", "DISTLAUNCH_NAMESPACE": None})
 
         named = {f"{verb} {resource}" for _, resource, verb in missing}
         assert done.exit_code == 3, done.stderr
@@ -199,7 +200,8 @@ def test_each_missing_right_is_named_before_anything_is_made(user: User) -> None
         assert set(first.partition(" may not ")[2].partition(" in namespace ")[0].split(", ")) == named
         assert server.sent == [], "nothing was made that would have to be removed"
         (shown,) = yaml.safe_load_all(role)
-        assert shown["kind"] == "Role"
+        assert (shown["kind"], shown["metadata"]["namespace"]) == ("Role", user.namespace)
+        assert f"# what `distlaunch k8s --print-role --kind job --namespace {user.namespace}` prints:" in role
         assert f"rolebinding distlaunch --role=distlaunch --user={who} --namespace={user.namespace}" in done.stderr
 
 

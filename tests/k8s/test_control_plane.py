@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 import re
 import signal
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from tests.k8s.conftest import KINDS
 from tests.k8s.role import role_rules
+from tests.testbed import kube_programs
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.k8s.conftest import User
     from tests.k8s.proxy import Proxy
 
@@ -50,6 +53,43 @@ def test_what_is_printed_is_what_is_sent_and_what_the_cluster_has(user: User, pr
         assert same(found, run) == same(item, before)
     job = user.kube.api.get(f"/apis/batch/v1/namespaces/{user.namespace}/jobs/{run}")["spec"]
     assert (job["suspend"], job["completions"], job["backoffLimitPerIndex"]) == (False, 3, 3)
+
+
+@pytest.mark.parametrize("kind", ["job", "pods"])
+def test_the_commands_in_the_head_of_yaml_do_it_in_the_runs_own_namespace_and_cluster(
+    user: User, tmp_path: Path, kind: str
+) -> None:
+    """The context's namespace is another one, and the current context leads nowhere."""
+    config = yaml.safe_load(user.kubeconfig.read_text())
+    config["clusters"].append({"name": "nowhere", "cluster": {"server": "https://127.0.0.1:1"}})
+    config["contexts"].append({"name": "nowhere", "context": {"cluster": "nowhere"}})
+    config |= {"current-context": "nowhere"}
+    there = f"../{user.write('it is.kubeconfig', yaml.dump(config)).name}"
+    where = ("--kubeconfig", there, "--context", config["contexts"][0]["name"], "--namespace", user.namespace)
+    options = (*where, "--kind", kind, "--nodes", "2", "--secret", "TOKEN", "x.py")
+    done = user("k8s", "--dry-run", *options, env={"DISTLAUNCH_NAMESPACE": None, "KUBECONFIG": None, "TOKEN": "s3cr3t"})
+    assert done.exit_code == 0, done.stderr
+    (tmp_path / "run.yaml").write_text(done.stdout)
+    head = dict(re.findall(r"^# (Run|First, as secrets|First, as the key|Then)\b[^:]*: (.*)$", done.stdout, re.MULTILINE))
+    assert len(head) == 4
+    apply = head.pop("Run").replace("FILE", "run.yaml")
+    then = head.pop("Then")
+
+    kubectl = Path(str(kube_programs.find(kube_programs.KUBERNETES, "kubectl")))
+    env = {"PATH": f"{kubectl.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "TOKEN": "s3cr3t"}
+    for line in (*head.values(), apply, then):
+        made = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, timeout=60, check=False, capture_output=True)
+        assert made.returncode == 0, (line, made.stderr)
+
+    (name,) = {item["metadata"]["name"] for item in user.kube.api.get(KINDS["services"].format(user.namespace))["items"]}
+    secrets = {item["metadata"]["name"]: item for item in user.kube.api.get(KINDS["secrets"].format(user.namespace))["items"]}
+    assert set(secrets) == {name, f"{name}-key"}
+    assert base64.b64decode(secrets[name]["data"]["TOKEN"]) == b"s3cr3t"
+    owner = "job" if kind == "job" else "configmap"
+    assert {item["metadata"]["ownerReferences"][0]["kind"].lower() for item in secrets.values()} == {owner}
+    user.wait_pods(name, 2)
+    user.kube.kubectl("delete", owner, name, "-n", user.namespace)
+    user.wait_nothing_left()
 
 
 def test_one_delete_removes_all_and_is_a_cancel(user: User) -> None:
