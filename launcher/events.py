@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
+from launcher import numbers
 from launcher.agent.protocol import Event, parse
 
 if TYPE_CHECKING:
@@ -44,23 +44,26 @@ def _counts(value: object) -> bool:
     return isinstance(value, list) and all(map(_count, value))
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _code(value: object) -> bool:
-    return _number(value) and isinstance(value, int)
+    return isinstance(value, int) and not isinstance(value, bool) and _count(abs(value))
+
+
+def _variables(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and all(_text(one.get(key)) for key in _VARIABLE) for one in value
+    )
 
 
 def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
     return {name: kind for names, kind in kinds for name in names.split()}
 
 
+_VARIABLE = ("name", "value", "source", "reason")
 _CAUSE = _named(
     ("class message host signal traceback", _text),
     ("node rank local_rank", _count),
     ("exit_code", _code),
-    ("time", _number),
+    ("time", numbers.is_number),
     ("secondary", lambda value: isinstance(value, bool)),
 )
 _KINDS = _named(
@@ -68,10 +71,10 @@ _KINDS = _named(
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
     ("workers lines total lines_lost", _count),
     ("ranks", _counts),
-    ("time limit_s deadline duration_s", _number),
+    ("time limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),
     ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
-    ("variables", lambda value: isinstance(value, list) and all(isinstance(one, dict) for one in value)),
+    ("variables", _variables),
     ("cause", lambda value: isinstance(value, dict)),
 )
 """Those of docs/agent-stream.md that something here relies on."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import launcher
-from launcher import storage, trust
+from launcher import numbers, storage, trust
 from launcher.agent.trust import make as make_folder
 from launcher.errors import LaunchError, RunNotFoundError, StorageError
 
@@ -113,7 +113,7 @@ class Run:
     def grace_s(self) -> float:
         """Time between SIGTERM and SIGKILL."""
         grace = self.plan.get("grace_s")
-        return float(grace) if isinstance(grace, (int, float)) else 30.0
+        return float(grace) if isinstance(grace, (int, float)) and numbers.is_time(grace) else 30.0
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -312,7 +312,7 @@ def _record(run: Run) -> None:
 
 def _fits(key: str, value: object) -> bool:
     """Whether a value read from a `run.json` has its field's type; a damaged file must not break a listing."""
-    return key in _TYPES and isinstance(value, _TYPES[key])
+    return key in _TYPES and isinstance(value, _TYPES[key]) and (key != "created" or numbers.is_time(value))
 
 
 def _age(name: str) -> tuple[bool, str, str]:

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from launcher import input_file
+from launcher import input_file, numbers
 from launcher.agent import files
 from launcher.errors import StorageError
 
@@ -38,7 +38,7 @@ def encode_json(value: Any) -> bytes:
 def read_json(path: StrPath) -> dict[str, Any] | None:
     """The object in the file; None when it is missing, unreadable or no JSON object."""
     try:
-        value = json.loads(input_file.read(path, limit_bytes=_JSON_BYTES))
+        value = numbers.loads(input_file.read(path, limit_bytes=_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -26,7 +26,7 @@ LAYERS = [
     {"backends"},
     {"bundle", "config", "config_check", "config_file", "config_paths", "runs", "outcome", "reader", "output", "lock", "proc"}
     | {"events", "question", "snapshot", "snapshot_files", "storage"},
-    {"credentials", "input_file", "install", "trust"},
+    {"credentials", "input_file", "install", "numbers", "trust"},
     {"spec", "options", "errors", "names"},
     {"agent"},
 ]

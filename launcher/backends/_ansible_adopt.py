@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle, output, runs
+from launcher import bundle, numbers, output, runs
 from launcher.backends import _ansible_playbook as playbook
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 
@@ -84,7 +84,7 @@ def misfit(node: Any, text: str) -> str:
         "grace_s": (job.get("grace_s", 30.0), (int, float)),
     }
     for name, (value, kind) in kinds.items():
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or not (numbers.is_number(value) or isinstance(value, (str, list, dict))):
             return f"{name} is {str(value)[:40]!r}"
     if not (runs.is_id(node["run"]) and node["run"].startswith(text)):
         return f"{node['run'][:40]!r} is no run that was asked for"
@@ -92,7 +92,8 @@ def misfit(node: Any, text: str) -> str:
         return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"
     if not job["command"] or not all(isinstance(word, str) for word in job["command"]):
         return "command is none"
-    return "" if 0 <= job["grace_s"] < float("inf") else f"grace_s is {job['grace_s']}"
+    grace = job.get("grace_s", 30.0)
+    return "" if numbers.is_time(grace) else f"grace_s is {grace}"
 
 
 class Found:

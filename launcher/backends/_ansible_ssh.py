@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import proc, trust
+from launcher import numbers, proc, trust
 from launcher.agent import trust as rule
 from launcher.agent.host import ANSWER
 from launcher.errors import CommandError
@@ -87,7 +87,7 @@ def call(node: Node, *words: str) -> dict[str, Any]:
     if not mark:
         raise CommandError(f"{node['host']}: {last_line(done.stderr) or f'ssh ended with code {done.returncode}'}")
     try:
-        return dict(json.loads(answer.splitlines()[0]))
+        return dict(numbers.loads(answer.splitlines()[0]))
     except (ValueError, TypeError, RecursionError, IndexError):
         raise CommandError(f"{node['host']}: it answers, but not as an agent does: {answer[:40]!r}") from None
 

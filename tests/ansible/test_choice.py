@@ -32,6 +32,7 @@ def facts(name: str, **more: Any) -> dict[str, Any]:
 
 ARGS = {"nodes": 2, "least": 2, "digest": "d", "snapshot_bytes": 0, "gpus_matter": True, "own_disk": [], "cwd": ""}
 NOTHING = {"user_processes_end": False}
+GOOD = facts("h", time=1.7e9, python="python", folder="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING)
 
 
 def test_a_clock_that_differs_and_a_logind_that_kills_are_told_and_the_host_takes_part(plugin: Any) -> None:
@@ -133,8 +134,13 @@ def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str
     [
         ("preflight", {"time": 1}, "python is 'None'"),
         ("preflight", {"time": "now"}, "time is 'now'"),
+        ("preflight", {"time": 10**400}, "time is '1000"),
+        ("preflight", {"time": float("nan")}, "time is 'nan'"),
+        ("preflight", GOOD | {"free_bytes": -(10**400)}, "free_bytes is '-1000"),
+        ("preflight", GOOD | {"gpus": True}, "gpus is 'True'"),
         ("start", {"agent": [], "folder": "/x", "work": "/x"}, "agent is '[]'"),
         ("start", {"agent": {"stream_from": "x"}, "folder": "/x", "work": "/x"}, "begins nowhere"),
+        ("start", {"agent": {"stream_from": 10**400}, "folder": "/x", "work": "/x"}, "begins nowhere"),
         ("reach", {"tried": None}, "tried is 'None'"),
         ("runs", {}, "nodes is 'None'"),
     ],
@@ -142,3 +148,4 @@ def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str
 def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answer: dict[str, Any], words: str) -> None:
     assert words in plugin.misfit(step, answer)["problem"]
     assert plugin.misfit(step, {"problem": "its own"}) is None
+    assert plugin.misfit("preflight", GOOD) is None

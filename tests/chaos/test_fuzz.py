@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import tempfile
 import threading
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 FEW = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=300)
 
+HUGE = st.sampled_from([10**400, -(10**400), 2**63, 2**31, 10**18, 1e300])
+"""What JSON takes for a number, and arithmetic, clocks or C do not."""
+
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers() | HUGE | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
@@ -52,13 +56,15 @@ CAUSES = st.dictionaries(
     ),
     JSON | st.sampled_from(["node", "user_code", "cancelled", "timeout", "killed"]),
 )
+VARIABLES = st.lists(st.dictionaries(st.sampled_from(["name", "value", "source", "reason"]), JSON), max_size=2)
 RESULTS = st.sampled_from(["success", "failed", "lost", "cancelled", "preempted", "timeout"])
 
 
 @st.composite
 def events(draw: Callable[[Any], Any]) -> bytes:
     """An event in which any field may be anything."""
-    fields = draw(st.dictionaries(st.sampled_from(FIELDS.split()), JSON | st.integers(0, 3) | RESULTS | CAUSES, max_size=8))
+    values = JSON | st.integers(0, 3) | HUGE | RESULTS | CAUSES | VARIABLES
+    fields = draw(st.dictionaries(st.sampled_from(FIELDS.split()), values, max_size=8))
     return json.dumps({"event": draw(st.sampled_from(EVENTS.split())), **fields}).encode() + b"\n"
 
 
@@ -74,13 +80,14 @@ LINES = st.one_of(
 
 @given(st.lists(LINES, max_size=20), st.integers(1, 200), st.sampled_from([None, frozenset({0, 3})]))
 @example([b'{"event":' + b"[" * 100_000 + b"\n"], 200, None)
+@example([b'{"event":"fabric","variables":[{"value":"x"}]}\n{"event":"heartbeat","time":1%s}\n' % (b"0" * 400)], 200, None)
 @example([b'{"event":"done","attempt":true,"restarts":"9","cause":{"class":[1],"time":NaN,"host":{}}}\n'] * 2, 9, None)
 @MANY
 def test_a_stream_however_damaged_is_read_to_its_end_and_adds_up(lines: list[bytes], size: int, wanted: Any) -> None:
     data = b"".join(lines)
     report, read = RunReport(["h0", "h1"]), reader.StreamReader(wanted)
     workers = WorkerOutput(wanted)
-    announcer = Announcer(["h0", "h1"], workers)
+    announcer = Announcer(["h0", "h1"], workers, explain=True)
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
         for node in (0, 1):
             for at in range(0, len(data) + 1, size):
@@ -174,6 +181,24 @@ def test_a_damaged_run_folder_is_shown_or_refused_by_every_command(distlaunch: C
                 assert shown.exit_code in (0, 1, 2, 3, 4, 5), (path.name, damaged, command, shown)
                 if "json" in command and shown.exit_code == 0:
                     assert shown.json["ok"]
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, "9" * 18, "1e999", "NaN"])
+def test_numbers_that_mean_nothing_are_no_bug_of_any_command(distlaunch: Cli, number: str) -> None:
+    distlaunch.write("x.py", "print('said', flush=True)\n")
+    assert distlaunch("local", "x.py").exit_code == 0
+    (run,) = distlaunch.runs.iterdir()
+    for path in [*run.glob("*.json"), *run.glob("nodes/0/stream")]:
+        whole = path.read_bytes()
+        path.write_bytes(re.sub(rb"(?<=[:\[ ])-?[0-9.]+(?=[,}\]\n])", number.encode(), whole))
+        assert path.read_bytes() != whole or path.name == "rendezvous.json", path
+        (run / "result.json").rename(run / "result")  # else nobody reads on
+        for command in (("status", run.name), ("logs", run.name), ("ls",), ("cancel", run.name)):
+            shown = distlaunch(*command)
+            assert "this is a bug" not in shown.stderr, (path.name, command, shown.stderr)
+            assert shown.exit_code in (0, 1, 2, 3, 4, 5), (path.name, command, shown)
+        (run / "result").rename(run / "result.json")
         path.write_bytes(whole)
 
 

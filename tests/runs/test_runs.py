@@ -54,6 +54,17 @@ def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     assert sorted(path.name for path in made.path.iterdir()) == ["run.json"]
 
 
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 18, "-1", "1e999", "NaN", '"x"'])
+def test_numbers_that_no_clock_has_are_missing(tmp_path: Path, number: str) -> None:
+    made = make(tmp_path, "train-20250101-000000-abcd", created=77.5, result=None)
+    path = made.path / "run.json"
+    path.write_text(path.read_text().replace("77.5", number).replace('"grace_s": 1.0', f'"grace_s": {number}'))
+
+    read = runs.read(tmp_path, made.id)
+
+    assert (read.created, read.grace_s, read.damaged) == (0.0, 30.0, "")
+
+
 def test_the_first_result_stays(tmp_path: Path) -> None:
     run = make(tmp_path, "train-20250101-000000-abcd")
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
-
+_MOST = 1 << 63
 
 _SHAPES = {
     "preflight": {
@@ -37,11 +37,20 @@ def misfit(step, answer):
     if answer.get("problem"):
         return None
     for name, kind in _SHAPES.get(step, {}).items():
-        if not isinstance(answer.get(name), kind):
+        if not _fits(answer.get(name), kind):
             return {"problem": f"it answers, but not as an agent does: {name} is {str(answer.get(name))[:40]!r}"}
-    if step == "start" and not isinstance(answer["agent"].get("stream_from", 0), int):
+    if step == "start" and not _fits(answer["agent"].get("stream_from", 0), int):
         return {"problem": "it answers, but not as an agent does: its agent's stream begins nowhere"}
     return None
+
+
+def _fits(value, kind):
+    """Whether it is of that kind; JSON takes numbers of any length, and NaN, with which nothing here can reckon."""
+    return isinstance(value, kind) and (isinstance(value, bool) == (kind is bool)) and not _endless(value)
+
+
+def _endless(value):
+    return isinstance(value, (int, float)) and not -_MOST < value < _MOST
 
 
 def choose(found, args):
