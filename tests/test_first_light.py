@@ -159,6 +159,7 @@ def test_the_rendered_plan_runs_by_hand_and_is_what_a_submission_sends(distlaunc
     assert by_hand(folder, tmp_path)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "code", "result"), [(["fails"], 1, "failed"), (["waits"], 124, "timeout")])
 def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
     distlaunch: Cli, options: list[str], code: int, result: str
@@ -202,6 +203,7 @@ def test_a_bundled_script_is_in_the_folder_that_is_run_by_hand(distlaunch: Cli, 
     assert json.loads((tmp_path / "by hand/spec.json").read_text())["command"][0].endswith("/payload/reduce.py")
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_lines_and_not_the_run_and_is_one_clear_error_before_one(small_disk: Path, distlaunch: Cli) -> None:
     flood = "import sys\nfor _ in range(1000):\n    print('x' * 10_000)\n"
     distlaunch.write("flood.py", flood + "if len(sys.argv) > 1:\n    raise ValueError('in the end')\n")
@@ -233,6 +235,7 @@ def test_a_full_disk_costs_lines_and_not_the_run_and_is_one_clear_error_before_o
     assert "success" in fine_state.stdout
 
 
+@pytest.mark.slow
 def test_who_follows_a_run_hears_of_a_full_disk_while_it_is_full(small_disk: Path, distlaunch: Cli) -> None:
     distlaunch.write("flood.py", "import signal\nprint('x\\n' * 3_000_000, flush=True)\nsignal.pause()\n")
     env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}

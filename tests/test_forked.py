@@ -219,6 +219,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, 0])
 def test_nothing_is_left_of_it_when_its_owner_ends(tmp_path: Path, number: int) -> None:
     (tmp_path / "patient.py").write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n" + PATIENT)

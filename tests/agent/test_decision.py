@@ -55,6 +55,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_node_that_is_taken_back_when_its_workers_are_done_has_succeeded_and_the_others_go_on(agents: Runner) -> None:
     kubernetes = {"replaces_lost": True, "sigterm_means": "preempted", "peer_timeout_s": 1.5, "heartbeat_s": 0.5}
     run = agents.start(EARLY, str(agents.folder / "go"), nodes="3", request=kubernetes)

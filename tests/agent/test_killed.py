@@ -75,6 +75,7 @@ def test_an_agent_that_is_killed_while_node_0_is_looked_for_is_named_to_all(warm
     assert [done["node"] for done in run.of("done")] == [2, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("met", [False, True], ids=["before the rendezvous", "after it"])
 def test_a_node_of_which_nothing_is_left_is_noticed_by_its_connection(agents: Runner, met: bool) -> None:
     if met:

@@ -122,6 +122,7 @@ def test_a_restart_ends_what_the_round_before_has_left(agents: Runner) -> None:
     assert gone(int(left))
 
 
+@pytest.mark.slow
 def test_the_given_port_is_used_and_a_taken_one_is_named(agents: Runner) -> None:
     with ports.reserve() as held:
         port = ports.port_of(held)
@@ -182,6 +183,7 @@ def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_is_of_
     assert [(fields["result"], fields["exit_code"]) for fields in run.of("done")] == [("lost", 75)], run.events
 
 
+@pytest.mark.slow
 def test_a_node_that_never_comes_is_named_when_the_limit_is_over(agents: Runner) -> None:
     run = agents.start("print('never')\n", nodes="2", rdzv_timeout="2s", preload=())
     os.kill(run.agent_pid(1), signal.SIGKILL)

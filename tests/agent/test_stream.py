@@ -362,6 +362,7 @@ def test_an_agent_that_has_ended_waits_for_its_stream_no_longer_than_it_says(
     assert (done["result"], done["cause"]["message"]) == ("failed", "ValueError: no")
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_wait_for_the_stream(by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner) -> None:
     agent = by_hand("print('x' * 300_000)\n")
     stderr = agents.runs[-1].folder / "stderr-by-hand"
@@ -403,6 +404,7 @@ print("after", rank, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agents: Runner) -> None:
     """The others lose nothing, the disk has no more of it than the limit, and what is missing is told where it is missing."""
     run = agents.start(FLOOD, str(agents.folder), "20000000", nproc_per_node="2", max_restarts=1, log_limit="2MB")

@@ -163,6 +163,7 @@ def test_a_script_that_cannot_be_compiled_may_have_lines_of_any_length(agents: R
     assert len(run.cause()["traceback"]) < 20_000
 
 
+@pytest.mark.slow
 def test_an_agent_that_stalls_during_a_restart_goes_on_with_it(agents: Runner, tmp_path: Path) -> None:
     script = f"""
 import os, sys, time

@@ -120,6 +120,7 @@ exec {sys.executable} -c 'if True:
     assert tried(tmp_path) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words"),
     [

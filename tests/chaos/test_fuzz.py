@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=300)
+MANY = settings(FEW, max_examples=100)
 
 HUGE = st.sampled_from([10**400, -(10**400), 2**63, 2**31, 10**18, 1e300])
 """What JSON takes for a number, and arithmetic, clocks or C do not."""
@@ -144,7 +144,7 @@ def toml(value: Any) -> str:
     st.lists(st.tuples(st.sampled_from(["defaults", "clusters.a", "clusters.b", "cluster", "x y"]), KEYS, VALUES), max_size=6),
     st.binary(max_size=30),
 )
-@settings(MANY, max_examples=150)
+@settings(MANY, max_examples=75)
 def test_settings_are_understood_or_refused_with_their_file(lines: list[tuple[str, str, Any]], more: bytes) -> None:
     folder = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
     try:

@@ -121,6 +121,7 @@ def test_no_word_of_a_run_lets_an_escape_through(distlaunch: Cli, fake: Callable
     assert exact["message"] == exact["host"] == exact["traceback"] == HOSTILE
 
 
+@pytest.mark.slow
 def test_nor_do_the_last_words_of_an_agent(distlaunch: Cli, fake: Callable[[str], str]) -> None:
     distlaunch.write("work.py", "print(1)\n")
 

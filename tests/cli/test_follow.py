@@ -309,6 +309,7 @@ def interrupted_at(distlaunch: Cli, moment: int) -> bool:
     return reached.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_step_of_a_launch_leaves_no_traceback_and_nothing_running(distlaunch: Cli) -> None:
     assert steps.count(partial(interrupted_at, distlaunch)) > 9
 

@@ -70,6 +70,7 @@ def killed_at(outer: Cli, moment: int) -> bool:
     return done.exit_code != 0
 
 
+@pytest.mark.slow
 def test_what_a_launcher_that_was_killed_at_any_step_has_left_is_ended_by_cancel(distlaunch: Cli) -> None:
     assert steps.count(partial(killed_at, distlaunch)) > 15
 
@@ -103,6 +104,7 @@ def test_an_agent_that_is_not_on_record_does_not_begin(launches: Cli, small_disk
     assert "error[storage]" in stderr
 
 
+@pytest.mark.slow
 def test_cancel_reaches_a_launcher_that_still_submits_the_run(launches: Cli) -> None:
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
     with launcher:

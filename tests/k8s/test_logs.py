@@ -218,6 +218,7 @@ class Refusing(FakeKubelet):
         return super().open(_path, query, silent_s=silent_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 429, 500])
 def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int

@@ -259,6 +259,7 @@ def test_the_secret_that_is_made_by_hand_is_in_no_argv(distlaunch: Cli, tmp_path
     assert seen.read_text(errors="replace").startswith("create -f -\n")
 
 
+@pytest.mark.slow
 def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_together(distlaunch: Cli, tmp_path: Path) -> None:
     from launcher.agent.unpack import unpack
 
@@ -279,6 +280,7 @@ def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_toge
     assert (tmp_path / "run/files/sub/däta.txt").read_text() == "hello\n"
 
 
+@pytest.mark.slow
 def test_many_files_travel_in_large_pieces_and_too_many_are_refused_with_a_way_out(distlaunch: Cli) -> None:
     (distlaunch.folder / "noise.bin").write_bytes(os.urandom(5_000_000))
     found = [item for item in rendered(distlaunch) if item["kind"] == "ConfigMap"]

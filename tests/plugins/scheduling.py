@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CACHE = "distlaunch/seconds"
 GROUPS = "distlaunch_groups"
 TESTBED = "tests.testbed.fixtures"
-BY_NAME = {"pods": "kube_nodes"}
+BY_NAME = {"pods": "kube_nodes", "cut_off": "kube_nodes"}
 """Fixtures that ask for a cluster only when they run."""
 
 

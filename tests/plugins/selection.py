@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 FIXTURES = "tests.testbed.fixtures"
-TORCH = "torch"
+SLOW = ("torch", "slow")
+"""Marks of tests that take seconds on their own."""
+
 CLUSTERS = ("slurm", "ssh", "k8s", "testbed")
 """Marks of tests that bring hosts up."""
 
@@ -33,7 +35,7 @@ WORKER_KEY = "distlaunch_files"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection of tests")
     group.addoption("--subject", action="append", default=[], metavar="WORD", help="tests about this; may be given several times")
-    group.addoption("--tier", choices=subjects.TIERS, help="fast: without a cluster and without torch")
+    group.addoption("--tier", choices=subjects.TIERS, help="fast: what takes seconds is left out, clusters and torch above all")
     group.addoption("--changed", action="store_true", help="tests that the changed files can affect")
     group.addoption(
         "--changed-since", metavar="REVISION", help="changed since this one (default: where the main branch was left)"
@@ -160,7 +162,7 @@ def folder_of(path: str) -> str:
 def is_fast(item: pytest.Item) -> bool:
     """Whether a test is in the fast tier."""
     mine = folder_of(relative(item.path)) not in NOT_FAST
-    return mine and not item.get_closest_marker(TORCH) and not brings_hosts_up(item)
+    return mine and not any(map(item.get_closest_marker, SLOW)) and not brings_hosts_up(item)
 
 
 def brings_hosts_up(item: pytest.Item) -> bool:
