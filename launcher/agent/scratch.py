@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
 import threading
-from typing import Callable, Iterator, List, TypeVar
+from typing import Callable, Iterator, List, Optional, TypeVar
 
 from . import processes
 
 _MEMORY = "/dev/shm"  # noqa: S108 - each agent has a folder of its own there, for its owner alone
+_NAME = re.compile(r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
 T = TypeVar("T")
 
 
@@ -30,7 +33,7 @@ class Scratch:
         with contextlib.suppress(OSError):
             os.mkdir(own, 0o700)
             self.path = own
-        os.makedirs(os.path.join(self.path, "errors"), exist_ok=True)
+        os.makedirs(os.path.join(self.path, "errors"), 0o700, exist_ok=True)
 
     def keep(self, before: str) -> None:
         """Move error files of rounds before that one into the node's folder, whenever its disk takes them."""
@@ -49,7 +52,7 @@ class Scratch:
             os.makedirs(self._kept, exist_ok=True)
             for name in os.listdir(errors):
                 number = name.partition("-")[0]
-                if not before or (number.isdigit() and int(number) < int(before)):
+                if not before or (number.isdecimal() and int(number) < int(before)):
                     with open(os.path.join(errors, name), "rb") as file:
                         data = file.read()
                     with open(os.path.join(self._kept, name), "wb") as file:
@@ -58,13 +61,44 @@ class Scratch:
 
 
 def remove(path: str) -> None:
-    """Remove a folder with what is in it; nothing else is touched where `path` is no agent's."""
-    with contextlib.suppress(OSError):
-        for folder in (os.path.join(path, "errors"), path):
-            for entry in list(os.scandir(folder)):
-                if not entry.is_dir(follow_symlinks=False):
-                    os.remove(entry.path)
-            os.rmdir(folder)
+    """Remove an agent's folder with what is in it; nothing is touched of one that is not such, or not ours alone.
+
+    Anybody may make folders and links of any name in memory: nothing there is reached but through a folder that was looked at.
+    """
+    memory, name = os.path.split(path)
+    if not _NAME.match(name):
+        return
+    with contextlib.suppress(OSError), _opened(os.path.realpath(memory)) as above, _ours(name, above) as folder:
+        with contextlib.suppress(FileNotFoundError), _ours("errors", folder) as errors:
+            _empty(errors)
+            os.rmdir("errors", dir_fd=folder)
+        _empty(folder)
+        os.rmdir(name, dir_fd=above)
+
+
+@contextlib.contextmanager
+def _opened(name: str, above: Optional[int] = None) -> Iterator[int]:
+    """A folder, not a link to one."""
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _ours(name: str, above: int) -> Iterator[int]:
+    """A folder in which nobody else can have put anything."""
+    with _opened(name, above) as fd:
+        about = os.fstat(fd)
+        if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+            raise PermissionError
+        yield fd
+
+
+def _empty(folder: int) -> None:
+    for name in os.listdir(folder):
+        os.unlink(name, dir_fd=folder)
 
 
 def within(limit_s: float, task: Callable[[], T], otherwise: T) -> T:
@@ -82,9 +116,9 @@ def _prefix() -> str:
 
 
 def _dead(memory: str) -> Iterator[str]:
-    """Folders of agents that were killed together with their fork servers."""
+    """Folders of agents that were killed together with their fork servers, by their names."""
     with contextlib.suppress(OSError):
         for name in os.listdir(memory):
-            pid, _, ticks = name[len(_prefix()) :].partition("-") if name.startswith(_prefix()) else ("", "", "")
-            if pid.isdigit() and str(processes.start_ticks(int(pid))) != ticks:
+            found = _NAME.match(name)
+            if found and name.startswith(_prefix()) and str(processes.start_ticks(int(found[1]))) != found[2]:
                 yield name
