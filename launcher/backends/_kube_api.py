@@ -220,8 +220,8 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
     if error.status == 403 and refused:
         return BackendUnavailableError(
             f"{refused[1]} may not {refused[2]} {refused[3]} in namespace {cluster.namespace!r}, which is needed {doing}",
-            hint="`distlaunch k8s --print-role`, with the run's --kind, prints the Role that gives it; or name another namespace: "
-            "--namespace NAME",
+            hint="`distlaunch k8s --print-role`, with the run's --kind, prints the Role that gives it; or name another "
+            "namespace: --namespace NAME",
         )
     if error.status == 404 and f'namespaces "{cluster.namespace}"' in error.message:
         return SpecError(f"there is no namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
