@@ -35,6 +35,10 @@ _CONNECTIONS = 256
 _BLOCK_BYTES = 1 << 18
 
 MERGE = "application/merge-patch+json"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
+"""Accepts a list whose objects have nothing but their metadata."""
+
+_JSON = "application/json, */*"
 
 
 class ApiError(Exception):
@@ -67,12 +71,13 @@ class Cluster:
         *,
         query: Mapping[str, Any] | None = None,
         content: str = "application/json",
+        accept: str = "",
     ) -> dict[str, Any]:
         """One request, asked again where that is safe. Raises `ApiError` or `UnreachableError`."""
         pause = 0.2
         for last in range(_TRIES - 1, -1, -1):
             try:
-                response = self._send(method, path, body, query, content, stream=False)
+                response = self._send(method, path, body, query, content, stream=False, accept=accept or _JSON)
                 value: dict[str, Any] = json.loads(response.data or b"{}")
             except ApiError as error:
                 if not last or error.status not in (429, 500, 503, 504) or method == "POST":
@@ -125,12 +130,21 @@ class Cluster:
             raise UnreachableError(f"the login plugin failed: {error}") from error
 
     def _send(
-        self, method: str, path: str, body: Any, query: Any, content: str, *, stream: bool, answer_s: float = _ANSWER_S
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Any,
+        content: str,
+        *,
+        stream: bool,
+        answer_s: float = _ANSWER_S,
+        accept: str = _JSON,
     ) -> Any:
         import urllib3
 
         url = self._configuration.host + path + ("?" + urlencode(query) if query else "")
-        headers = {"Accept": "application/json, */*", "User-Agent": "distlaunch", **self._credentials()}
+        headers = {"Accept": accept, "User-Agent": "distlaunch", **self._credentials()}
         data = None
         if body is not None:
             data, headers["Content-Type"] = json.dumps(body).encode(), content

@@ -67,14 +67,13 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
 
 def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
     """All runs of that kind in the namespace, the oldest first."""
-    path = objects.KINDS[opts.kind].path.format(cluster.namespace)
     try:
         _kube_ttl.sweep(cluster, opts)
-        listed = cluster.call("GET", path, query={"labelSelector": RUN_LABEL})
+        listed = _kube_ttl.listed(cluster, opts.kind)
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to list runs") from error
     found = []
-    for item in listed["items"]:
+    for item in listed:
         meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
         if meta["name"].rpartition("-files-")[0]:
             continue  # of bare pods, the first ConfigMap stands for the run

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from typing import TYPE_CHECKING
 
+from launcher import output
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_objects as objects
 from launcher.backends import _kube_states as states
@@ -17,27 +20,48 @@ if TYPE_CHECKING:
     from launcher.backends._kube_options import KubernetesOptions
     from launcher.backends._kube_states import Object
 
+_SECONDS = re.compile(r"\d{1,12}", re.ASCII)
+
 
 def sweep(cluster: Cluster, opts: KubernetesOptions) -> None:
-    """Delete those of the kind that is used here, with all that they own. What may not be deleted stays."""
+    """Delete those of the kind that is used here, with all that they own, as far as that can be done: nothing depends on it."""
     if opts.kind not in objects.UNTIMED:
         return
-    path, query = objects.KINDS[opts.kind].path.format(cluster.namespace), {"labelSelector": RUN_LABEL}
-    owners = [item for item in cluster.call("GET", path, query=query)["items"] if "ownerReferences" not in item["metadata"]]
-    pods: list[Object] = []
-    if owners and opts.kind == "pods":
-        pods = cluster.call("GET", f"/api/v1/namespaces/{cluster.namespace}/pods", query=query)["items"]
-    for owner in owners:
+    try:
+        _sweep(cluster, opts.kind)
+    except Exception as error:  # noqa: BLE001 - a missing right, an API server that is busy, objects that others have made
+        output.detail(f"ended runs are not removed: {error}")
+
+
+def listed(cluster: Cluster, kind: str) -> list[Object]:
+    """The objects of runs of that kind. Of ConfigMaps without what is in them, which may be 24 MB for each run."""
+    path, accept = objects.KINDS[kind].path.format(cluster.namespace), api.METADATA if kind == "pods" else ""
+    found: list[Object] = cluster.call("GET", path, query={"labelSelector": RUN_LABEL}, accept=accept)["items"]
+    return found
+
+
+def _sweep(cluster: Cluster, kind: str) -> None:
+    namespace = cluster.namespace
+    for owner in (item for item in listed(cluster, kind) if "ownerReferences" not in item["metadata"]):
         meta = owner["metadata"]
-        ttl = (meta.get("annotations") or {}).get(objects.TTL_NOTE, "")
-        mine = [item for item in pods if item["metadata"]["labels"][RUN_LABEL] == meta["labels"][RUN_LABEL]]
-        ended = _pods_ended(mine) if opts.kind == "pods" else _ended(owner)
-        if ttl.isdigit() and ended is not None and time.time() > ended + int(ttl):
+        if time.time() < _lasts(owner, states.timestamp(meta["creationTimestamp"])):
+            continue
+        ended = _ended(owner)
+        if kind == "pods":
+            query = {"labelSelector": f"{RUN_LABEL}={meta['labels'][RUN_LABEL]}"}
+            ended = _pods_ended(cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=query)["items"])
+        if ended is not None and time.time() > _lasts(owner, ended):
             body = {"propagationPolicy": "Background", "preconditions": {"uid": meta["uid"]}}
             try:
-                cluster.call("DELETE", f"{path}/{meta['name']}", body)
-            except api.ApiError:
-                continue
+                cluster.call("DELETE", f"{objects.KINDS[kind].path.format(namespace)}/{meta['name']}", body)
+            except api.ApiError as error:
+                output.detail(f"run {meta['name']}, which has ended, is not removed: {error}")
+
+
+def _lasts(owner: Object, ended: float) -> float:
+    """Until when it stays if it ended then, unix seconds."""
+    ttl = (owner["metadata"].get("annotations") or {}).get(objects.TTL_NOTE, "")
+    return ended + int(ttl) if _SECONDS.fullmatch(ttl) else math.inf
 
 
 def _ended(owner: Object) -> float | None:

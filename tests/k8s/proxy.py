@@ -27,6 +27,9 @@ class Proxy(ThreadingHTTPServer):
         self._kubeconfig = kubeconfig
         self.cluster = _kube_api.connect(str(kubeconfig), "", "")
         self.requests: list[str] = []
+        self.given: dict[str, int] = {}
+        """The bytes of the last answer to each request."""
+
         self.sent: list[dict[str, Any]] = []
         """The objects that were posted, but for questions about our rights."""
 
@@ -80,6 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = answer.data
         if self.server.hidden and path.endswith(self.server.hidden):
             data = json.dumps({**json.loads(data), "status": {"resourceRules": [], "incomplete": True}}).encode()
+        self.server.given[self.server.requests[-1]] = len(data)
         self.send_response(answer.status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
