@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import launcher
 from launcher import numbers, storage, trust
-from launcher.agent.trust import make as make_folder
 from launcher.errors import LaunchError, RunNotFoundError, StorageError
 
 if TYPE_CHECKING:
@@ -161,10 +160,10 @@ def is_id(text: str) -> bool:
 
 
 def create(run: Run) -> None:
-    """Make the run's folder with its `run.json`. Raises `StorageError`."""
+    """Make the run's folder with its `run.json`. Raises `StorageError`, `UntrustedError`."""
     unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")
     with storage.storage_errors(run.path, _HINT):
-        make_folder(str(run.path.parent), 0o755)
+        trust.make("runs_dir", run.path.parent, 0o755)
         # Scripts and their variables are in here: nobody else's to read.
         unfinished.mkdir(mode=0o700)
         try:

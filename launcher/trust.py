@@ -26,7 +26,15 @@ def except_for(given: Sequence[str]) -> None:
 
 def require(what: str, path: str | os.PathLike[str], *, searched: bool = False, more: str = "") -> None:
     """Raise `UntrustedError`, which says of what, where others than we and root could change the path; `more` ends the hint."""
-    found = rule.problem(os.fspath(path), _words, searched=searched)
+    _refuse(what, path, rule.problem(os.fspath(path), _words, searched=searched), more)
+
+
+def make(what: str, folder: str | os.PathLike[str], mode: int = 0o700, *, more: str = "") -> None:
+    """Make the folder and those above it, for nobody else to write to. `UntrustedError` where others could change one of them."""
+    _refuse(what, folder, rule.make(os.fspath(folder), mode, _words), more)
+
+
+def _refuse(what: str, path: str | os.PathLike[str], found: rule.Problem | None, more: str) -> None:
     if found is not None:
         raise UntrustedError(f"{what} {os.fspath(path)!r}: {found.message}", hint=found.hint + more)
 

@@ -60,14 +60,21 @@ def problem(path: str, trusted: Sequence[str] = (), *, searched: bool = False) -
     return found
 
 
-def make(folder: str, mode: int = 0o700) -> None:
-    """Make the folder and those above it; whatever the umask, others cannot write to any of them."""
+def make(folder: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Optional[Problem]:
+    """Make the folder and those above it; whatever the umask, others cannot write to any of them.
+
+    Somebody else may make one of them first: nothing is made in what is not ours, and the answer is what is wrong with it.
+    """
     missing: List[str] = []
     folder = os.path.abspath(folder)
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
+    here = folder
+    while not os.path.isdir(here):
+        missing.append(here)
+        here = os.path.dirname(here)
     for each in reversed(missing):
+        found = problem(os.path.dirname(each), trusted)
+        if found is not None:
+            return found
         try:
             os.mkdir(each, mode)
         except FileExistsError:  # somebody else was faster
@@ -75,6 +82,7 @@ def make(folder: str, mode: int = 0o700) -> None:
                 raise
         else:
             os.chmod(each, mode | (os.stat(each).st_mode & stat.S_ISGID))
+    return problem(folder, trusted)
 
 
 def _parts(path: str) -> List[str]:

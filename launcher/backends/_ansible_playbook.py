@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import bundle, install, output, storage, trust
-from launcher.agent.trust import make as make_folder
 from launcher.backends._ansible_inventory import program
 from launcher.errors import BackendUnavailableError, CommandError
 
@@ -159,9 +158,10 @@ class Playbook:
 
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
         control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
+        what, folder, more = "the folder of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
         with storage.storage_errors(control, "SSH keeps its connections there"):
-            make_folder(os.path.dirname(control))
-        trust.require("the folder of SSH's connections", os.path.dirname(control), searched=True, more=", or set XDG_RUNTIME_DIR")
+            trust.make(what, folder, more=more)
+        trust.require(what, folder, searched=True, more=more)
         variables = {"distlaunch_report": str(self._report)}
         if secrets:
             file = self._folder / "secrets.json"

@@ -193,6 +193,44 @@ def test_folders_are_made_for_their_owner_whatever_the_umask(tmp_path: Path) -> 
 
 
 @as_root
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("what", ["a folder", "a link"])
+def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
+    place: Path, when: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, target = owned(place / "shared", 0, 0o1777), owned(place / "target", 0, 0o700)
+    folder = runs.root(str(shared / "me/runs"))
+
+    def steal() -> None:
+        if what == "a folder":
+            owned(shared / "me", STRANGER, 0o777)
+        else:
+            (shared / "me").symlink_to(target)
+            os.lchown(shared / "me", STRANGER, STRANGER)
+
+    def mkdir(path: str, mode: int = 0o777, *, really: Callable[..., None] = os.mkdir) -> None:
+        if path == str(shared / "me"):
+            steal()
+        really(path, mode)
+
+    if when == "before":
+        steal()
+    else:
+        monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(UntrustedError, match=f"{shared}/me belongs to {STRANGER}"):
+        runs.create(runs.Run(id="x-20250101-000000-aaaa", path=folder / "x-20250101-000000-aaaa", backend="local"))
+    assert [*(shared / "me").iterdir(), *target.iterdir()] == []
+
+
+@as_root
+def test_a_folder_is_made_in_what_is_trusted(place: Path) -> None:
+    lab = owned(place / "lab", STRANGER, 0o777)
+    trust.except_for([str(lab)])
+    runs.create(runs.Run(id="x-20250101-000000-aaaa", path=lab / "me/runs/x-20250101-000000-aaaa", backend="local"))
+    assert (lab / "me/runs/x-20250101-000000-aaaa/run.json").exists()
+
+
+@as_root
 class TestCommands:
     """What the commands do: root here, among others who leave files."""
 

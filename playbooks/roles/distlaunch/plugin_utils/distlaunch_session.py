@@ -63,9 +63,8 @@ turn = path + ".new"
 mine = False
 began = time.time()
 try:
-    refuse(rule["problem"](base, trusted))
     for one in (folder, os.path.join(base, "snapshots"), os.path.join(base, "runs")):
-        rule["make"](one)
+        refuse(rule["make"](one, 0o700, trusted))
         refuse(rule["problem"](one, trusted, searched=True))
     while not mine and (not os.path.lexists(path) or rule["agent_problem"](path, trusted)):
         try:
