@@ -6,13 +6,15 @@ import contextlib
 import errno
 import os
 import time
-from typing import Iterator
+from typing import Iterator, List, Optional
 
 _NOT_KNOWN = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EACCES, errno.EINVAL}
 """What file systems say to `link` and `rename` where they have no such thing."""
 
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+
 _CLAIM_S = 10.0
-"""So long a claim may be there before its file; then whoever made it has died in between."""
+"""So long a claim may be there before its file; then whoever made it has died in between, or stalls."""
 
 
 def write_whole(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True) -> None:
@@ -23,38 +25,106 @@ def write_whole(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True)
 
 def write_once(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True) -> bool:
     """Create the file with this content; False, and nothing is changed, when it exists already."""
-    with _beside(path, data, mode, sync) as temporary:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
+    created: Optional[bool] = None
+    while created is None:
+        with _beside(path, data, mode, sync) as temporary:
+            created = _create(temporary, path, data, mode)
+    return created
+
+
+def _create(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NOT_KNOWN:
+            raise
+        return _claim(temporary, path, data, mode)
+    return True
+
+
+def _claim(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:
+    """`write_once` without links. None: it took us so long that somebody else has taken over.
+
+    The claim is a folder with the file in it, moved to a name that one alone can have as long as there is a file. From there the
+    file moves to its place. Who takes a claim over moves it away, file and all: its owner finds nothing to move any more.
+    """
+    claim, own, name = path + ".claim", temporary + ".d", os.path.basename(temporary)
+    os.mkdir(own, 0o700)
+    try:
+        os.rename(temporary, os.path.join(own, name))
+        _get(claim, own, path)
+        if os.path.lexists(path):  # also between the last look and our claim
             return False
-        except OSError as error:
-            if error.errno not in _NOT_KNOWN:
-                raise
-            return _claim(temporary, path, data, mode)
-        return True
+        os.rename(os.path.join(claim, name), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _NOT_KNOWN:
+            raise
+        return _create_in_place(path, data, mode)
+    finally:
+        for folder in (own, claim):
+            _remove(folder, [name])
+    return True
 
 
-def _claim(temporary: str, path: str, data: bytes, mode: int) -> bool:
-    """`write_once` without links: who creates the claim, which every file system lets one alone do, puts the file there."""
-    claim = path + ".claim"
-    limit = time.monotonic() + _CLAIM_S
+def _get(claim: str, own: str, path: str) -> None:
+    """Make our folder the claim, unless somebody else is done with the file before."""
+    seen, limit = [""], 0.0
     while not os.path.lexists(path):
         try:
-            os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-        except FileExistsError:
-            if time.monotonic() < limit:
-                time.sleep(0.02)
-                continue
-        try:
-            if os.path.lexists(path):  # between our look and our claim
-                return False
-            _move(temporary, path, data, mode)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(claim)
-        return True
-    return False
+            os.rename(own, claim)
+            return
+        except OSError as error:
+            if error.errno not in _TAKEN and not os.path.lexists(claim):  # others say EACCES then, as Windows shares do
+                raise
+        holder = _names(claim)
+        if holder != seen:
+            seen, limit = holder, time.monotonic() + _CLAIM_S
+        elif time.monotonic() >= limit:
+            _take_away(claim, own + ".old")
+        else:
+            time.sleep(0.02)
+
+
+def _take_away(claim: str, where: str) -> None:
+    """A claim whose owner has died, which one alone can do; or stalls, and then has to claim anew."""
+    with contextlib.suppress(FileNotFoundError):  # somebody else has
+        os.rename(claim, where)
+        _remove(where, _names(where))
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _remove(folder: str, names: List[str]) -> None:
+    """The folder with these files, unless there are others in it."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _create_in_place(path: str, data: bytes, mode: int) -> bool:
+    """Where nothing can be moved, either: object stores, which let one alone create it, and show it when it is closed."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return False
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+    except OSError:
+        os.unlink(path)
+        raise
+    return True
 
 
 def _move(temporary: str, path: str, data: bytes, mode: int) -> None:
