@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _SSH_ARGS = "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
-_CODE = ("library", "module_utils", "roles_path", "collections_path", "collections_paths")
-"""Settings beside `*_plugins` that name folders with code."""
+_CODE = re.compile(
+    r"(?!run_vars_|load_callback_|enable_)\w+_plugins|library|module_utils|(roles|collections)_paths?|home|playbook_dir"
+    r"|\w+_password_file|vault_identity_list|(\w+_)?executable|(ansible_)?connection_path|pkcs11_provider|cow_?path"
+)
+"""Settings that name code: folders of it, programs, and files that are run where they are executable."""
 
+_OF_THE_WORKING_FOLDER = re.compile(r"vault_identity_list|(\w+_)?executable|pkcs11_provider|cow_?path")
+"""Those of them that are texts to Ansible, which are not relative to the file that they stand in."""
+
+_BOOLEANS = ("y", "yes", "on", "1", "true", "t", "n", "no", "off", "0", "false", "f")
 _MANY = 10_000
 _OTHER = "; or name a file of your own: ANSIBLE_CONFIG=FILE"
 
@@ -33,7 +40,7 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
         "ANSIBLE_PIPELINING": "1",
         "ANSIBLE_TIMEOUT": _value(own, "timeout") or "15",
         # ansible-runner would switch it off
-        "ANSIBLE_HOST_KEY_CHECKING": _value(own, "host_key_checking") or "True",
+        "ANSIBLE_HOST_KEY_CHECKING": _host_key_checking(own, path),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": _control_folder(inventory),
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
         "ANSIBLE_LOCALHOST_WARNING": "0",
@@ -52,22 +59,29 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
 
 
 def _whole_variables(cwd: str) -> dict[str, str]:
-    """Variables of the user's that name files or folders here: the playbook runs elsewhere."""
+    """Variables of the user's that name files or folders here, made whole: the playbook runs elsewhere. Code is looked at."""
     found = {}
     for name, value in os.environ.items():
-        if re.fullmatch(r"ANSIBLE_(LIBRARY|\w+_(FILE|PATH|PLUGINS))", name):
-            parts = [
-                os.path.join(cwd, part) if part and os.path.exists(os.path.join(cwd, part)) else part for part in value.split(":")
-            ]
-            found[name] = ":".join(parts)
+        match = re.fullmatch(r"_?ANSIBLE_(\w+)", name)
+        setting = match[1].lower() if match else ""
+        if is_code(setting):
+            _check_code(setting, value, name, cwd)
+        if is_code(setting) or re.fullmatch(r"\w+_(file|path)", setting):
+            parts = [before + _whole(part, cwd, setting) for before, part in _parts(setting, value)]
+            found[name] = _separator(setting).join(parts)
     return {name: value for name, value in found.items() if value != os.environ[name]}
+
+
+def is_code(name: str) -> bool:
+    """Whether that setting, as in a file or as the end of its variable's name, names code."""
+    return _CODE.fullmatch(name) is not None
 
 
 def find(cwd: str) -> str:
     """The user's ansible.cfg, found as Ansible finds it; empty where there is none. Raises `UntrustedError`."""
     places = [os.environ.get("ANSIBLE_CONFIG"), os.path.join(cwd, "ansible.cfg"), os.path.expanduser("~/.ansible.cfg")]
     for place in [*places, "/etc/ansible/ansible.cfg"]:
-        path = os.path.join(cwd, os.path.expanduser(place)) if place else ""
+        path = os.path.join(cwd, _expanded(place)) if place else ""
         path = os.path.join(path, "ansible.cfg") if os.path.isdir(path) else path
         if path and os.path.exists(path):
             trust.require("Ansible's settings", path, more=_OTHER)
@@ -86,13 +100,17 @@ def check_inventory(path: str) -> None:
     trust.require("inventory in", folder, searched=True)
     beside = [os.path.join(folder, name) for name in ("group_vars", "host_vars")]
     try:
+        for number, inner in enumerate(_below([path, *beside])):
+            trust.require("inventory", inner, searched=os.path.isdir(inner))
+            if number > _MANY:
+                raise SpecError(f"inventory {path!r}: there are more than {_MANY} files in it, or of variables beside it")
         input_file.check_tree([path, *filter(os.path.isdir, beside)])
+    except PermissionError as error:
+        raise SpecError(
+            f"inventory {path!r}: {error.filename} cannot be read: {error.strerror}", hint=f"ls -ld {error.filename}"
+        ) from error
     except OSError as error:
         raise SpecError(f"inventory {path!r}: {os.path.relpath(error.filename)} is {error.strerror}") from error
-    for number, inner in enumerate(_below([path, *beside])):
-        trust.require("inventory", inner, searched=os.path.isdir(inner))
-        if number > _MANY:
-            raise SpecError(f"inventory {path!r}: there are more than {_MANY} files in it, or of variables beside it")
 
 
 def _below(tops: Sequence[str]) -> Iterator[str]:
@@ -111,7 +129,7 @@ def _below(tops: Sequence[str]) -> Iterator[str]:
 
 def _read(path: str) -> dict[str, dict[str, str]]:
     """Its sections; folders with code that it names are held to the rule, too."""
-    parser = configparser.RawConfigParser(strict=False)
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";",))  # as Ansible has it
     try:
         parser.read_string(input_file.read_text(path), path)
     except configparser.Error:
@@ -119,24 +137,72 @@ def _read(path: str) -> dict[str, dict[str, str]]:
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     sections = {name: dict(parser[name]) for name in parser.sections()}
-    for name, value in sections.get("defaults", {}).items():
-        if name in _CODE or name.endswith("_plugins"):
-            for folder in _paths(value, os.pathsep, path):
-                trust.require(f"{name} of {path},", folder, searched=True)
+    for name, value in ((name, value) for section in sections.values() for name, value in section.items()):
+        if is_code(name):
+            _check_code(
+                name,
+                value,
+                f"{name} of {path},",
+                os.getcwd() if _OF_THE_WORKING_FOLDER.fullmatch(name) else os.path.dirname(path),
+            )
     return sections
+
+
+def _check_code(name: str, value: str, what: str, folder: str) -> None:
+    """Hold what a setting names to the rule."""
+    for _, part in [("", value), *_parts(name, value)]:
+        path = os.path.join(folder, _expanded(part))
+        if _is_path(name, part) and (os.path.isabs(_expanded(part)) or os.path.lexists(path)):
+            trust.require(what, os.path.normpath(path), searched=os.path.isdir(path))
+
+
+def _parts(name: str, value: str) -> list[tuple[str, str]]:
+    """The paths of a setting, each with what stands before it: `LABEL@` of a vault."""
+    parts = [part.strip().strip("\"'") for part in value.split(_separator(name))]
+    if name != "vault_identity_list":
+        return [("", part) for part in parts]
+    return [(label + at, path) if at else ("", label) for label, at, path in (part.partition("@") for part in parts)]
+
+
+def _separator(name: str) -> str:
+    return "," if name == "vault_identity_list" else os.pathsep
+
+
+def _is_path(name: str, text: str) -> bool:
+    """A program without a slash is looked for along PATH."""
+    return bool(text) and ("/" in text or not name.endswith("executable"))
+
+
+def _whole(part: str, cwd: str, name: str) -> str:
+    path = os.path.join(cwd, part)
+    return path if _is_path(name, part) and os.path.exists(path) else part
+
+
+def _expanded(text: str) -> str:
+    return os.path.expanduser(os.path.expandvars(text.replace("{{CWD}}", os.getcwd())))
 
 
 def _paths(value: str, separator: str, config: str) -> Iterator[str]:
     """The paths of a setting, as Ansible makes them whole."""
     for part in filter(None, map(str.strip, value.split(separator))):
-        text = os.path.expanduser(os.path.expandvars(part.replace("{{CWD}}", os.getcwd())))
-        yield os.path.normpath(os.path.join(os.path.dirname(config), text))
+        yield os.path.normpath(os.path.join(os.path.dirname(config), _expanded(part)))
 
 
 def _value(own: Mapping[str, Mapping[str, str]], name: str) -> str | None:
     """What the user has set, in the environment or in the file."""
-    sections = (own.get("defaults", {}), own.get("ssh_connection", {}))
+    sections = (own.get("ssh_connection", {}), own.get("defaults", {}))  # in the order that Ansible has
     return os.environ.get(f"ANSIBLE_{name.upper()}") or next((section[name] for section in sections if name in section), None)
+
+
+def _host_key_checking(own: Mapping[str, Mapping[str, str]], path: str) -> str:
+    """The user's setting: to Ansible every word that it does not know means no, which nobody wants by a slip."""
+    value = _value(own, "host_key_checking") or "True"
+    if value.strip().lower() not in _BOOLEANS:
+        where = path if "ANSIBLE_HOST_KEY_CHECKING" not in os.environ else "ANSIBLE_HOST_KEY_CHECKING"
+        raise SpecError(
+            f"{where}: host_key_checking {value!r} is neither true nor false", hint="a comment begins with a blank and ;"
+        )
+    return value
 
 
 def _control_folder(inventory: Sequence[str]) -> str:

@@ -102,11 +102,14 @@ def _environment() -> jinja2.Environment:
 
 
 def _source(name: str) -> tuple[str, str, Callable[[], bool]] | None:
-    """A template's text, and where it is: one of ours, or a path from the root."""
-    for folder in (bundle.data("slurm_templates"), Path("/")):
-        if os.path.lexists(path := folder / name):
-            return input_file.read_text(path), str(path), lambda: True
-    return None
+    """A template's text, and where it is: one of ours, or a path from the root, which nobody else may have a hand in."""
+    ours = bundle.data("slurm_templates")
+    path = ours / name if name in os.listdir(ours) else Path("/") / name
+    if not os.path.lexists(path):
+        return None
+    if path.parent != ours:
+        trust.require("template", path)
+    return input_file.read_text(path), str(path), lambda: True
 
 
 def render(
@@ -171,8 +174,6 @@ def _template(given: str, cwd: str) -> str:
     path = os.path.join(cwd, os.path.expanduser(given or _OURS))
     if not given or (not os.path.lexists(path) and given in os.listdir(bundle.data("slurm_templates"))):
         return given or _OURS
-    if os.path.lexists(path):
-        trust.require("template", path)
     return path
 
 

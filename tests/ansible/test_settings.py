@@ -107,6 +107,39 @@ def test_an_inventory_of_the_environment_is_one_of_the_working_folder(place: Pat
         inventory.sources((), str(place))
 
 
+def test_settings_are_read_as_ansible_reads_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[defaults]\nhost_key_checking = True ; keep\ntimeout = 7 ; seconds\nroles_path = here#there\n"
+    (place / "ansible.cfg").write_text(text)
+    settings = ansible_config.variables(("a,",), str(place), 1)
+    assert (settings["ANSIBLE_HOST_KEY_CHECKING"], settings["ANSIBLE_TIMEOUT"]) == ("True", "7")
+
+    (place / "ansible.cfg").write_text("[defaults]\nhost_key_checking = no\n[ssh_connection]\nhost_key_checking = yes\n")
+    assert ansible_config.variables(("a,",), str(place), 1)["ANSIBLE_HOST_KEY_CHECKING"] == "yes", "the connection's own wins"
+    (place / "ansible.cfg").write_text("[defaults]\nhost_key_checking = True # keep\n")
+    with pytest.raises(SpecError, match=r"ansible.cfg: host_key_checking 'True # keep' is neither true nor false"):
+        ansible_config.variables(("a,",), str(place), 1)
+    monkeypatch.setenv("ANSIBLE_HOST_KEY_CHECKING", "ture")
+    with pytest.raises(SpecError, match=r"^ANSIBLE_HOST_KEY_CHECKING: "):
+        ansible_config.variables(("a,",), str(place), 1)
+
+
+def test_every_setting_of_ansible_that_names_files_is_known() -> None:
+    """Those that name code are held to the rule; the others are written, or read as what they are."""
+    from ansible.constants import config
+
+    data = {"private_key_file", "log_path", "retry_files_save_path", "local_tmp", "plugin_filters_cfg", "inventory"}
+    data |= {"role_skeleton", "collection_skeleton", "token_path", "cache_dir", "gpg_keyring", "control_path_dir", "valid3"}
+    definitions = config.get_configuration_definitions().values()
+    kinds = ("path", "pathspec", "pathlist", "tmppath")
+    named = {ini["key"] for one in definitions if one.get("type") in kinds for ini in one.get("ini", ())}
+    variables = {env["name"] for one in definitions if one.get("type") in kinds for env in one.get("env", ())}
+
+    assert {key for key in named if not ansible_config.is_code(key)} <= data
+    told = {name.lstrip("_").removeprefix("ANSIBLE_").lower() for name in variables}
+    data |= {"galaxy_" + key for key in data} | {"local_temp", "persistent_control_path_dir", "test_entry3"}
+    assert {key for key in told if not ansible_config.is_code(key)} <= data
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
 class TestOthers:
     """Ansible's settings and inventories may hold code: nobody else has a hand in them."""
@@ -164,6 +197,67 @@ class TestOthers:
 
         with pytest.raises(UntrustedError, match="inventory"):
             inventory.sources(["hosts"], str(place))
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("ANSIBLE_LIBRARY", "mine:{}"),
+            ("ANSIBLE_FILTER_PLUGINS", "{}"),
+            ("ANSIBLE_STRATEGY_PLUGINS", "mine:theirs"),
+            ("ANSIBLE_ROLES_PATH", "{}:mine"),
+            ("ANSIBLE_COLLECTIONS_PATH", "~/theirs"),
+            ("ANSIBLE_COLLECTIONS_PATHS", "$HOME/theirs"),
+            ("ANSIBLE_MODULE_UTILS", "{}"),
+            ("ANSIBLE_HOME", "{}"),
+            ("ANSIBLE_VAULT_PASSWORD_FILE", "theirs/program"),
+            ("ANSIBLE_VAULT_IDENTITY_LIST", "a@mine, lab@theirs/program"),
+            ("ANSIBLE_BECOME_PASSWORD_FILE", "{}/program"),
+            ("ANSIBLE_SSH_EXECUTABLE", "theirs/program"),
+            ("ANSIBLE_PKCS11_PROVIDER", "{}/program"),
+        ],
+    )
+    def test_code_that_a_variable_or_a_file_names_is_ours(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
+        for folder in ("mine", "theirs"):
+            (place / folder).mkdir()
+            (place / folder / "program").write_text("")
+        monkeypatch.chdir(place)
+        monkeypatch.setenv(name, value.format(place / "theirs"))
+        ansible_config.variables(("a,",), str(place), 1)
+        self.give(place / "theirs", mode=0o755)
+
+        with pytest.raises(UntrustedError, match=rf"{name} .*theirs.*belongs to"):
+            ansible_config.variables(("a,",), str(place), 1)
+        monkeypatch.delenv(name)
+        key = name.removeprefix("ANSIBLE_").lower()
+        (place / "ansible.cfg").write_text(f"[defaults]\n{key} = {value.format(place / 'theirs')} ; as the lab has it\n")
+        with pytest.raises(UntrustedError, match=rf"{key} of {place}/ansible.cfg, .*theirs.*belongs to"):
+            ansible_config.variables(("a,",), str(place), 1)
+
+    @pytest.mark.parametrize("how", ["password_file", "identity_list", "plugins"])
+    def test_nothing_of_theirs_runs(self, distlaunch: Cli, tmp_path: Path, how: str) -> None:
+        ran = tmp_path / "was-run"
+        for name, text in (("pass", f"#!/bin/sh\ntouch {ran}\necho x\n"), ("evil.py", f"open({str(ran)!r}, 'w')\n{PLUGIN}")):
+            path = distlaunch.write(f"lab/{name}", text)
+            path.chmod(0o755)
+        distlaunch.write("x.py", "")
+        lab = distlaunch.folder / "lab"
+        env: dict[str, str | None] = {"ANSIBLE_VAULT_PASSWORD_FILE": "lab/pass"}
+        if how == "identity_list":
+            env = {"ANSIBLE_VAULT_IDENTITY_LIST": "me@lab/pass"}
+        elif how == "plugins":
+            env = {"ANSIBLE_VARS_PLUGINS": str(lab), "ANSIBLE_VARS_ENABLED": "evil"}
+
+        assert distlaunch("ansible", "-i", "n1,", "--dry-run", "x.py", env=env).exit_code == 0
+        assert ran.exists(), "Ansible runs it"
+        ran.unlink()
+        self.give(lab, mode=0o755)
+        done = distlaunch("ansible", "-i", "n1,", "--dry-run", "x.py", env=env)
+
+        assert not ran.exists()
+        assert done.exit_code == 2, done
+        assert f"error[untrusted]: {next(iter(env))} '{lab}" in done.stderr
 
     def test_an_inventory_that_settings_name_is_ours(self, place: Path) -> None:
         (place / "ansible.cfg").write_text(CONFIG)

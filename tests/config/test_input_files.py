@@ -176,3 +176,23 @@ def test_a_file_that_may_not_be_read_is_named(distlaunch: Cli) -> None:
 
     for name in ("script", "settings", "setup", "patch", "template", "inventory"):
         assert "Permission denied" in run(distlaunch, name, path, preexec_fn=without_capabilities, real=True)
+
+
+@pytest.mark.parametrize("locked", ["group_vars", "group_vars/all", "host_vars", "hosts"])
+def test_a_folder_beside_an_inventory_that_may_not_be_read_is_named(distlaunch: Cli, locked: str) -> None:
+    path = distlaunch.write("inventory/hosts/h.ini", "n1\n").parent
+    distlaunch.write("inventory/group_vars/all/a.yml", "")
+    distlaunch.write("inventory/host_vars/n1.yml", "")
+    distlaunch.write("x.py", "")
+    (path.parent / locked).chmod(0)
+
+    try:
+        done = distlaunch("ansible", "-i", str(path), "--dry-run", "x.py", preexec_fn=without_capabilities)
+    finally:
+        (path.parent / locked).chmod(0o755)
+
+    assert done.exit_code == 2, done
+    assert done.stderr.count("error[") == 1
+    assert "Traceback" not in done.stderr
+    assert f"{path.parent}/{locked}" in done.stderr
+    assert "Permission denied" in done.stderr

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher import bundle
 from launcher.backends import _slurm_states, _slurm_step
 from launcher.backends._slurm_script import MOVED, indices, quote, quote_value
 from launcher.errors import SpecError
@@ -221,6 +222,21 @@ SITE = """#!/bin/bash
 {% endfor %}
 srun {{ agent | map("quote") | join(" ") }}
 """
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
+@pytest.mark.parametrize("how", ['{% include "LAB" %}', '{% extends "LAB" %}', '{% import "LAB" as lab with context %}', ""])
+def test_every_template_that_is_read_is_ours(distlaunch: Cli, how: str) -> None:
+    """What it says is run on the nodes."""
+    lab = distlaunch.write("lab/x.j2", (bundle.data("slurm_templates") / "job.sbatch.j2").read_text())
+    own = distlaunch.write("site.j2", '{% include "job.sbatch.j2" %}\n' + how.replace("LAB", str(lab))) if how else lab
+    assert distlaunch("slurm", "--dry-run", "--template", str(own), "reduce.py").exit_code == 0
+    os.chown(lab, 54321, 54321)
+
+    done = distlaunch("slurm", "--dry-run", "--template", str(own), "reduce.py")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"error[untrusted]: template '{lab}': {lab} belongs to 54321" in done.stderr
 
 
 def test_a_template_is_a_path_from_the_working_folder_or_beside_the_settings_that_name_it(distlaunch: Cli) -> None:
