@@ -107,6 +107,8 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
     config = rack.ssh.config.read_text()
     unknown = rack.cli.write("unknown_config", config.replace(str(rack.ssh.known_hosts), "/dev/null"))
     wrong = rack.cli.write("wrong_config", config.replace(str(rack.ssh.key), str(rack.ssh.folder / "n1.key")))
+    shared = rack.cli.write("shared_config", config)
+    shared.chmod(0o666)
     rack.private_disks(n3, size_bytes=4_000_000)
     n3.fill(rack.remote)
     good = f"distlaunch_python={sys.executable}"
@@ -117,6 +119,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         "b-full": f"{n3.address} {good}",
         "b-missing": f"{n2.address} distlaunch_python=/usr/bin/no-such-python",
         "b-other": f"{n2.address} distlaunch_python={other}",
+        "b-shared": f"{n2.address} ansible_ssh_common_args='-F {shared}'",
         "b-shut": f"{n3.address} {good} ansible_port=23",
         "b-torchless": f"{n4.address} distlaunch_python={bare}",
         "b-twin": f"{n1.address} {good}",
@@ -131,7 +134,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         return rack(*options, "--log-ranks", "all", "sum.py", inventory=inventory, python=None, env={"ANSIBLE_TIMEOUT": "3"})
 
     refused = ask()
-    spared = ask("--nodes", "2", "--spares", "10")
+    spared = ask("--nodes", "2", "--spares", "11")
 
     reasons = {
         "b-ancient": r".* is Python \d\.\d, and 3.9 or newer is needed",
@@ -139,6 +142,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         "b-full": r".*No space left on device",
         "b-missing": r"there is no /usr/bin/no-such-python \(looked for along the PATH.*",
         "b-other": r"torch is 0\.1, and \S+ on 2 other hosts",
+        "b-shared": rf"what SSH executes here: {shared} .* mode 0666 lets everybody write to it; chmod o-w {shared}",
         "b-shut": r"ssh: connect to host \S+ port 23: Connection refused",
         "b-torchless": r"there is no torch in .*",
         "b-twin": r"b-twin and a-good are one machine \(n1\)",
@@ -147,7 +151,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
     }
     assert refused.exit_code == 3, refused.stderr
     assert refused.stderr.count("error[") == 1
-    assert "10 of 12 hosts cannot take part:" in refused.stderr
+    assert "11 of 13 hosts cannot take part:" in refused.stderr
     assert "Traceback" not in refused.stderr
     for hint in ("ssh-keyscan", "ssh-copy-id", "--python PATH", "--remote-dir", "take one of the names out"):
         assert hint in refused.stderr

@@ -308,6 +308,10 @@ def ssh_argv(connection, rule, trusted, places):
             argv += ["-o", f"{name}={value}"]
     argv.append(str(connection.get_option("host")))
     words = _whole_paths(list(map(str, argv)), places)
+    for path in _programs(words):
+        found = rule.problem(os.path.expanduser(path), trusted)
+        if found:
+            raise RefusedError(f"what SSH executes here: {found.message}; {found.hint}")
     if any("ControlPersist" in word for word in words) and not any("ControlPath" in word for word in words):
         import hashlib
 
@@ -344,6 +348,12 @@ def _whole_paths(words, places):
         found.append(start + value)
         before = word if len(word) == 2 else ""
     return found
+
+
+def _programs(words):
+    """The files of an ssh command that say what is executed here: ssh itself where it is a path, and settings (`-F`)."""
+    settings = [word[2:] or following for word, following in zip(words, [*words[1:], ""], strict=True) if word[:2] == "-F"]
+    return [word for word in words[:1] if "/" in word] + [path for path in settings if path != "none"]
 
 
 def _found(path, places):
