@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from launcher import storage
+from launcher import output, storage
+from launcher.backends import _kube_api as api
 from launcher.backends import _kube_states as states
 
 if TYPE_CHECKING:
@@ -22,25 +23,46 @@ _LOOK_S = 1.0
 _LIMIT_S = 20.0
 
 
-def end(cluster: Cluster, folder: Path, pods: Iterable[Sequence[Pod]]) -> None:
-    """Delete pods in which ours has ended while another container goes on, as soon as all of their log is here.
+class Beside:
+    """Those of one run."""
 
-    Until then Kubernetes takes the pod for running: it neither starts it again nor takes its end for the run's.
-    """
-    for pod in _held(pods):
-        notes = storage.read_json(folder / "nodes" / str(pod.node) / "log.json") or {}
-        if pod.uid in (notes.get("complete") or ()) and time.time() - _ended_at(pod) > _PATIENCE_S:
-            path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-            cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})  # a collection: so says the Role
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._refused = False
 
+    def end(self, cluster: Cluster, pods: Iterable[Sequence[Pod]]) -> None:
+        """Delete pods in which ours has ended while another container goes on, as soon as all of their log is here.
 
-def end_all(look: Callable[[], Sequence[Sequence[Pod]]]) -> None:
-    """Have a run that is over looked at, by which its pods are ended, until none is held; waits where there are others only."""
-    limit = time.monotonic() + _LIMIT_S
-    while time.monotonic() < limit:
-        if not any(pod.shared and pod.deleted is None and pod.phase == "Running" for known in look() for pod in known):
-            return
-        time.sleep(_LOOK_S)
+        Until then Kubernetes takes the pod for running: it neither starts it again nor takes its end for the run's. That this is
+        refused is said once; what the pods say is known all the same. The next look tries it again.
+        """
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+        for pod in _held(pods):
+            notes = storage.read_json(self._folder / "nodes" / str(pod.node) / "log.json") or {}
+            if pod.uid not in (notes.get("complete") or ()) or time.time() - _ended_at(pod) <= _PATIENCE_S:
+                continue
+            try:  # a collection: so says the Role
+                cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})
+            except api.UnreachableError as error:
+                output.detail(f"pod {pod.name} is not deleted yet: {error}")
+            except api.ApiError as error:
+                self._tell(cluster, pod, error)
+
+    def end_all(self, look: Callable[[], Sequence[Sequence[Pod]]]) -> None:
+        """Have a run that is over looked at, by which its pods are ended, until none is held; waits where there are others."""
+        limit = time.monotonic() + _LIMIT_S
+        while time.monotonic() < limit:
+            held = any(pod.shared and pod.deleted is None and pod.phase == "Running" for known in look() for pod in known)
+            if not held or self._refused:
+                return
+            time.sleep(_LOOK_S)
+
+    def _tell(self, cluster: Cluster, pod: Pod, error: api.ApiError) -> None:
+        why = api.explained(error, cluster, "to end it")
+        if not self._refused:
+            hint = f" ({why.hint})" if why.hint else ""
+            output.warn(f"a container beside ours holds pod {pod.name}, which neither starts again nor ends: {why.message}{hint}")
+        self._refused = True
 
 
 def _held(pods: Iterable[Sequence[Pod]]) -> list[Pod]:

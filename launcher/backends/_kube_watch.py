@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from launcher import storage
 from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_api as api
-from launcher.backends import _kube_beside
 from launcher.backends import _kube_states as states
 from launcher.backends._base import Liveness
+from launcher.backends._kube_beside import Beside
 from launcher.backends._kube_following import DOING, Following
 from launcher.backends._kube_logs import NodeLog
 from launcher.backends._kube_objects import KINDS
@@ -65,6 +65,7 @@ class RunWatch:
         self._following: Following | None = None
         self._lock_fd = -1
         self._log_waits: dict[str, float] = {}
+        self._beside = Beside(self._folder)
 
     @property
     def cluster(self) -> api.Cluster:
@@ -93,7 +94,7 @@ class RunWatch:
         """All pods, with their logs up to date, none of them held by what others have put into it."""
         pods = self._pods()
         self._catch_up(pods)
-        _kube_beside.end(self.cluster, self._folder, pods)
+        self._beside.end(self.cluster, pods)
         return pods
 
     def _pods(self) -> list[list[Pod]]:
@@ -263,7 +264,7 @@ class RunWatch:
     def release(self) -> None:
         """The run is over: let go of machines that it still holds."""
         try:
-            _kube_beside.end_all(self._look)
+            self._beside.end_all(self._look)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to end containers beside ours") from error
 

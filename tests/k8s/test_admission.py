@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from launcher.backends import _kube_admission as admission
-from launcher.backends import _kube_rights
+from launcher.backends import _kube_beside, _kube_rights
 from launcher.backends._kube_options import KubernetesOptions
+from launcher.backends._kube_watch import RunWatch
 from tests.command import ROOT
 from tests.k8s import proxy as proxies
-from tests.k8s.conftest import shell
+from tests.k8s.conftest import index_of, shell
 from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
@@ -219,6 +223,46 @@ def test_what_is_asked_for_is_enough_and_no_more_is_asked_for(user: User) -> Non
     queued = _kube_rights.needed(KubernetesOptions(image="i", queue="q"), [])
     assert ("batch", "jobs", "patch") not in queued
     assert ("batch", "jobs", "delete") in queued
+
+
+BESIDE = "kind: Job\nspec: {template: {spec: {containers: [{name: a-mesh, image: i}]}}}\n"
+
+
+def test_who_may_not_delete_a_pod_that_another_container_holds_is_told_once_and_sees_how_the_run_is(
+    user: User, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That right is not asked for before. The machines' part is played: node 0 has ended, and node 1 is not heard of."""
+    user.write("beside.yaml", BESIDE)
+    least = user.with_rights("least", rules(RIGHTS))
+    run = least.detached("--nodes", "2", "--patch", "beside.yaml", "x.py")
+    for pod in user.wait_pods(run, 2):
+        node = index_of(pod)
+        over = {"terminated": {"exitCode": 75, "finishedAt": "2026-01-01T00:00:00Z"}}
+        about = {"image": "i", "imageID": "i", "ready": False, "restartCount": 0}
+        own = [
+            {"name": "node", "state": {"running": {}} if node else over, **about},
+            {"name": "a-mesh", "state": {"running": {}}, **about},
+        ]
+        doubted = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+        status = {"phase": "Running", "containerStatuses": own, "conditions": doubted if node else []}
+        path = f"/api/v1/namespaces/{user.namespace}/pods/{pod['metadata']['name']}/status"
+        user.kube.api.patch(path, {"status": status})
+        user.cli.write(f"runs/{run}/nodes/{node}/log.json", json.dumps({"complete": [pod["metadata"]["uid"]]}))
+
+    told = least("status", run, "--output", "json")
+    assert "node 1 (pod " in told.json["result"]["detail"], told.json["result"]
+    assert "may not deletecollection pods" in told.stderr
+
+    watch = RunWatch(json.loads((user.cli.runs / run / "run.json").read_text())["handle"])
+    capfd.readouterr()
+    found = [watch.liveness(60.0) for _ in range(3)]
+    monkeypatch.setattr(_kube_beside, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic))  # it waits for nothing
+    watch.release()
+
+    assert {state.detail for state in found} == {told.json["result"]["detail"]}
+    said = capfd.readouterr().err
+    assert said.count("a container beside ours holds pod") == said.count("may not deletecollection pods") == 1, said
+    assert "`distlaunch k8s --print-role`" in said
 
 
 def test_an_authorizer_that_lists_no_rules_is_asked_for_each_right(user: User, proxy: Proxy) -> None:
