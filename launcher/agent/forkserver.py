@@ -270,7 +270,7 @@ class ForkServer:
         """Fork or start the process for it, as the workers themselves are."""
         self.poll.unregister(self.workers_store.fd)
         here = self.start == "fork" and "torch" in sys.modules
-        argv = None if here else [self.env.get("PYTHON_EXEC", sys.executable), os.path.abspath(self.archive)]
+        argv = None if here else [sys.executable, os.path.abspath(self.archive)]  # PYTHON_EXEC is for workers alone
         self.workers_store.serve(argv, self.env, self._let_go)
 
     def _let_go(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,27 @@ def test_another_interpreter_named_like_torchruns_is_spawned(agents: Runner, tmp
 
     assert run.stdout[0] == b"1\n", run.stderr
     assert "PYTHON_EXEC" in run.of("warning")[0]["message"]
+
+
+@pytest.mark.torch
+def test_another_interpreter_may_be_named_as_on_a_command_line_and_runs_the_workers_alone(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers' store is the agent's: no profiler or debugger around the workers is put around it."""
+    other = tmp_path / "bin/python-wrapper"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/wrapped\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
+
+    run = agents(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n",
+        nproc_per_node="2", env=("PYTHON_EXEC=python-wrapper",),
+    )  # fmt: skip
+
+    assert run.result() == "success", run.cause()
+    assert run.stdout[0] == b"2\n"
+    assert [line.split()[0] for line in (tmp_path / "wrapped").read_text().splitlines()] == ["-u", "-u"]
 
 
 def test_a_module_that_cannot_be_imported_is_named_with_its_interpreter(agents: Runner, tmp_path: Path) -> None:
