@@ -76,10 +76,11 @@ def _get(claim: str, own: str, path: str) -> None:
     while not os.path.lexists(path):
         try:
             os.rename(own, claim)
-            return
         except OSError as error:
             if error.errno not in _TAKEN and not os.path.lexists(claim):  # others say EACCES then, as Windows shares do
                 raise
+        else:
+            return
         holder = _names(claim)
         if holder != seen:
             seen, limit = holder, time.monotonic() + _CLAIM_S

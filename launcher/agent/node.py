@@ -242,6 +242,7 @@ class Node:
                 self.selector.unregister(pipe.fd)
             del self.pipes[pipe.fd]
             os.close(pipe.fd)
+            self.out.rank_ended(pipe.tag)  # what its worker has left may have written since that ended
 
     def _running(self) -> List[Worker]:
         return [worker for worker in self.workers.values() if worker.exited is None]

@@ -513,3 +513,31 @@ def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agent
     assert "rank 1 has written 1MB: of what follows only the latest lines are kept" in run.of("warning")[0]["message"]
     assert (node / "stream").stat().st_size < 2_000_000 + 200_000
     assert list(node.glob("latest/*")) == []
+
+
+LEAVES = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    time.sleep(600)
+if not os.fork():
+    while not os.path.exists(f"{sys.argv[1]}/go"):
+        time.sleep(0.02)
+    for number in range(int(sys.argv[2]) // 100):
+        print(f"left {number} ".ljust(99, "x"))
+    print("the end", flush=True)
+    os._exit(0)
+print("first ".ljust(700_000, "x"), flush=True)
+"""
+
+
+def test_lines_above_the_limit_are_told_or_counted_also_of_a_process_that_a_worker_left(agents: Runner) -> None:
+    run = agents.start(LEAVES, str(agents.folder), "3000000", nproc_per_node="2", log_limit="1MB")
+    run.until(lambda: run.of("worker_exited"))
+    (agents.folder / "go").touch()
+    run.until(lambda: b"the end" in run.stdout[0])
+    os.kill(run.agent_pid(), signal.SIGTERM)
+    run.wait()
+
+    lines = [line for line in lines_of(run, 0) if line.startswith("left")]
+    assert lines[-1].split()[1] == "29999"
+    assert sum(event["lines"] for event in run.of("lines_lost")) == 30_000 - len(lines) > 0
