@@ -101,22 +101,36 @@ def start_detached(
     """
     try:
         with open(stdout, "ab") as out, open(stderr, "ab") as err:
+            before = err.tell()
             process = subprocess.Popen(
-                list(argv), cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True
+                list(argv), cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=out, stderr=err, bufsize=0, start_new_session=True
             )
     except OSError as error:
         raise CommandError(f"{argv[0]} cannot be started: {error.strerror}", hint=f"working folder: {cwd}") from error
     assert process.stdin
-    with process.stdin as go, contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
+    with process.stdin as go:
         ticks = start_ticks(process.pid)
         process.returncode = 0  # ours to find by identity, not to wait for: Popen must not warn when it is collected
         if ticks is None:
-            raise CommandError(f"{argv[0]} ended as soon as it was started", hint=f"see {stderr}")
+            raise _ended_at_once(argv, stderr, before)
         identity = Identity(process.pid, ticks)
         record(identity)
-        go.write(b"\n")
-        go.flush()
+        try:
+            go.write(b"\n")
+        except BrokenPipeError:
+            raise _ended_at_once(argv, stderr, before) from None
     return identity
+
+
+def _ended_at_once(argv: Sequence[str], stderr: Path, before: int) -> CommandError:
+    """The error of a program that has ended before it was told to begin, with the reason that it wrote."""
+    said = b""
+    with contextlib.suppress(OSError), open(stderr, "rb") as file:
+        file.seek(max(before, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+        said = file.read()
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    words = ["ended as soon as it was started", *lines[-1:]]
+    return CommandError(f"{argv[0]} {': '.join(words)}", hint=f"see {stderr}")
 
 
 class Pipe:
