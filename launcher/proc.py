@@ -39,6 +39,12 @@ class Identity:
             if self.alive():
                 os.kill(self.pid, number)
 
+    def send_group(self, number: int) -> None:
+        """Signal it and all that it has started, of one that leads a session of its own."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.alive():
+                os.killpg(self.pid, number)
+
 
 def run(argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and keep what it prints; `CommandError` when it cannot be started or takes too long."""

@@ -112,8 +112,8 @@ class Node:
             os.write(self._wake, b"\0")
 
     def _cancelled_meanwhile(self) -> bool:
-        """A scheduler that took the run's nodes back while it was being cancelled starts it again, and must not."""
-        if not self.job.attempt or not self.stops.cancelled():
+        """A scheduler may start a cancelled run: it waited for nodes, or was requeued, or nobody knew that it was there."""
+        if not self.stops.cancelled():
             return False
         self.out.event("agent_started", version=VERSION, run=self.job.run, host=self.host, pid=os.getpid())
         self.stops.reason, self.gang_gone = "cancelled", True

@@ -119,12 +119,12 @@ def liveness(handle: Handle) -> Liveness:
 
 
 def send(handle: Handle, *numbers: int) -> None:
-    """Signal the step's processes; srun itself, where there is no step yet."""
+    """Signal the step's processes; where there is no step yet, end the script and its srun, which waits for free nodes."""
     step = _step(handle)
     for number in numbers if step else ():
         _signal(str(step), number)
     if not step and handle["host"] == _host():
-        proc.Identity(handle["pid"], handle["ticks"]).send(signal.SIGTERM)
+        proc.Identity(handle["pid"], handle["ticks"]).send_group(signal.SIGTERM)
 
 
 def kill_all(job_id: str) -> None:

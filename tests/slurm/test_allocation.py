@@ -48,6 +48,19 @@ SHELLS = {
         "distlaunch slurm show.py >/dev/null 2>&1; distlaunch requeue last; echo $?",
         "distlaunch slurm --new-job --name own show.py",
     ),
+    "busy": (
+        1,
+        "goes_on() { kill -0 $! || exit; sleep 0.1; }",
+        "srun --cpus-per-task=$SLURM_JOB_CPUS_PER_NODE sleep 600 &",
+        "until squeue --steps --noheader --jobs=$SLURM_JOB_ID --format=%j | grep -q sleep; do goes_on; done",
+        "run=$(distlaunch slurm --detach show.py)",
+        'until grep -q "step creation temporarily disabled" $DISTLAUNCH_RUNS_DIR/$run/job.out; do goes_on; done',
+        "distlaunch cancel $run",
+        'echo left: $(ps axww -o args= | grep -c "[s]run.*$run")',
+        "kill $!; wait",
+        "distlaunch status $run",
+        "ls -d $DISTLAUNCH_RUNS_DIR/$run/nodes",
+    ),
     "limited": (2, "distlaunch slurm --nodes 2 --time 3s waits.py"),
 }
 """How many nodes each allocation has, and what somebody types in it."""
@@ -121,6 +134,14 @@ def test_a_step_is_cancelled_without_its_job(shells: dict[str, tuple[Login, Resu
     assert re.search(r"(?m)^waits-\S+: cancelled$", done.stdout), done.stdout
     assert len([seconds for seconds in seconds_left(done.stdout) if seconds > 0]) == 2, done.stdout
     assert "the job goes on, RUNNING\n" in done.stdout
+
+
+def test_a_step_that_waits_for_busy_nodes_is_cancelled_with_its_srun(shells: dict[str, tuple[Login, Result]]) -> None:
+    _, done = shells["busy"]
+
+    assert re.search(r"(?m)^show-\S+: cancelled$", done.stdout), (done.stdout, done.stderr)
+    assert "left: 0\n" in done.stdout
+    assert "nodes': No such file" in done.stderr
 
 
 def test_more_nodes_than_the_allocation_has_and_an_array_are_refused_and_a_job_of_its_own_can_be_had(

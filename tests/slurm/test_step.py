@@ -1,0 +1,78 @@
+"""A step whose nodes are busy, without a cluster: srun waits for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+COMMANDS = {
+    "srun": "echo $$ >srun.pid\nexec sleep 600\n",
+    "deaf-srun": 'trap \'\' TERM\nread go <free\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n',
+    "squeue": "",
+    "scancel": "",
+    "scontrol": "",
+}
+"""Slurm's, in an allocation of which another step has all: none of ours is listed."""
+
+
+def environment(cli: Cli) -> dict[str, str | None]:
+    """That of a shell in the allocation."""
+    for name, text in COMMANDS.items():
+        cli.write(f"bin/{name}", f"#!/bin/sh\n{text}").chmod(0o755)
+    cli.write("show.py", "print('ran')\n")
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_STEP_ID": None, "SLURM_JOB_CPUS_PER_NODE": "1"}
+    return {**job, "PATH": f"{cli.folder}/bin:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
+
+
+@pytest.mark.parametrize("how", ["cancel", "cancel --force", "Ctrl-C"])
+def test_a_step_that_waits_for_nodes_does_not_start_once_it_was_cancelled(distlaunch: Cli, how: str) -> None:
+    env = environment(distlaunch)
+    pid = distlaunch.folder / "srun.pid"
+    with distlaunch.start("slurm", *([] if how == "Ctrl-C" else ["--detach"]), "show.py", env=env) as launcher:
+        wait_until("srun to wait for nodes", lambda: pid.exists() and pid.read_text().strip(), limit_s=90)
+        srun = psutil.Process(int(pid.read_text()))
+        try:
+            if how == "Ctrl-C":
+                launcher.send_signal(signal.SIGINT)
+            else:
+                cancelled = distlaunch(*how.split(), "last", env=env)
+                assert cancelled.exit_code == 0, cancelled.stderr
+                assert cancelled.stdout.endswith(": cancelled\n")
+            _, stderr = launcher.communicate(timeout=90)
+            psutil.wait_procs([srun], timeout=60)
+            left = srun.is_running() and srun.status() != psutil.STATUS_ZOMBIE
+        finally:
+            if srun.is_running():
+                srun.kill()
+
+    assert not left, "srun would start the agents when nodes become free"
+    if how == "Ctrl-C":
+        assert launcher.returncode == 130, stderr.decode()
+
+
+def test_agents_that_are_started_all_the_same_end_at_once(distlaunch: Cli) -> None:
+    """The nodes became free at the moment of the cancel."""
+    env = environment(distlaunch)
+    (distlaunch.folder / "bin/deaf-srun").rename(distlaunch.folder / "bin/srun")
+    os.mkfifo(distlaunch.folder / "free")
+    run = distlaunch("slurm", "--detach", "show.py", env=env).stdout.strip()
+    with open(distlaunch.folder / "free", "w") as free:  # opened once srun waits
+        asked = distlaunch("cancel", "--no-wait", run, env=env)
+        free.write("go\n")
+    stream = distlaunch.runs / run / "nodes/0/stream"
+    wait_until("the agent to end", lambda: stream.exists() and b'"event":"done"' in stream.read_bytes(), limit_s=90)
+
+    assert asked.exit_code == 0, asked.stderr
+    assert b"worker_started" not in stream.read_bytes()
+    assert distlaunch("logs", run, env=env).stdout == ""
+    state = distlaunch("status", run, "--output", "json", env=env).json["result"]
+    assert (state["state"], state["exit_code"]) == ("cancelled", 130), state
