@@ -8,7 +8,7 @@ Which options exist is said by dataclasses (`launcher.options`); this module kno
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from launcher import names, reader, trust
@@ -59,6 +59,9 @@ class Setting:
     layers: tuple[Setting, ...] = field(default=(), compare=False)
     """What each layer gave, the last one last; none for a default."""
 
+    file: str = field(default="", compare=False)
+    """Path of the settings file that it stands in."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterProfile:
@@ -67,6 +70,8 @@ class ClusterProfile:
     name: str
     backend: str
     values: Mapping[str, Setting]
+    redefined_by: str = ""
+    """Path of the file whose backend replaces that of an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class Config:
 
     files: tuple[ConfigFile, ...]
     env: Mapping[str, str]
+    project: ConfigFile | None = None
+    """That of these files that was found, not named."""
 
     def resolve(
         self, cls: type, *, flags: Mapping[str, Any] | None = None, cluster: ClusterProfile | None = None
@@ -89,10 +96,12 @@ class Config:
             for item in fields(cls)
         }
 
-    @property
-    def project(self) -> ConfigFile | None:
-        """The project's file, if there is one."""
-        return next((file for file in self.files if os.path.basename(file.path) == PROJECT_FILE), None)
+    def of_project(self, cls: type, found: Mapping[str, Setting]) -> list[str]:
+        """The options of the class that change what is executed, and have a value that the project's file has given."""
+        path = self.project.path if self.project else None
+        executing = [item for item in fields(cls) if item.metadata["executes"]]
+        counting = {item.name: found[item.name].layers[0 if item.metadata["adds_up"] else -1 :] for item in executing}
+        return [name for name, layers in counting.items() if any(layer.file == path for layer in layers)]
 
     def cluster_names(self) -> list[str]:
         """All clusters of all files, sorted."""
@@ -105,18 +114,18 @@ class Config:
             known = self.cluster_names()
             hint = names.hint(name, known) if known else f"add [clusters.{name}] to a settings file"
             raise ConfigError(f"unknown cluster {name!r}", hint=hint)
-        backend, types = self._backend(name, parts, options_of)
+        backend, types, redefined_by = self._backend(name, parts, options_of)
         values: dict[str, Setting] = {}
         for file, table in parts:
             own = {key: value for key, value in table.items() if key != "backend"}
             found = checked(file, ("clusters", name), own, types, ("backend",))
             values |= _anchored(found, file, JobOptions, options_of(backend))
-        return ClusterProfile(name, backend, values)
+        return ClusterProfile(name, backend, values, redefined_by)
 
     def _backend(
         self, name: str, parts: list[tuple[ConfigFile, dict[str, Any]]], options_of: Callable[[str], type]
-    ) -> tuple[str, dict[str, type]]:
-        """The cluster's backend, and the keys with their types that the cluster may have with it."""
+    ) -> tuple[str, dict[str, type], str]:
+        """The cluster's backend, the keys with their types that it may have with that, and the file that replaced another's."""
         given = [(file, table["backend"]) for file, table in parts if "backend" in table]
         if not given:
             where = parts[-1][0].where("clusters", name, "backend")
@@ -127,7 +136,8 @@ class Config:
         except RequestError as error:
             where = file.where("clusters", name, "backend")
             raise ConfigError(f"{where}: {error.message} in [clusters.{name}]", hint=error.hint) from None
-        return str(backend), {**field_types(JobOptions), **field_types(options)}
+        redefined_by = file.path if len({str(backend) for _, backend in given}) > 1 else ""
+        return str(backend), {**field_types(JobOptions), **field_types(options)}, redefined_by
 
     def _section(self, file: ConfigFile, cls: type) -> dict[str, Setting]:
         """What the file says of these options: global ones at its top level, job options in `[defaults]`."""
@@ -159,12 +169,13 @@ def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config
             trust.except_for([*trust.words(), *_trusted(own)])
     if path := project_file(PROJECT_FILE, cwd):
         trust.require("settings file", path, more=f"; or put a {PROJECT_FILE} of your own nearer, which may be empty")
-    if path and (file := read_file(path)):
-        for key in filter(file.values.__contains__, _NOT_IN_PROJECT):
+    project = read_file(path) if path else None
+    if project:
+        for key in filter(project.values.__contains__, _NOT_IN_PROJECT):
             hint = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set {ENV_PREFIX}{key.upper()}"
-            raise ConfigError(f"{file.where(key)}: a project file does not say {_NOT_IN_PROJECT[key]}", hint=hint)
-        files.append(file)
-    config = Config(tuple(files), env)
+            raise ConfigError(f"{project.where(key)}: a project file does not say {_NOT_IN_PROJECT[key]}", hint=hint)
+        files.append(project)
+    config = Config(tuple(files), env, project)
     for cls in (GlobalOptions, JobOptions):
         config.resolve(cls)
     return config
@@ -182,7 +193,7 @@ def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
 def _anchored(settings: dict[str, Setting], file: ConfigFile, *classes: type) -> dict[str, Setting]:
     """The settings with paths relative to the file."""
     values = anchored({key: item.value for key, item in settings.items()}, os.path.dirname(os.path.abspath(file.path)), *classes)
-    return {key: Setting(values[key], item.source) for key, item in settings.items()}
+    return {key: replace(item, value=values[key]) for key, item in settings.items()}
 
 
 def user_file(env: Mapping[str, str]) -> str | None:
@@ -213,7 +224,7 @@ def checked(
         if key not in types:
             what = "section" if isinstance(value, dict) else "key"
             raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=names.hint(key, [*types, *more]))
-        settings[key] = Setting(_from_toml(value, types[key], f"{where}: {key}"), where)
+        settings[key] = Setting(_from_toml(value, types[key], f"{where}: {key}"), where, file=file.path)
     return settings
 
 

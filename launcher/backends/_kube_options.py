@@ -68,6 +68,7 @@ class KubernetesOptions:
         (),
         metavar="WHAT:PATH[:ro]",
         help="Volume: pvc:CLAIM:PATH, hostpath:SOURCE:PATH, nfs:SERVER:SOURCE:PATH, emptydir:[SIZE]:PATH.",
+        executes=True,
         check=lambda texts: volumes(texts),
     )
     node_selector: tuple[str, ...] = option(
@@ -102,6 +103,7 @@ class KubernetesOptions:
         "",
         metavar="NAME",
         help="Service account of the pods; otherwise they get no token.",
+        executes=True,
         check=lambda text: text and _name(text, "service-account"),
     )
     pull_secret: tuple[str, ...] = option(
@@ -120,15 +122,21 @@ class KubernetesOptions:
         (),
         metavar="VARIABLE=SECRET:KEY",
         help="Variable for the workers out of a Secret that exists.",
+        executes=True,
         check=lambda texts: secret_refs(texts),
     )
     label: tuple[str, ...] = option(
-        (), metavar="KEY=VALUE", help="Label on everything that is created.", check=lambda texts: pairs(texts, "label")
+        (),
+        metavar="KEY=VALUE",
+        help="Label on everything that is created.",
+        executes=True,  # what is put into pods by others is asked for by labels and annotations
+        check=lambda texts: pairs(texts, "label"),
     )
     annotation: tuple[str, ...] = option(
         (),
         metavar="KEY=VALUE",
         help="Annotation on everything that is created.",
+        executes=True,
         check=lambda texts: pairs(texts, "annotation", values_are_labels=False),
     )
     host_network: bool = option(False, help="The machines' own network; ports are then chosen on the first node.")
@@ -139,10 +147,13 @@ class KubernetesOptions:
         "",
         metavar="UID[:GID]|image",
         help="As this user, or as the image's own who is not root; fits restricted namespaces.",
+        executes=True,
         check=lambda text: text and user(text),
     )
     snapshot: bool = option(True, help="Send the files of the working folder along.")
-    workdir: str = option("", metavar="PATH", help="Working folder in the image or on a volume; implies --no-snapshot.")
+    workdir: str = option(
+        "", metavar="PATH", help="Working folder in the image or on a volume; implies --no-snapshot.", executes=True
+    )
     patch: tuple[str, ...] = option(
         (),
         metavar="FILE",

@@ -46,7 +46,7 @@ class SlurmOptions:
     wckey: str = option("", help="Workload key.")
     switches: str = option("", metavar="N[@TIME]", help="Most leaf switches to spread over.")
     sbatch: tuple[str, ...] = option(
-        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone for a flag.", check=_sbatch
+        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone for a flag.", executes=True, check=_sbatch
     )
     container_image: str = option(
         "", metavar="IMAGE", help="Container that the agents and workers run in.", executes=True, path="dots"
@@ -62,6 +62,7 @@ class SlurmOptions:
         "pyxis",
         metavar="pyxis|apptainer|singularity",
         help="What runs it: the pyxis plugin of srun, or a program on the nodes.",
+        executes=True,
         check=one_of("container-runtime", "pyxis", "apptainer", "singularity"),
     )
     setup: tuple[str, ...] = option(

@@ -66,7 +66,7 @@ class AnsibleOptions:
         help="Most that is sent of the working folder.",
         check=lambda text: parse_size(text, "snapshot-limit"),
     )
-    in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.")
+    in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.", executes=True)
     host_timeout: int = option(
         120, metavar="SECONDS", help="How long one step may take on a host.", check=not_below("host-timeout", 1)
     )

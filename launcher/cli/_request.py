@@ -76,7 +76,7 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     check_job(job)
     config_check.blame("env", job["env"].layers, spec.check_here)
     config_check.blame("secret", job["secret"].layers, spec.check_secrets_here)
-    _tell_project(settings, {**where.own, **job}, where.backend.options)
+    tell_project(settings, JobOptions, job)
     _warn_of_late_options(values, where.backend.options)
     for path in where.backend.settings_files() if options.verbose else ():
         output.detail(f"settings: {path}")
@@ -114,17 +114,17 @@ def chosen(backend_name: str | None, values: dict[str, Any], settings: config.Co
     backend = backends.load(cluster.backend if cluster else str(backend_name))
     own = settings.resolve(backend.options, flags=_of(backend.options, values), cluster=cluster)
     config_check.check(backend.options, own)
+    tell_project(settings, backend.options, own, cluster)
     _leave_out(cluster.name if cluster else "", own)
     return Chosen(backend(config.build(backend.options, own)), cluster, own)
 
 
-def _tell_project(settings: config.Config, found: Mapping[str, config.Setting], options: type) -> None:
+def tell_project(
+    settings: config.Config, options: type, found: Mapping[str, config.Setting], cluster: config.ClusterProfile | None = None
+) -> None:
     """Say what a project's file changes of what is executed: it may be somebody else's work, and is found, not named."""
-    if settings.project is None:
-        return
-    path = settings.project.path
-    chosen = [item.name for cls in (JobOptions, options) for item in fields(cls) if item.metadata["executes"]]
-    given = [name for name in chosen if any(part.startswith(f"{path}:") for part in found[name].source.split(" + "))]
+    path = settings.project.path if settings.project else ""
+    given = settings.of_project(options, found) + ["backend"] * bool(cluster and path and cluster.redefined_by == path)
     if given:
         output.note(f"{path} sets {', '.join(given)}")
 

@@ -9,6 +9,7 @@ import typer
 from launcher import backends, config, output
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption  # noqa: TC001 - typer reads it
+from launcher.cli._request import tell_project
 
 
 def adopt(  # noqa: PLR0917 - typer's
@@ -32,6 +33,8 @@ def adopt(  # noqa: PLR0917 - typer's
     cluster = settings.cluster(on, lambda name: backends.load(name).options) if on else None
     backend = backends.load(cluster.backend if cluster else "ansible")
     given = {"inventory": tuple(inventory) if inventory else None, "limit": limit, "remote_dir": remote_dir}
-    options: Any = config.build(backend.options, settings.resolve(backend.options, flags=given, cluster=cluster))
+    own = settings.resolve(backend.options, flags=given, cluster=cluster)
+    tell_project(settings, backend.options, own, cluster)
+    options: Any = config.build(backend.options, own)
     found = backend(options).adopt(run, folder)
     output.result({"run": found.id, "path": str(found.path), "hosts": found.hosts}, found.id)

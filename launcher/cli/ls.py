@@ -71,6 +71,7 @@ def ls(
 def _of_cluster(name: str) -> None:
     """Runs as the cluster of that name knows them."""
     from launcher import backends, config
+    from launcher.cli._request import tell_project
 
     settings = config.load()
     known = settings.cluster_names()
@@ -78,7 +79,9 @@ def _of_cluster(name: str) -> None:
     if profile is None and name not in backends.names():
         raise RequestError(f"no cluster or backend {name!r}", hint=names.hint(name, [*known, *backends.names()]))
     backend = backends.load(profile.backend if profile else name)
-    options: Any = config.build(backend.options, settings.resolve(backend.options, cluster=profile))
+    own = settings.resolve(backend.options, cluster=profile)
+    tell_project(settings, backend.options, own, profile)
+    options: Any = config.build(backend.options, own)
     found = backend(options).found()
     rows = [(run["run"], run["state"], run["nodes"] or None, summary.age(run["created"])) for run in found]
     text = output.table(("RUN", "STATE", "NODES", "AGE"), rows) if rows else ""

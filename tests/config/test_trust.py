@@ -13,15 +13,17 @@ import struct
 import sys
 import tempfile
 import traceback
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import config, config_file, quarantine, runs, trust
+from launcher import backends, config, config_file, quarantine, runs, trust
 from launcher.agent import trust as rule
 from launcher.backends import _kube_config, _kube_patch
 from launcher.errors import ConfigError, UntrustedError
+from launcher.options import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -390,6 +392,66 @@ def test_a_project_file_that_changes_what_is_executed_is_said_and_each_file_with
     assert str(toml) in shown
     toml.write_text("[defaults]\nnodes = 1\n")
     assert str(toml) not in distlaunch("local", "--dry-run", "x.py").stderr
+
+
+@pytest.mark.parametrize("folder", ["project", "a + b", "c: d"])
+@pytest.mark.parametrize("key", ["defaults.python", '"def\\u0061ults".python', 'defaults."p\\u0079thon"', "defaults = {python"])
+def test_however_it_is_written_and_wherever_it_lies(distlaunch: Cli, folder: str, key: str) -> None:
+    more = "}" if "{" in key else ""
+    toml = distlaunch.write(f"{folder}/distlaunch.toml", f"{key} = '{sys.executable}'{more}\n")
+    distlaunch.write(f"{folder}/x.py", "")
+
+    told = distlaunch("local", "--dry-run", "--env", "A=1", "x.py", cwd=toml.parent).stderr
+
+    assert told.count(f"{toml} sets python\n") == 1, told
+
+
+def test_every_command_that_asks_a_cluster_tells_what_a_project_file_changes(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "")
+    text = """[clusters.k]
+backend = "k8s"
+kubeconfig = "kube"
+[clusters.s]
+backend = "slurm"
+sbatch = ["get-user-env"]
+[clusters.a]
+backend = "ansible"
+inventory = ["none.ini"]
+in_place = true
+[clusters.mine]
+backend = "local"
+"""
+    toml = distlaunch.write("distlaunch.toml", text)
+    distlaunch.write(".config/distlaunch/config.toml", "[clusters.mine]\nbackend = 'slurm'\n")
+
+    def told(*command: str) -> list[str]:
+        return [
+            line.partition(f"{toml} sets ")[2] for line in distlaunch(*command).stderr.splitlines() if f"{toml} sets " in line
+        ]
+
+    assert told("ls", "--on", "k") == told("k8s", "--cluster", "k", "--print-role") == ["kubeconfig"]
+    assert told("ls", "--on", "s") == told("run", "--on", "s", "--dry-run", "x.py") == ["sbatch"]
+    assert told("adopt", "--on", "a", "x") == ["inventory, in_place"]
+    assert told("adopt", "--on", "a", "-i", "n1,", "x") == ["in_place"], "a flag comes before it"
+    assert told("run", "--on", "mine", "--dry-run", "x.py") == ["backend"]
+    assert told("local", "--dry-run", "x.py") == []
+
+
+def test_every_option_is_known_to_change_what_is_executed_or_not_to() -> None:
+    """Where and when it runs, with how much, under which name: whose code it is stays the same."""
+    harmless = """
+        nodes nproc_per_node name start max_restarts time grace rdzv_timeout master_port log_limit
+        share_gpus
+        limit exclude spares snapshot_limit host_timeout
+        partition account qos gpus_per_node gres cpus_per_task mem constraint nodelist reservation dependency exclusive nice
+        mail_type mail_user licenses wckey switches new_job array snapshot lead max_requeues
+        namespace kind queue gpu_resource cpu memory resource shm ipc_lock node_selector toleration prefer_same
+        require_same spread priority_class pull_secret pull_policy host_network network_policy ttl start_timeout server_dry_run
+    """
+    classes = [JobOptions, *(backends.load(name).options for name in backends.names())]
+    every = {item.name: item.metadata["executes"] for cls in classes for item in fields(cls)}
+
+    assert {name for name, executes in every.items() if not executes} == set(harmless.split())
 
 
 def test_paths_in_a_settings_file_are_relative_to_it(distlaunch: Cli) -> None:
