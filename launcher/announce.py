@@ -29,6 +29,12 @@ _WHY_AGAIN = {"preempted": " after preemption", "node": " after a lost node", "t
 PATIENCE_S = 5.0
 """A wait shorter than this is not worth a line."""
 
+UNANSWERED_S = 60.0
+"""So long a backend may be unable to say how the run is: a restart of what it asks takes less."""
+
+_BACKEND = -2
+"""Stands for no node, but for the backend."""
+
 
 class Announcer:
     """Says each thing once, however many nodes report it."""
@@ -99,6 +105,14 @@ class Announcer:
         self._workers.end_line()
         stuck = "its disk, its stream or the way from there is stuck; the run goes on"
         output.note(f"{self._place(node)} has said nothing for {for_s:.0f} s, though its agent runs: {stuck}")
+
+    def asked(self, backend: str, refusal: str) -> None:
+        """Keep in mind that the backend could not say how the run is, or without a `refusal`: that it could."""
+        if not refusal:
+            self._waits.pop(_BACKEND, None)
+        elif _BACKEND not in self._waits:
+            text = f"for {UNANSWERED_S:.0f} s {backend} does not tell how the run is: {refusal}"
+            self._waits[_BACKEND] = text, time.monotonic() + UNANSWERED_S - PATIENCE_S
 
     def state(self, outcome: Outcome) -> None:
         """Tell why a run does not start."""

@@ -169,9 +169,11 @@ class Follower:
         now = time.monotonic()
         try:
             liveness: Liveness | None = question.answer()
+            refusal = ""
         except LaunchError as error:
             output.detail(f"{self._backend.name}: {error.message}")
-            liveness = None
+            liveness, refusal = None, error.message
+        self._announcer.asked(self._backend.name, refusal)
         self._poll_s = min(self._poll_s * 1.3, POLL_S[1], self._backend.ask_every_s)
         states = list(liveness.nodes) if liveness else []
         for node, state in enumerate(states):

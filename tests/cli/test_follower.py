@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import follow, output, runs
+from launcher import announce, follow, output, runs
 from launcher.agent.protocol import LineTagger, Output, encode_event
 from launcher.backends._base import Chunk, Liveness
 from launcher.errors import BackendUnavailableError
@@ -136,6 +136,38 @@ def test_a_node_that_says_nothing_though_it_runs_is_told_once(monkeypatch: pytes
 
     assert outcome.state == "success"
     assert [text.split(" for ")[0] for text in said if "said nothing" in text] == ["node 1 (h1) has said nothing"]
+
+
+class Mute(Scripted):
+    """Never says how the run is; its streams end once that was told."""
+
+    def __init__(self, *chunks: Chunk) -> None:
+        super().__init__(*chunks)
+        self.told = threading.Event()
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        if self.told.is_set() and not self.over.is_set():
+            self.over.set()
+            self.chunks += [Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)]
+        return super().read(timeout_s)
+
+
+def test_that_a_backend_says_for_long_that_it_cannot_say_anything_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(announce, "UNANSWERED_S", 0.05)
+    backend, said = Mute(started(0), started(1)), list[str]()
+
+    def note(text: str) -> None:
+        said.append(text)
+        backend.told.set()
+
+    monkeypatch.setattr(output, "note", note)
+    _, outcome = followed(backend, tmp_path)
+
+    assert outcome.state == "success"
+    (text,) = said
+    assert text.endswith("scripted does not tell how the run is: the controller does not answer")
 
 
 def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(tmp_path: Path) -> None:
