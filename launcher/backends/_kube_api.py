@@ -61,7 +61,8 @@ class Cluster:
     namespace: str
     _configuration: Any
     _pool: Any
-    _warned: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
+    """What was said already and is not said again."""
 
     def call(
         self,
@@ -164,8 +165,8 @@ class Cluster:
     def _warn(self, headers: list[str]) -> None:
         """Show what the API server warns of when it takes something; each warning once."""
         for text in (re.sub(r"\\(.)", r"\1", found) for header in headers for found in _WARNING.findall(header)):
-            if text not in self._warned:
-                self._warned.add(text)
+            if text not in self.warned:
+                self.warned.add(text)
                 more = f"; {admission.mend(text)}" if "would violate" in text else ""
                 output.warn(f"the API server says: {login.one_line(text)}{more}")
 

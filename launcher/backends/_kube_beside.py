@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output, storage
 from launcher.backends import _kube_api as api
+from launcher.backends import _kube_refused as refused
 from launcher.backends import _kube_states as states
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class Beside:
             except api.UnreachableError as error:
                 output.detail(f"pod {pod.name} is not deleted yet: {error}")
             except api.ApiError as error:
-                self._tell(cluster, pod, error)
+                self._refused = True
+                what = f"a container beside ours holds pod {pod.name}, which neither starts again nor ends"
+                refused.tell(cluster, what, "to end such a pod", error)
 
     def end_all(self, look: Callable[[], Sequence[Sequence[Pod]]]) -> None:
         """Have a run that is over looked at, by which its pods are ended, until none is held; waits where there are others."""
@@ -56,13 +59,6 @@ class Beside:
             if not held or self._refused:
                 return
             time.sleep(_LOOK_S)
-
-    def _tell(self, cluster: Cluster, pod: Pod, error: api.ApiError) -> None:
-        why = api.explained(error, cluster, "to end it")
-        if not self._refused:
-            hint = f" ({why.hint})" if why.hint else ""
-            output.warn(f"a container beside ours holds pod {pod.name}, which neither starts again nor ends: {why.message}{hint}")
-        self._refused = True
 
 
 def _held(pods: Iterable[Sequence[Pod]]) -> list[Pod]:

@@ -145,6 +145,6 @@ def _who(cluster: Cluster) -> str:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         told = cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
-    except api.ApiError:
+    except (api.ApiError, api.UnreachableError):
         return "your user"
     return str(((told.get("status") or {}).get("userInfo") or {}).get("username") or "your user")

@@ -7,12 +7,14 @@ import fcntl
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import storage
 from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_api as api
+from launcher.backends import _kube_refused as refused
 from launcher.backends import _kube_states as states
 from launcher.backends._base import Liveness
 from launcher.backends._kube_beside import Beside
@@ -61,18 +63,15 @@ class RunWatch:
         self._folder = Path(handle["run_dir"])
         self._nodes: int = handle["nodes"]
         self._container = KINDS[handle["kind"]].container
-        self._cluster: api.Cluster | None = None
         self._following: Following | None = None
         self._lock_fd = -1
         self._log_waits: dict[str, float] = {}
         self._beside = Beside(self._folder)
 
-    @property
+    @cached_property
     def cluster(self) -> api.Cluster:
         """The cluster it was submitted to."""
-        if self._cluster is None:
-            self._cluster = api.connect_again(self._handle)
-        return self._cluster
+        return api.connect_again(self._handle)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -166,22 +165,17 @@ class RunWatch:
             return f"{missing} of {len(pods)} pods are not made yet" + (": it waits to be admitted" if suspended else "")
         slow = [known[-1] for known in pods if known[-1].waits]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
-        if slow and (why := states.event_text(self._events(slow[0].name))):
+        if slow and (why := states.event_text(refused.events(self.cluster, slow[0].name))):
             return f"{len(slow)} of {len(pods)} pods wait: {why}"
         return ""
 
     def _unmade(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
         """Why pods are not made. Where they are refused, and no others' end changes that, the run is ended in the same way."""
         names = dict.fromkeys(name.format(self._handle["name"]) for name in ("{0}", KINDS[self._handle["kind"]].maker))
-        events = [item for name in names for item in self._events(name)]
+        events = [item for name in names for item in refused.events(self.cluster, name)]
         why, since = admission.unmade(pods, events, self._handle.get("min_nodes", self._nodes))
         late = since is not None and time.time() - since > start_timeout_s
         return self._give_up("node", why) if late else why
-
-    def _events(self, name: str) -> list[states.Object]:
-        query = {"fieldSelector": f"involvedObject.name={name}", "limit": "100"}
-        found: list[states.Object] = self.cluster.call("GET", self._path("events"), query=query)["items"]
-        return found
 
     def _give_up_what_eats(self, pods: Sequence[Sequence[Pod]]) -> None:
         """End a run whose pod was killed for want of memory: to Kubernetes that is as if somebody had deleted it by force."""
@@ -191,9 +185,15 @@ class RunWatch:
             self._give_up(str(told["class"]), str(told["message"]))
 
     def _give_up(self, kind: str, why: str) -> str:
-        note = {"class": kind, "message": why}
-        storage.write_whole(self._folder / "given_up.json", storage.encode_json(note))
-        self._delete()
+        note = self._folder / "given_up.json"
+        storage.write_whole(note, storage.encode_json({"class": kind, "message": why}))
+        try:
+            self._delete()
+        except api.ApiError as error:
+            note.unlink(missing_ok=True)
+            refused.tell(
+                self.cluster, f"the run goes on, though it should end, as {why}", "to end a run that cannot go on", error
+            )
         return why
 
     # -- logs ---------------------------------------------------------------------------------------------------------

@@ -265,6 +265,34 @@ def test_who_may_not_delete_a_pod_that_another_container_holds_is_told_once_and_
     assert "`distlaunch k8s --print-role`" in said
 
 
+def test_who_may_only_look_sees_how_a_run_is_that_should_be_ended_or_explained(
+    user: User, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that cannot start is ended by who may; why its pods are not made is in events, which not everybody reads."""
+    looks = [right for right in RIGHTS if right[1:] in (("jobs", "get"), ("pods", "list"), ("pods/log", "get"))]
+    viewer = user.with_rights("viewer", rules(looks))
+    stuck = user.detached("x.py")
+    (pod,) = user.wait_pods(stuck, 1)
+    waits = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    own = {"name": "node", "state": waits, "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    status = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [own]}
+    user.kube.api.patch(f"/api/v1/namespaces/{user.namespace}/pods/{pod['metadata']['name']}/status", {"status": status})
+    user.kube.quota(user.namespace, pods="1")
+    unmade = user.detached("x.py")
+
+    for run, detail, right in (
+        (stuck, "cannot start: ErrImagePull: no such image", "delete jobs"),
+        (unmade, "1 of 1 pods are not made yet", "list events"),
+    ):
+        handle = json.loads((user.cli.runs / run / "run.json").read_text())["handle"]
+        watch = RunWatch({**handle, "kubeconfig": str(viewer.kubeconfig)})
+        found = [watch.liveness(60.0) for _ in range(2)]
+        assert all(detail in state.detail for state in found), found
+        assert capfd.readouterr().err.count(f"may not {right} in namespace") == 1
+        assert not (user.cli.runs / run / "given_up.json").exists(), "its pods may start yet"
+        assert user("cancel", run).exit_code == 0
+
+
 def test_an_authorizer_that_lists_no_rules_is_asked_for_each_right(user: User, proxy: Proxy) -> None:
     """As those of cloud providers, which are webhooks."""
     proxy.hidden = "/selfsubjectrulesreviews"
