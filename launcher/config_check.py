@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import ENV_PREFIX
-from launcher.errors import RequestError
+from launcher.errors import RequestError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +20,7 @@ _NOT_SETTINGS = {
 }
 """Variables that distlaunch itself gives to agents and workers, or that name a file to it."""
 
+_MAX_INT = 1 << 31
 _OTHERS = ("SLURM_", "TEST_")
 """Beginnings of such."""
 
@@ -27,9 +28,19 @@ _OTHERS = ("SLURM_", "TEST_")
 def check(cls: type, settings: Mapping[str, Setting], *, every: bool = False) -> None:
     """Raise the error of the first value that its option cannot have, with where it is from; `every`: overridden ones, too."""
     for item in fields(cls):
-        if test := item.metadata.get("check"):
+        for test in filter(None, (item.metadata.get("check"), _bounded(item.name))):
             setting = settings[item.name]
             blame(item.name, setting.layers if every or item.metadata["adds_up"] else setting.layers[-1:], test)
+
+
+def _bounded(name: str) -> Callable[[Any], None]:
+    """A check: nothing is counted that far, nor does every program that is given the number take it."""
+
+    def check(value: Any) -> None:
+        if isinstance(value, int) and abs(value) >= _MAX_INT:
+            raise SpecError(f"{name.replace('_', '-')} {str(value)[:40]} is too large")
+
+    return check
 
 
 def blame(name: str, given: Iterable[Setting], test: Callable[[Any], object]) -> None:

@@ -34,7 +34,7 @@ def start(request: Request) -> Request:
             os.unlink(of_a_start_before)
     os.makedirs(own, mode=0o700, exist_ok=True)
     workers, reached = str(request["workers"]), request.get("reached")
-    job = dict(request["job"], folder=folder, workers=int(workers) if workers.isdigit() else workers)
+    job = dict(request["job"], folder=folder, workers=int(workers) if workers.isascii() and workers.isdigit() else workers)
     job["cwd"] = working_folder(request)
     job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
     if request.get("addr"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from launcher import input_file, install, output, proc
 from launcher.agent.slurm import natural
 from launcher.backends._ansible_config import check_inventory
 from launcher.errors import BackendUnavailableError, SpecError
+from launcher.spec import parse_workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +35,15 @@ class Host:
     @property
     def workers(self) -> int | None:
         """Number of workers, where the inventory gives one."""
-        value = str(self.variables.get("distlaunch_workers"))
-        return int(value) if value.isdigit() else None
+        value = str(self.variables.get("distlaunch_workers") or "auto")
+        if "{{" in value:  # Ansible knows what it is once it is there
+            return None
+        try:
+            count = parse_workers(value)
+        except SpecError as error:
+            why = f"distlaunch_workers {value[:40]!r} is not a number from 1 on"
+            raise SpecError(f"host {self.name}: {why}", hint=error.hint) from None
+        return count if isinstance(count, int) else None
 
 
 def program(name: str) -> str:
@@ -118,9 +127,12 @@ def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclu
 def _order(host: Host) -> tuple[float, Any]:
     rank = host.variables.get("distlaunch_rank")
     try:
-        return (float("inf") if rank is None else float(rank), natural(host.name))
-    except (TypeError, ValueError):
-        raise SpecError(f"host {host.name}: distlaunch_rank {rank!r} is not a number") from None
+        place = float("inf") if rank is None else float(rank)
+    except (TypeError, ValueError, OverflowError):
+        place = float("nan")
+    if math.isnan(place):
+        raise SpecError(f"host {host.name}: distlaunch_rank {str(rank)[:40]!r} is not a number")
+    return place, natural(host.name)
 
 
 def _first_error(said: str) -> str:

@@ -370,6 +370,7 @@ STRANGE = [
     "\0",
     "x" * 100_000,
     "9" * 5000,
+    "9" * 400,
     "-1",
     "1e999",
     "nan",
@@ -386,6 +387,24 @@ STRANGE = [
     "../..",
     "0:0",
 ]
+
+
+@pytest.mark.parametrize("number", ["2147483648", "9" * 400, "-" + "9" * 400])
+def test_a_number_that_nothing_has_is_too_large(distlaunch: Cli, number: str) -> None:
+    distlaunch.write("x.py", "")
+    toml = distlaunch.write("distlaunch.toml", f"[defaults]\nmax_restarts = {number}\n")
+    wrong = "is too large" if not number.startswith("-") else "is below 0"
+
+    for done, where in (
+        (distlaunch("local", "x.py"), f"{toml}:2: max-restarts {number[:20]}"),
+        (
+            distlaunch("ansible", "-i", "n1,", "--host-timeout", number, "--max-restarts", "0", "x.py"),
+            f"--host-timeout {number[:20]}",
+        ),
+    ):
+        assert done.exit_code == 2, done
+        assert where in done.stderr
+        assert wrong in done.stderr or "is below 1" in done.stderr
 
 
 @pytest.mark.parametrize("backend", [None, *backends.names()])
