@@ -74,7 +74,7 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
     reached: Set[Target] = set()
     waiting = {target.peer for target in targets}
     for target in targets:
-        sock = _connecting(target)
+        sock = connecting(target.address, target.port)
         if sock is not None:
             selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
     began = time.monotonic()
@@ -93,12 +93,13 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
     return reached
 
 
-def _connecting(target: Target) -> Optional[socket.socket]:
-    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+def connecting(address: str, port: int) -> Optional[socket.socket]:
+    """A socket that does not wait and is being connected; None: that has failed already."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = None
     try:
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        if sock.connect_ex((target.address, target.port)) in (0, errno.EINPROGRESS):
+        if sock.connect_ex((address, port)) in (0, errno.EINPROGRESS):
             return sock
     except OSError:
         pass

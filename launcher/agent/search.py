@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import selectors
 import socket
 import threading
 import time
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from . import net, ports
 
@@ -49,18 +50,51 @@ class Search:
         """Node 0's port, if it answers there; else 0."""
         if self._port:
             return self._port if net.first_reachable(addresses, self._port) else 0
-        return next((port for address in addresses for beacon in self._beacons if (port := self._ask(address, beacon))), 0)
+        return self._told([(address, beacon) for address in addresses for beacon in self._beacons])
 
-    def _ask(self, address: str, beacon: int) -> int:
-        """What a beacon of this run tells; 0 where there is none, or another's, or one that does not know the run's key."""
+    def _told(self, beacons: List[Tuple[str, int]]) -> int:
+        """The port that this run's beacon tells, 0 where none does. All are asked at once, and have one limit together."""
+        from . import reach
+
+        selector, limit = selectors.DefaultSelector(), time.monotonic() + _ANSWER_S
+        for address, beacon in beacons:
+            sock = reach.connecting(address, beacon)
+            if sock is not None:
+                selector.register(sock, selectors.EVENT_READ, bytearray())
+        port = 0
+        while selector.get_map() and not port and time.monotonic() < limit:
+            for key, _ in selector.select(max(0.0, limit - time.monotonic())):
+                if _read(key.fileobj, key.data):
+                    continue
+                port = port or self._port_of(bytes(key.data))
+                selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+        for key in list(selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        selector.close()
+        return port
+
+    def _port_of(self, answer: bytes) -> int:
+        """What a beacon of this run has said; 0 where it is another's, or one that does not know the run's key."""
         import hmac
 
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            with socket.create_connection((address, beacon), timeout=_ANSWER_S) as sock:
-                told = json.loads(sock.makefile("rb").readline(_ANSWER_BYTES))
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            told = json.loads(answer)
             if told["run"] == self._run and hmac.compare_digest(told["proof"], _proof(self._key, self._run, told["port"])):
                 return int(told["port"])
         return 0
+
+
+def _read(sock: Any, answer: bytearray) -> bool:
+    """Take what has come of a line; whether there is more to come."""
+    try:
+        data = sock.recv(_ANSWER_BYTES - len(answer))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    answer += data
+    return bool(data) and len(answer) < _ANSWER_BYTES and b"\n" not in data
 
 
 class Beacon:

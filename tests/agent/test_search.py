@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Any
+import socket
+import threading
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +14,9 @@ from launcher.agent import gang_process, net, ports
 from launcher.agent.job import Job
 from launcher.agent.search import Beacon, Search
 from tests.testbed import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def a_listener() -> tuple[Any, int]:
@@ -58,6 +64,50 @@ def test_of_two_runs_on_one_machine_each_finds_its_own_port() -> None:
         assert wait_until("the second", lambda: searches["second"].found) == ("localhost", second[1])
         assert wait_until("the first", lambda: searches["first"].found) == ("localhost", first[1])
         assert searches["third"].found is None
+
+
+def bomb(sock: socket.socket) -> None:
+    """A text that no parser of JSON goes through to its end."""
+    sock.sendall(b"[" * 100_000)
+
+
+def drop(sock: socket.socket) -> None:
+    """A line that never ends."""
+    while True:
+        sock.sendall(b" ")
+        time.sleep(0.5)
+
+
+def garbage(sock: socket.socket) -> None:
+    sock.sendall(b'{"run": "r", "port": [1e999], "proof": {"\xff": null}}\n')
+
+
+def silence(sock: socket.socket) -> None:
+    sock.recv(1)
+
+
+@pytest.mark.parametrize("says", [bomb, drop, garbage, silence])
+def test_strangers_at_a_beacons_ports_neither_end_nor_stall_the_search(says: Callable[[socket.socket], None]) -> None:
+    strangers = [a_listener() for _ in range(20)]
+    for sock, _ in strangers:
+        threading.Thread(target=answers, args=(sock, says), daemon=True).start()
+    candidates = [*(port for _, port in strangers), *some_ports(1)]
+    Beacon(candidates, "r", 7, "the key")
+
+    search = Search("localhost", beacons=candidates, run="r", key="the key")
+
+    assert wait_until("node 0", lambda: search.found) == ("localhost", 7)
+    for sock, _ in strangers:
+        sock.shutdown(socket.SHUT_RDWR)  # wakes its thread
+        sock.close()
+
+
+def answers(listener: socket.socket, says: Callable[[socket.socket], None]) -> None:
+    with suppress(OSError):  # closed
+        while True:
+            sock = listener.accept()[0]
+            with suppress(OSError), sock:
+                says(sock)
 
 
 class FakeStore:
