@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import verdict
 from launcher.agent import ports, reach
-from launcher.agent.store import Client, Server
+from launcher.agent.store import Server
+from launcher.agent.store_client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable

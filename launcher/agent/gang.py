@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import net, ports
 from .job import LOOPBACK, Job
-from .store import Client, Prefixed, Server, Store
+from .store import Prefixed, Server, Store
 from .watch import Watch, Word
 
 Tell = Callable[..., None]
@@ -71,8 +71,12 @@ def node_0_is_there(job: Job, addr: str, port: int) -> bool:
 def connect(job: Job, addr: str, port: int, *, listen_fd: Optional[int], warn: Callable[[str], None]) -> Store:
     """The run's store: the store itself on the node that holds the listening socket, a client elsewhere."""
     if listen_fd is not None:
-        return Server(socket.socket(fileno=listen_fd), job.key, warn)
-    return Client(addr, port, key=job.key, timeout_s=job.rdzv_timeout_s, tell=warn)
+        return Server(socket.socket(fileno=listen_fd), job.key, warn, nodes=job.max_nodes)
+    from .store_client import Client
+
+    comes_back = job.replaces_lost and "port" in job.rendezvous  # else one that is new has another port
+    timeout_s, answer_s = job.rdzv_timeout_s, job.peer_timeout_s
+    return Client(addr, port, key=job.key, timeout_s=timeout_s, answer_s=answer_s, comes_back=comes_back, tell=warn)
 
 
 class GangBase:
@@ -111,16 +115,16 @@ class GangBase:
 
         self._has_finished = False
         self._tell = tell
-        self._watch = Watch(job, node_rank, watched)
+        self._watch = Watch(job, node_rank, watched, store)
 
     def set_closed(self) -> None:
         """The run is over; nodes that come now are not needed."""
 
     def say(self, kind: str, **about: Any) -> Word:
         """Tell all nodes; the first word of a round stands, and is returned."""
-        word = json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
-        stands: Word = json.loads(self.store.compare_set(self._watch.key, "", word))
-        self._watch.word = stands
+        key, word = self._watch.key, json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
+        stands: Word = json.loads(self.store.compare_set(key, "", word))
+        self._watch.hear(key, stands)
         return stands
 
     def say_lost(self, cause: Dict[str, Any]) -> None:

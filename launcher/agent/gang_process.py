@@ -14,7 +14,7 @@ from .channel import Channel, Message
 from .gang import OVER, Gang, NotNeededError, RendezvousError, StopRequestedError, connect, node_0_is_there
 from .job import Job
 from .joining import NOT_NEEDED
-from .store import Server, Store, StoreError
+from .store import GoneError, Server, Store, StoreError
 from .watch import Word
 from .witness import Witness
 from .workers import AgentLink, PeerEndedError
@@ -47,7 +47,9 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         result = {"result": "failed", "error": str(error), "class": "node", "secondary": True}
     except StoreError as error:
         word = gang.lost() if gang is not None else None
-        result = _by_peer(word) if word else {"result": "failed", "error": str(error), "class": "node", "secondary": True}
+        gone = isinstance(error, GoneError)
+        failed = {"result": "failed", "error": str(error), "class": "node", "secondary": True, "lost": gone}
+        result = _by_peer(word) if word else failed
     except Exception as error:  # noqa: BLE001 - torch raises RuntimeError for all of its network errors
         import traceback
 

@@ -490,7 +490,7 @@ class Node:
             return self.stops.reason, self.blame.of_stop(self.stops.reason, self.job.time_limit_s)
         said = self.result or {"result": "failed", "error": "the process of the gang ended without a result", "secondary": True}
         result, why = ("failed", self.failed) if self.failed else self.blame.of_result(said, self._own_cause())
-        if why is not None and self.job.replaces_lost and self.joining.met and self.job.max_nodes > 1:
-            lost = said.get("word", {}).get("kind") == "lost"
-            result = "lost" if lost or why.get("secondary") else result
+        if why is not None and self.job.replaces_lost and self.job.max_nodes > 1:
+            lost = said.get("lost") or said.get("word", {}).get("kind") == "lost"
+            result = "lost" if lost or (self.joining.met and why.get("secondary")) else result
         return result, why

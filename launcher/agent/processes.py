@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import time
 from typing import Collection, List, Optional, Set, Tuple
@@ -30,6 +31,16 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), number)
+
+
+def allow_files(count: int) -> int:
+    """Let this process open so many files, as far as its hard limit allows; how many it may open then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return count
+    soft = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 def set_title(argv: List[str]) -> None:

@@ -1,4 +1,4 @@
-"""The key-value store of a run with a fixed number of nodes: a thread on node 0, clients elsewhere; no torch.
+"""The key-value store of a run: a thread on node 0, clients elsewhere (`store_client.py`); no torch.
 
 Both ends of a connection prove that they know the run's key before anything is said, and so does every message (`secure.py`): a
 JSON text behind its length in four bytes and its proof. Whoever cannot, or sends what is no request, loses that connection, is
@@ -7,7 +7,6 @@ counted, and costs nobody else anything (`store_connection.py`).
 
 from __future__ import annotations
 
-import json
 import selectors
 import socket
 import struct
@@ -15,8 +14,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
+from . import processes
+
 if TYPE_CHECKING:
-    from .secure import Session
     from .store_connection import Connection
 
 LENGTH = struct.Struct("!I")
@@ -24,7 +24,7 @@ MAX_BYTES = 64 << 20
 """No message is longer."""
 
 _MAX_WAITING = 256
-"""So many connections may be about to prove themselves; of more, the oldest goes. Ours need one answer for it."""
+"""So many connections, and one for each node, may be about to prove themselves; of more, the oldest goes, and may try again."""
 
 _PROVE_S = 10.0
 """So long a connection has for that."""
@@ -33,11 +33,21 @@ _ACCEPTS = 64
 """Connections taken at once, before those that are there are heard again."""
 
 _PAUSE_S = 0.05
-_PAUSE_MAX_S = 1.0
+
+_OTHER_FILES = 64
+"""So many the process that serves the store has open beside its connections, or fewer."""
 
 
 class StoreError(RuntimeError):
     """The store does not answer, or has no such key."""
+
+
+class GoneError(StoreError):
+    """Node 0 was there, and is not any more."""
+
+
+class SilentError(GoneError):
+    """No connection to it has broken, but nothing comes any more: its host or the network is gone."""
 
 
 class Store:
@@ -78,6 +88,9 @@ class Store:
     def _ask(self, call: str, *args: Any) -> Any:
         raise NotImplementedError
 
+    def give_up(self) -> None:
+        """Calls that wait for node 0 fail at once, as all further ones do."""
+
 
 class Prefixed(Store):
     """A part of a store: its keys begin with a prefix."""
@@ -90,101 +103,24 @@ class Prefixed(Store):
         return self._store._ask(call, *(f"{self._prefix}/{key}" for key in args[:keys]), *args[keys:])
 
 
-class Client(Store):
-    """A connection to the store; calls of several threads wait for one another."""
-
-    def __init__(self, addr: str, port: int, *, key: str, timeout_s: float, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Tries for `timeout_s` to reach it; `StoreError` says why that failed. `tell` hears of somebody else who answers."""
-        self._lock = threading.Lock()
-        limit, pause, told = time.monotonic() + timeout_s, _PAUSE_S, False
-        while True:
-            left = limit - time.monotonic()
-            try:
-                self._sock = socket.create_connection((addr, port), timeout=max(left, _PAUSE_S))
-                self._session = self._greet(key)
-                break
-            except (OSError, _StrangerError) as error:
-                if left <= pause:
-                    raise StoreError(f"the run's store at {addr}:{port} was not reached in {timeout_s:.0f} s: {error}") from error
-                if isinstance(error, _StrangerError) and not told:
-                    told = True
-                    tell(f"{addr}:{port}, where node 0 should be: {error}")
-            time.sleep(pause)
-            pause = min(pause * 1.5, _PAUSE_MAX_S)
-        self._sock.settimeout(None)  # whoever cannot wait has a thread that looks after it
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def _greet(self, key: str) -> Session:
-        """Prove to one another who we are."""
-        from . import secure
-
-        try:
-            server_nonce = self._read(secure.NONCE_BYTES)  # node 0 listens long before it answers
-        except OSError as error:
-            self.close()
-            if isinstance(error, ConnectionError):
-                raise StoreError(f"the run's store is gone: {error}") from error
-            raise
-        nonce = secure.nonce()
-        session = secure.Session(key, secure.CLIENT, server_nonce, nonce)
-        try:
-            self._sock.sendall(nonce + session.proof())
-            session.check_peer(self._read(secure.MAC_BYTES))
-        except (OSError, secure.ForgedError) as error:
-            self.close()
-            raise _StrangerError("what answers there does not know the run's key") from error
-        return session
-
-    def _ask(self, call: str, *args: Any) -> Any:
-        request = json.dumps([call, *args]).encode()
-        with self._lock:
-            try:
-                seal = self._session.seal(request)
-                self._sock.sendall(LENGTH.pack(len(request)) + seal + request)
-                head = self._read(LENGTH.size + len(seal))
-                (length,) = LENGTH.unpack_from(head)
-                answer = self._read(length) if length <= MAX_BYTES else b""
-                self._session.check(head[LENGTH.size :], answer)
-                return json.loads(answer)
-            except (OSError, ValueError) as error:
-                self.close()
-                raise StoreError(f"the run's store is gone: {error}") from error
-
-    def leave(self, key: str, value: str) -> None:
-        """What the store is to set, if the key is not there, when this connection ends; an empty key: nothing."""
-        self._ask("leave", key, value)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._sock.close()
-
-    def _read(self, count: int) -> bytes:
-        parts = []
-        while count:
-            part = self._sock.recv(min(count, 1 << 20))
-            if not part:
-                raise ConnectionResetError("connection closed")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
-
-
-class _StrangerError(Exception):
-    """Somebody else answers there."""
-
-
 class Server(Store):
     """The store itself, on node 0: answers this process's own calls directly and others' in a thread."""
 
-    def __init__(self, listener: socket.socket, key: str, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, listener: socket.socket, key: str, tell: Callable[[str], None] = lambda _: None, *, nodes: int = 1
+    ) -> None:
         """`listener` listens already, since before the others look for it. `tell` hears of the first that is refused."""
         self.refused = 0
-        """Connections of those who do not know the key."""
+        """Connections of those who have shown that they do not know the key."""
 
+        self._max_waiting = _MAX_WAITING + nodes
         self._key, self._tell = key, tell
         self._values: Dict[str, str] = {}
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
+        need = 2 * nodes + self._max_waiting + _OTHER_FILES
+        if processes.allow_files(need) < need:
+            tell(f"the run's store may need {need} open files, and the hard limit of this process is lower (ulimit -Hn)")
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         self._listener = listener
@@ -206,7 +142,7 @@ class Server(Store):
                     self._step(key.data, events)
             now = time.monotonic()
             for connection in [late for late, limit in self._waiting.items() if limit < now]:
-                self._end(connection)
+                self._end(connection, refuse=False)
 
     def _step(self, connection: Connection, events: int) -> None:
         try:
@@ -220,7 +156,7 @@ class Server(Store):
         else:
             self._end(connection, refuse=connection.forged)
 
-    def _end(self, connection: Connection, *, refuse: bool = True) -> None:
+    def _end(self, connection: Connection, *, refuse: bool) -> None:
         self._waiting.pop(connection, None)
         self._selector.unregister(connection.sock)
         connection.close(self._ask)
@@ -244,13 +180,14 @@ class Server(Store):
                 if not self._waiting:
                     time.sleep(_PAUSE_S)
                     return
-                self._end(next(iter(self._waiting)))
+                self._end(next(iter(self._waiting)), refuse=False)
                 continue
-            if len(self._waiting) >= _MAX_WAITING:
-                self._end(next(iter(self._waiting)))
+            if len(self._waiting) >= self._max_waiting:
+                self._end(next(iter(self._waiting)), refuse=False)
             connection = Connection(sock, str(address[0]), self._key)
             self._selector.register(sock, connection.events, connection)
             self._waiting[connection] = time.monotonic() + _PROVE_S
+            self._step(connection, selectors.EVENT_WRITE)  # whoever has our number knows that we were here
 
 
 def _set(values: Dict[str, str], key: str, value: str) -> None:

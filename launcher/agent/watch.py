@@ -6,9 +6,10 @@ import contextlib
 import json
 import threading
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from .job import Job
+from .store import SilentError, Store, StoreError
 
 Word = Dict[str, Any]
 """What one node tells all: `{"kind": "restart"|"fail"|"stop", "node": ..., "cause": ..., ...}`."""
@@ -21,18 +22,22 @@ _BEAT_S = 1.0
 
 
 class Watch:
-    """A thread that keeps asking the store, over a connection of its own, so that a dead link never blocks the rest."""
+    """A thread that keeps asking the store, over a connection of its own. Where nothing answers, it ends all waiting."""
 
-    def __init__(self, job: Job, node_rank: int, store: Any) -> None:
-        """`store`: ours, or torch's in an elastic run."""
+    def __init__(self, job: Job, node_rank: int, store: Any, others: Store) -> None:
+        """`others`: the connection of the rest of this process, which is given up with ours."""
         self.key = "round/0/word"
-        self.word: Optional[Word] = None
+        self._heard: Tuple[str, Optional[Word]] = (self.key, None)
+        """With the key of its round: a word that comes late is never one of the next round."""
+
+        self._loss: Optional[Word] = None
+        """That of node 0, of which no store can tell any more."""
+
         self._job = job
         self._node_rank = node_rank
-        self._store = store
+        self._store, self._others = store, others
         self._watch_beats = False
         self._to_say: Optional[Word] = None
-        self._answered = time.monotonic()
         self._beats: Dict[int, int] = {}
         self._beat_times: Dict[int, float] = {}
         self._fixed = not job.elastic
@@ -41,12 +46,21 @@ class Watch:
         if self._fixed and node_rank > 0:
             store.leave(_GONE, str(node_rank))
         threading.Thread(target=self._run, daemon=True, name="watch").start()
-        threading.Thread(target=self._guard, daemon=True, name="guard").start()
+
+    @property
+    def word(self) -> Optional[Word]:
+        """The word of the present round; in place of none, or of a restart, that node 0 is lost."""
+        key, word = self._heard
+        if key != self.key:
+            word = None
+        return self._loss or word if word is None or word["kind"] == "restart" else word
+
+    def hear(self, key: str, word: Word) -> None:
+        """The word of the round with that key."""
+        self._heard = (key, word)
 
     def begin(self, key: str, *, watch_beats: bool) -> None:
         """Listen for the word of a new round."""
-        if key != self.key:
-            self.word = None
         self.key = key
         self._watch_beats = watch_beats
         self._beat_times = {}
@@ -67,18 +81,6 @@ class Watch:
         """Whether something is still to be told."""
         return self._to_say is not None
 
-    def _lost(self, loss: Word) -> None:
-        if self.word is None or self.word["kind"] == "restart":
-            self.word = loss
-
-    def _guard(self) -> None:
-        """A store that does not answer at all: the host or the network is gone, and the call never returns."""
-        while True:
-            time.sleep(1)
-            silent = time.monotonic() - self._answered
-            if silent > self._job.peer_timeout_s:
-                self._lost(_loss(0, f"node 0 has not answered for {silent:.0f} s: its host or the network is gone"))
-
     def _run(self) -> None:
         beat_at = 0.0
         try:
@@ -88,9 +90,7 @@ class Watch:
                     self._store.compare_set(key, "", json.dumps(self._to_say))
                     self._to_say = None
                 if self._store.check([key]):
-                    word = json.loads(self._store.get(key))
-                    if key == self.key:
-                        self.word = word
+                    self.hear(key, json.loads(self._store.get(key)))
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + _BEAT_S
@@ -99,11 +99,11 @@ class Watch:
                         self._check_beats(now)
                 if self._fixed and self._node_rank == 0 and self._store.check([_GONE]):
                     self._tell(_gone(int(self._store.get(_GONE))))
-                self._answered = time.monotonic()
                 time.sleep(_WATCH_S)
-        except RuntimeError:  # DistNetworkError and its like: the connection was refused or reset
-            self._lost(_gone(0))
-            self._answered = float("inf")
+        except StoreError as error:
+            silent = f"node 0 has not answered for {self._job.peer_timeout_s:.0f} s: its host or the network is gone"
+            self._loss = _loss(0, silent) if isinstance(error, SilentError) else _gone(0)
+            self._others.give_up()
 
     def _check_beats(self, now: float) -> None:
         for node in range(1, self._job.max_nodes):

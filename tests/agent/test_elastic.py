@@ -10,7 +10,8 @@ import pytest
 
 from launcher.agent import ports
 from launcher.agent.job import Job
-from launcher.agent.store import Client, Server
+from launcher.agent.store import Server
+from launcher.agent.store_client import Client
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous.api import RendezvousInfo

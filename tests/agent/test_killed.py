@@ -19,10 +19,11 @@ HEARTBEATS: dict[str, Any] = {"request": {"peer_timeout_s": 600.0}}
 """Nobody is told by a silence, and nobody by a launcher: there is none."""
 
 
-def waiting(agents: Runner, nodes: int = 3) -> Run:
+def waiting(agents: Runner, nodes: int = 3, **request: Any) -> Run:
     """A run whose nodes know where the store is, and have not met: a module takes long to import."""
     (agents.folder / "slow.py").write_text("import time\ntime.sleep(600)\n")
-    run = agents.start("print('never')\n", preload=("slow",), nodes=str(nodes), **HEARTBEATS)
+    request = {**HEARTBEATS["request"], **request}
+    run = agents.start("print('never')\n", preload=("slow",), nodes=str(nodes), request=request)
     run.until(lambda: len(run.of("agent_started")) == nodes and all(connected(run, node) for node in range(1, nodes)))
     return run
 
@@ -95,6 +96,22 @@ def test_a_node_of_which_nothing_is_left_is_noticed_by_its_connection(agents: Ru
     assert {done["node"] for done in run.of("done")} == {0, 2}
     assert {done["cause"]["message"] for done in run.of("done")} == {"the agent of node 1 is gone"}
     assert {(done["cause"]["node"], done["cause"]["secondary"]) for done in run.of("done")} == {(1, True)}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_node_that_is_lost_before_the_rendezvous_is_one_that_comes_back_where_the_scheduler_replaces_it(
+    agents: Runner, lost: int
+) -> None:
+    run = waiting(agents, replaces_lost=True)
+    processes = family(run, lost)
+    for process in processes:
+        process.suspend()
+    for process in reversed(processes):
+        process.kill()
+
+    run.wait()
+
+    assert [(done["result"], done["exit_code"]) for done in run.of("done")] == [("lost", 75)] * 2
 
 
 def test_who_ends_in_order_is_not_lost(agents: Runner) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from typing import TYPE_CHECKING
 
@@ -161,3 +162,26 @@ def test_forked_workers_share_the_memory_of_the_imports(warm_agents: Runner) -> 
     run.wait()
 
     assert max(own) < 60 << 20, own  # a process that imported torch itself has over 200 MB of its own
+
+
+LIMIT = "import resource, time\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)\ntime.sleep(600)\n"
+
+
+def test_workers_keep_their_limit_of_files_and_the_runs_store_has_room_for_all_nodes(agents: Runner) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        run = agents.start(LIMIT, nodes="2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    run.until(lambda: len(run.stdout) == 2)
+
+    assert list(run.stdout.values()) == [b"256\n"] * 2
+    limits = [sorted(process.rlimit(psutil.RLIMIT_NOFILE)[0] for process in family(run.agent_pid(node))) for node in (0, 1)]
+    assert limits[0] == [256, 256, 256, 2 * 2 + 258 + 64], "agent, fork server, worker, and the process that serves the store"
+    assert limits[1] == [256, 256, 256, 256]
+
+
+def family(pid: int) -> list[psutil.Process]:
+    agent = psutil.Process(pid)
+    return [agent, *agent.children(recursive=True)]

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.agent import ports, secure, store
-from launcher.agent.store import Client, Prefixed, Server, Store, StoreError
+from launcher.agent import ports, processes, secure, store, store_client
+from launcher.agent.store import GoneError, Prefixed, Server, SilentError, Store, StoreError
+from launcher.agent.store_client import Client
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 KEY = "k" * 64
@@ -183,33 +184,134 @@ def test_who_only_looks_whether_somebody_listens_is_not_counted(served: Served) 
     ]
 
 
-def test_strangers_who_hold_connections_open_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MAX_WAITING", 4)
-    monkeypatch.setattr(store, "_PROVE_S", 3600.0)
+def test_who_holds_connections_open_keeps_nobody_out_and_is_no_stranger_for_that(served: Served) -> None:
+    served.store._max_waiting = 4
     held = [served.stranger() for _ in range(12)]
     with contextlib.ExitStack() as stack:
         for sock in held:
             stack.enter_context(sock)
 
         assert served.client().add("n", 1) == 1
-        assert counted(served, 9), "the oldest of them went, as there may be 4, and of these the last came after they were"
-        assert len(served.told) == 1
+        for sock in held[:8]:
+            assert len(everything(sock)) == secure.NONCE_BYTES, "the oldest of them had to go, as there may be 4"
+    assert served.store.refused == 0, "they may be nodes, of which many come at once"
+    assert served.told == []
 
 
-def test_a_stranger_who_never_says_anything_has_to_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_slow_to_prove_itself_has_to_go_and_is_no_stranger_for_that(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "_PROVE_S", 0.0)
-    with served.stranger() as stranger:
-        everything(stranger)
-    assert counted(served, 1)
+    with served.stranger() as slow:
+        everything(slow)
+    assert served.store.refused == 0
+    assert served.told == []
 
 
 def test_another_key_opens_nothing_and_says_so(served: Served) -> None:
     told: list[str] = []
-    with pytest.raises(StoreError, match="does not know the run's key"):
-        Client("127.0.0.1", served.port, key="another", timeout_s=0.2, tell=told.append)
+    with pytest.raises(StoreError, match="it hangs up before it has proved that it knows the run's key"):
+        Client("127.0.0.1", served.port, key="another", timeout_s=2, tell=told.append)
 
     assert len(told) == 1
     assert served.store.refused > 1
+
+
+class NotYet:
+    """Where the store will be: so many connections end before that, and `then` says how."""
+
+    def __init__(self, count: int, then: Callable[[socket.socket], None]) -> None:
+        self._listener = ports.listening(only="127.0.0.1")
+        self.port = ports.port_of(self._listener)
+        self._count, self._then = count, then
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        for _ in range(self._count):
+            with self._listener.accept()[0] as sock:
+                self._then(sock)
+        Server(self._listener, KEY)
+
+
+def has_to_go(sock: socket.socket) -> None:
+    """As of a client of which the store has too many."""
+    sock.sendall(bytes(secure.NONCE_BYTES))
+    sock.recv(secure.NONCE_BYTES + secure.MAC_BYTES, socket.MSG_WAITALL)
+
+
+def test_a_node_that_had_to_go_comes_again_and_raises_no_alarm() -> None:
+    told: list[str] = []
+    client = Client("127.0.0.1", NotYet(3, has_to_go).port, key=KEY, timeout_s=30, tell=told.append)
+
+    assert client.add("n", 1) == 1
+    assert told == []
+    client.close()
+
+
+def test_a_node_0_that_is_replaced_before_it_has_answered_is_waited_for() -> None:
+    client = Client("127.0.0.1", NotYet(2, socket.socket.close).port, key=KEY, timeout_s=30, comes_back=True)
+
+    assert client.add("n", 1) == 1
+    client.close()
+
+
+def test_a_store_that_answers_no_more_is_an_error_when_the_limit_is_over(served: Served) -> None:
+    client = Client("127.0.0.1", served.port, key=KEY, timeout_s=30, answer_s=0.3)
+    with served.store._lock, pytest.raises(SilentError, match="has not answered for 0 s"):
+        client.add("n", 1)
+    with pytest.raises(GoneError):
+        client.add("n", 1)
+
+
+def test_a_call_that_waits_fails_when_the_store_is_given_up(served: Served) -> None:
+    client = served.client()
+
+    def call() -> None:
+        with contextlib.suppress(GoneError):
+            client.add("n", 1)
+
+    with served.store._lock:
+        thread = threading.Thread(target=call)
+        thread.start()
+        wait_until("the call", client._lock.locked)
+        client.give_up()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def drips(sock: socket.socket) -> None:
+    """A store that answers a byte at a time, and never to the end."""
+    nonce = secure.nonce()
+    sock.sendall(nonce)
+    hello = sock.recv(secure.NONCE_BYTES + secure.MAC_BYTES, socket.MSG_WAITALL)
+    sock.sendall(secure.Session(KEY, secure.SERVER, nonce, hello[: secure.NONCE_BYTES]).proof())
+    with contextlib.suppress(OSError):
+        while True:
+            sock.sendall(b"\0")
+            time.sleep(0.02)
+
+
+def test_an_answer_that_comes_in_drops_is_none() -> None:
+    client = Client("127.0.0.1", NotYet(1, drips).port, key=KEY, timeout_s=30, answer_s=0.2)
+    with pytest.raises(SilentError):
+        client.add("n", 1)
+
+
+def test_a_store_of_a_large_run_may_have_as_many_connections_as_that_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    limits = SimpleNamespace(
+        RLIMIT_NOFILE=7, RLIM_INFINITY=-1, getrlimit=lambda _: (1024, 100_000), setrlimit=lambda _, limits: asked.append(limits)
+    )
+    monkeypatch.setattr(processes, "resource", limits)
+    told: list[str] = []
+    for nodes in (2, 1000, 50_000):
+        Server(ports.listening(only="127.0.0.1"), KEY, told.append, nodes=nodes)
+
+    assert [limits[1] for limits in asked] == [100_000, 100_000]
+    assert asked[0][0] > 3000, "two for each node, and one more that has not proved itself"
+    assert asked[1][0] == 100_000
+    assert len(told) == 1
+    assert "hard limit" in told[0]
 
 
 class Recorder:
@@ -295,7 +397,7 @@ def test_a_store_that_is_gone_or_never_there_is_an_error_that_says_so() -> None:
             held.accept()[0].close()
 
         threading.Thread(target=hang_up, daemon=True).start()
-        with pytest.raises(StoreError, match="the run's store is gone"):
+        with pytest.raises(GoneError, match="the run's store is gone"):
             Client("127.0.0.1", port, key=KEY, timeout_s=30)
     between = Recorder(Served())
     between.close()
@@ -313,7 +415,7 @@ def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatc
                 held.listen()
                 Server(held, KEY)
 
-        monkeypatch.setattr(store, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        monkeypatch.setattr(store_client, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         Client("127.0.0.1", ports.port_of(held), key=KEY, timeout_s=60).close()
 
     assert len(pauses) == 5
