@@ -199,7 +199,7 @@ threading.Thread.run = run
 """
 
 
-@pytest.mark.parametrize("thread", ["watch", "guard", "store", "agent", "search", "beacon"])
+@pytest.mark.parametrize("thread", ["watch", "store", "agent", "search", "beacon"])
 def test_no_thread_dies_alone(agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(BREAKS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
