@@ -68,9 +68,10 @@ class ForkServer:
 
             if os.getpid() == me:
                 self._fail("server", traceback.format_exc(), message=f"{type(error).__name__}: {error}")
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
+            try:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
 
     def _serve(self) -> Task:
         setup = self._setup()
@@ -169,9 +170,7 @@ class ForkServer:
             self._fail("script", text, message=f"{type(error).__name__}: {error}")
 
     def _fail(self, what: str, trace: str, **about: str) -> NoReturn:
-        """Tell the agent, and our own stderr, and end."""
-        sys.stderr.write(trace)
-        sys.stderr.flush()
+        """Tell the agent, and end."""
         self.agent.send({"failed": what, "traceback": trace, **about})
         os._exit(1)
 
@@ -410,7 +409,13 @@ def _become(program: Program, python: str, archive: str, env: Dict[str, str], *,
 def _gang_main(setup: Message, server: Channel, agent: Channel, listen_fd: Optional[int]) -> None:
     from . import gang_process
 
-    os._exit(gang_process.main(setup, server, agent, listen_fd))
+    try:
+        code = gang_process.main(setup, server, agent, listen_fd)
+    except BaseException as error:  # noqa: BLE001 - it is told as the cause
+        import traceback
+
+        gang_process.end_broken(agent, f"{type(error).__name__}: {error}", traceback.format_exc())
+    os._exit(code)
 
 
 def main(argv: List[str]) -> None:

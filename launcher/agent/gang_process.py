@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
 import time
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, NoReturn, Optional, Tuple
 
 from . import threads
 from .channel import Channel, Message
@@ -24,11 +25,12 @@ _AGAIN_S = 1.0
 
 def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[int]) -> int:
     """Run this node's workers to their end and tell the agent how it went."""
-    threads.watch(lambda message, trace: _end_broken(channel, message, trace))
+    threads.watch(lambda message, trace: end_broken(channel, message, trace))
     witness = Witness(Job(**setup["job"]), setup)
     agent = AgentLink(channel, witness.agent_is_gone)
     gang: Any = None
     result: Message
+    trace = ""
     try:
         gang, group = _join(setup, server, agent, listen_fd)
         witness.gang = gang
@@ -54,7 +56,6 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         import traceback
 
         trace = traceback.format_exc()
-        sys.stderr.write(trace)
         message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
         lost = isinstance(error, RuntimeError)  # the store's, which another node's end may have taken away
         bug = {} if lost or isinstance(error, OSError) else {"traceback": trace}
@@ -65,11 +66,13 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
     if gang is not None:
         gang.farewell(told="error" not in result, well=result["result"] == "success")
         _tell_refused(gang.store, agent)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(trace)
     return 0
 
 
-def _end_broken(agent: Channel, message: str, trace: str) -> None:
+def end_broken(agent: Channel, message: str, trace: str) -> NoReturn:
+    """What failed is no part of a run's own end: tell it, and end."""
     agent.send({"broken": message, "traceback": trace})
     os._exit(os.EX_SOFTWARE)
 

@@ -145,8 +145,8 @@ def _become_agent(
     except BaseException:  # noqa: BLE001 - nobody above may take this child for the login's Python
         import traceback
 
-        traceback.print_exc()
-    sys.stderr.flush()
+        with contextlib.suppress(OSError):  # it is on the run's disk
+            os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
     os._exit(code)
 
 

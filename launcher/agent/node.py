@@ -22,6 +22,7 @@ from .output import PART_AFTER_S, Pipe, pipes
 from .protocol import VERSION
 from .scratch import Scratch, within
 from .server import ServerProcess
+from .stderr import Stderr
 from .stops import STOPS, Stops
 from .verdict import Blame, Worker
 from .writer import Writer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .prefork import Forked
 
 _FAREWELL_S = 6.0
+_LAST_LINES_S = 1.0
 _SAME_SIGNAL_S = 1.0
 _LOOK_AT_ROOM_S = 0.1
 _DRAINED_BLOCKS = 32
@@ -45,6 +47,7 @@ class Node:
         self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         self.folder = os.path.join(job.folder, "nodes", str(node_rank))
         os.makedirs(self.folder, exist_ok=True)
+        self.stderr = Stderr()
         self.scratch = Scratch(self.folder)
         self.out = Writer(stream_fd, node_rank, self.folder, job.attempt, job.log_limit_bytes)
         self.began = time.monotonic()
@@ -100,14 +103,16 @@ class Node:
         except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
             import traceback
 
-            traceback.print_exc()
-            self._fail(f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            trace = traceback.format_exc()
+            self.stderr.say(trace)
+            self._fail(f"{type(error).__name__}: {error}", trace=trace)
             self._end_processes()
             return self._done()
 
     def _thread_failed(self, message: str, trace: str) -> None:
         """Called in that thread; the loop goes on from here."""
         self.broken = (message, trace)
+        self.stderr.say(trace)
         with contextlib.suppress(BlockingIOError):  # it is full: the loop wakes anyway
             os.write(self._wake, b"\0")
 
@@ -140,6 +145,7 @@ class Node:
         self.joining.look_at_fabric(env)  # while torch is imported
         self.selector.register(self.server.channel.fileno(), selectors.EVENT_READ, self._from_server)
         self.selector.register(self.server.gang.fileno(), selectors.EVENT_READ, self._from_gang)
+        self.selector.register(self.server.stderr, selectors.EVENT_READ, self._from_stderr)
         self._join()
 
     def _join(self) -> None:
@@ -269,6 +275,14 @@ class Node:
         elif "gang_exited" in message:
             self._gang_exited(message["gang_exited"])
 
+    def _from_stderr(self) -> None:
+        """What is said there by the processes that are not workers."""
+        said = self.server.said()
+        if said is None:
+            self.selector.unregister(self.server.stderr)
+        else:
+            self.stderr.write(said)
+
     def _worker_started(self, about: Message, fds: List[int]) -> None:
         while self.gang_open and self.round != about["round"] and self.server.gang.ready():  # it has told of its round before
             self._from_gang()
@@ -323,6 +337,7 @@ class Node:
             self.first_cause = message["first cause"]
             self.round = self.round if self.first_cause else -1
         elif "broken" in message:
+            self.stderr.say(message["traceback"])
             self._break_down(message["broken"], trace=message["traceback"])
         elif "result" in message:
             self.result = message
@@ -368,6 +383,7 @@ class Node:
         self.server.signal(signal.SIGTERM)
 
     def _server_failed(self, message: Message) -> None:
+        self.stderr.say(message.get("traceback", ""))
         if message["failed"] in ("script", "server"):
             self._fail(message["message"], "user_code" if message["failed"] == "script" else "node", message["traceback"])
             return
@@ -456,6 +472,8 @@ class Node:
     def _end_processes(self) -> None:
         """End everything below us, then read what is left in the pipes."""
         left = self.server.end(at_once=not self.workers)
+        for _ in range(_DRAINED_BLOCKS):
+            self.stderr.write(self.server.said() or b"")
         for pipe in list(self.pipes.values()):
             while pipe.read(self.out):
                 self.out.flush()
@@ -472,7 +490,8 @@ class Node:
         code = RESULTS[result]
         duration = round(time.monotonic() - self.began, 3)
         self.out.event("done", result=result, exit_code=code, cause=why, restarts=self.restarts, duration_s=duration)
-        self.out.finish(self.job.stream_wait_s, self._is_to_leave)
+        self.out.finish(self.job.stream_wait_s, self._is_to_leave, self.stderr.say)
+        self.stderr.finish(_LAST_LINES_S)
         return code
 
     def _is_to_leave(self) -> bool:

@@ -72,6 +72,8 @@ class Forked(NamedTuple):
     process: Process
     channel: Channel
     gang: Channel
+    stderr: int
+    """The end of a pipe from which its stderr is read."""
 
 
 def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
@@ -85,16 +87,20 @@ def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or atexit._ncallbacks() or len(os.listdir("/proc/self/task")) != 1:
         return None
-    (channel, server_end), (gang, gang_end) = Channel.pair(), Channel.pair()
+    (channel, server_end), (gang, gang_end), (stderr, own_stderr) = Channel.pair(), Channel.pair(), os.pipe()
     pid = os.fork()
     if pid:
         server_end.close()
         gang_end.close()
-        return Forked(Process(pid), channel, gang)
+        os.close(own_stderr)
+        return Forked(Process(pid), channel, gang, stderr)
     channel.close()
     gang.close()
+    os.close(stderr)
     os.setsid()
-    os.dup2(2, 1)
+    for fd in (1, 2):
+        os.dup2(own_stderr, fd)
+    os.close(own_stderr)
     processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
     from . import forkserver
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .prefork import Forked, Process
 
 _END_S = 12.0
+_READ_BYTES = 64 * 1024
 _TITLE_PARTS = 256
 """So many arguments, of 4 KiB each, make room for the workers' own command line: no argument of a process may have 128 KiB."""
 
@@ -31,8 +32,11 @@ class ServerProcess:
         me = os.getpid()  # with its start time: a name that no other agent on this host ever has
         self.cgroup = cgroup.create(f"distlaunch-{job.run}-{node_rank}-{me}-{processes.start_ticks(me)}")
         self._process: Union[subprocess.Popen[bytes], Process, None] = None
+        self.stderr = -1
+        """What it writes there, and its children that are not workers; closed when none is left."""
+
         if forked:
-            self._process, self.channel, self.gang = forked
+            self._process, self.channel, self.gang, self.stderr = forked
         else:
             self.channel, self._server_end = Channel.pair()
             self.gang, self._gang_end = Channel.pair()
@@ -40,6 +44,7 @@ class ServerProcess:
     def start(self, env: Dict[str, str], about: Message, endpoint: Endpoint) -> None:
         """Start it with the workers' environment; node 0's listening socket goes with it."""
         process = self._process = self._process or self._spawn(env)
+        os.set_blocking(self.stderr, False)
         if self.cgroup is not None:
             cgroup.add(self.cgroup, process.pid)
         # torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
@@ -55,18 +60,32 @@ class ServerProcess:
         parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self.job.command), 4096)
         room = [*["-" * 4095] * min(parts, _TITLE_PARTS), "-" * rest]
         archive = os.path.abspath(sys.argv[0])
+        self.stderr, stderr = os.pipe()
         try:
             process = subprocess.Popen(
                 [sys.executable, "-u", archive, "--fork-server", *map(str, fds), *room],
-                env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=2, pass_fds=fds, start_new_session=True,
+                env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, pass_fds=fds,
+                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             if error.errno != errno.E2BIG:
                 raise
             raise OSError(error.errno, _too_large(env)) from error
+        finally:
+            os.close(stderr)
         self._server_end.close()
         self._gang_end.close()
         return process
+
+    def said(self) -> Optional[bytes]:
+        """What there is on its stderr now; None: nothing comes any more."""
+        if self.stderr < 0:
+            return None
+        try:
+            data = os.read(self.stderr, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        return data or None
 
     def signal(self, number: int, *, mark: bool = True) -> None:
         """Signal every worker; `mark`: those that end now were ended by us."""

@@ -13,14 +13,11 @@ def watch(failed: Failed) -> None:
     """From now on `failed` hears of every thread of this process that ends by an exception."""
 
     def hook(args: threading.ExceptHookArgs) -> None:
-        import sys
         import traceback
 
         if args.exc_type is SystemExit:
             return
         trace = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
-        sys.stderr.write(trace)
-        sys.stderr.flush()
         name = args.thread.name if args.thread else "unknown"
         last = traceback.format_exception_only(args.exc_type, args.exc_value)[-1].strip()
         failed(f"the agent's thread {name!r} failed: {last}", trace)

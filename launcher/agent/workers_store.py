@@ -52,8 +52,8 @@ class WorkersStore:
             import traceback
 
             traceback.print_exc()
-            sys.stderr.flush()
-        os._exit(1)
+        finally:
+            os._exit(1)
 
     def end(self) -> None:
         """Whoever is still connected, or connects, is refused."""

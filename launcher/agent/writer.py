@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -80,7 +79,7 @@ class Writer:
         """Whether workers have to wait until there is room in the buffer; `waits`: they do already."""
         return self.holds and self._bytes > (BUFFER_BYTES // 2 if waits else BUFFER_BYTES)
 
-    def finish(self, limit_s: float, leave: Callable[[], bool]) -> None:
+    def finish(self, limit_s: float, leave: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Until all is written that can be; for a stream that takes nothing there is a limit, or whoever has us `leave`."""
         with self._changed:
             if not self._bytes:
@@ -92,9 +91,9 @@ class Writer:
             silent_s = time.monotonic() - self._sink.wrote_at
             if silent_s > min(_SAY_AFTER_S, limit_s / 2) and not said:
                 said = True
-                _say(f"waits at most {limit_s:.0f} s for its stream, which takes nothing; SIGTERM ends the wait")
+                say(f"distlaunch agent: waits at most {limit_s:.0f} s for its stream, which takes nothing; SIGTERM ends the wait")
             if silent_s > limit_s or leave():
-                _say(f"leaves: its stream has taken nothing for {silent_s:.0f} s")
+                say(f"distlaunch agent: leaves: its stream has taken nothing for {silent_s:.0f} s")
                 break
         if not self._all_told:
             within(_LAST_WORDS_S, lambda: self._sink.remember(self._verdict), None)
@@ -138,8 +137,3 @@ class Writer:
                 size += len(items[-1].data)
             skipped, self._skipped = self._skipped, {}
         return items, skipped
-
-
-def _say(text: str) -> None:
-    """A line on our own stderr, which may be on the disk that stalls."""
-    within(1.0, lambda: print(f"distlaunch agent: {text}", file=sys.stderr, flush=True), None)

@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import zlib
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from launcher.agent import cause
 from launcher.agent.channel import Channel
-from tests.agent.harness import gone
+from tests.agent.harness import LIMIT_S, gone
 
 if TYPE_CHECKING:
     from tests.agent.harness import Runner
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 KIB, MIB = 1024, 1024 * 1024
 SIZES = [0, 1, 127 * KIB, 128 * KIB, 137_000, 208 * KIB, 300_000, MIB, 8 * MIB]
 
+ROOT = Path(__file__).parents[2]
 KEY = "Unexpected key: model.layers.0.weight\n"
 
 
@@ -213,6 +216,86 @@ def test_no_thread_dies_alone(agents: Runner, tmp_path: Path, monkeypatch: pytes
     assert run.cause()["message"] == f"the agent's thread '{thread}' failed: ValueError: broken on purpose"
     assert "sitecustomize.py" in run.cause()["traceback"]
     assert gone(*run.worker_pids())
+
+
+DEAF = """
+import os, selectors, sys
+if "--spec" in sys.orig_argv:
+    if os.environ["TEST_STDERR"] == "is full":
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    else:
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+        os.dup2(writer, 2)
+    def select(*_):
+        raise OSError(5, "broken on purpose")
+    if os.environ.get("TEST_BREAK") == "loop":
+        selectors.EpollSelector.select = select
+"""
+
+
+@pytest.mark.parametrize("stderr", ["is full", "takes nothing"])
+@pytest.mark.parametrize("broken", ["script", "preload", "watch", "search", "loop"])
+def test_what_failed_is_told_though_stderr_takes_nothing(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, broken: str
+) -> None:
+    """It is a file on the run's disk, which may be full, or stall."""
+    (tmp_path / "sitecustomize.py").write_text(DEAF + BREAKS)
+    (tmp_path / "no_good.py").write_text("raise OSError('libx.so: not found')\n")
+    for name, value in {"PYTHONPATH": str(tmp_path), "TEST_STDERR": stderr, "TEST_BREAK": broken}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TEST_BREAK_ONCE", str(tmp_path / "broken"))
+    by_name = {"rendezvous": {"addr": "localhost", "ports": list(range(19_000, 19_020))}}
+    run = agents(
+        "def f(:\n" if broken == "script" else "import time; time.sleep(600)\n",
+        request=by_name if broken == "search" else {}, preload=("no_good",) if broken == "preload" else (),
+    )  # fmt: skip
+
+    told = {
+        "script": ("user_code", "SyntaxError: invalid syntax (script0.py, line 1)"),
+        "preload": ("node", f"{sys.executable} cannot import no_good: OSError: libx.so: not found"),
+        "loop": ("node", "OSError: [Errno 5] broken on purpose"),
+    }
+    thread = ("node", f"the agent's thread '{broken}' failed: ValueError: broken on purpose")
+    assert run.result() == "failed"
+    assert (run.cause()["class"], run.cause()["message"]) == told.get(broken, thread)
+    assert gone(*run.worker_pids())
+
+
+def test_what_a_node_has_to_say_is_on_its_stderr_whoever_says_it(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nif '--fork-server' in sys.orig_argv: print('the server starts')\n")
+    (tmp_path / "no_good.py").write_text("import os\nos.write(2, b'x' * 200_000)\nraise OSError('libx.so: not found')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = agents("print(1)\n", preload=("no_good",))
+
+    assert run.agent_stderr().count("the server starts\n") == 1
+    assert run.agent_stderr().count("x") >= 200_000
+    assert run.agent_stderr().count("OSError: libx.so: not found\n") == 1
+
+
+FAILS_TO_SERVE = """
+import atexit, os, sys
+from launcher.agent.workers_store import WorkersStore
+atexit.register(lambda: print("an exit hook", flush=True))
+os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+store = WorkersStore()
+store.fd = os.open(os.devnull, os.O_RDONLY)
+store.serve(["/no such program"], {}, lambda: None)
+print(os.waitstatus_to_exitcode(os.waitpid(store.pid, 0)[1]), flush=True)
+"""
+
+
+def test_a_store_that_cannot_start_ends_alone_though_stderr_is_full() -> None:
+    done = subprocess.run([sys.executable, "-c", FAILS_TO_SERVE], cwd=ROOT, capture_output=True, timeout=LIMIT_S, text=True)
+
+    assert done.stdout == "1\nan exit hook\n"
 
 
 def test_a_fork_server_that_fails_says_why(agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

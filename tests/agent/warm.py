@@ -39,19 +39,23 @@ def agent(argv, env, cwd):
     os.chdir(cwd)
     worker.set_environment(env)
     sys.argv[:] = argv[1:]
-    (mine, server_end), (gang, gang_end) = channel.Channel.pair(), channel.Channel.pair()
+    (mine, server_end), (gang, gang_end), (said, stderr) = channel.Channel.pair(), channel.Channel.pair(), os.pipe()
     pid = os.fork()
     if not pid:
         mine.close()
         gang.close()
         os.setsid()
-        os.dup2(2, 1)
+        os.dup2(stderr, 1)
+        os.dup2(stderr, 2)
+        os.close(said)
+        os.close(stderr)
         raise prefork.Child(lambda: forkserver.serve(server_end, gang_end))
     server_end.close()
     gang_end.close()
+    os.close(stderr)
     processes.set_title(argv)
     try:
-        __main__.run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang))
+        __main__.run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang, said))
     except SystemExit as end:  # without taking torch apart
         sys.stderr.flush()
         os._exit(end.code)
