@@ -6,6 +6,7 @@ import re
 import time
 from calendar import timegm
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends._kube_objects import LOST_EXIT_CODES, STOPPED_EXIT_CODE
@@ -249,11 +250,12 @@ def waits_since(pod: Pod) -> float:
     return timestamp(pod.status.get("startTime") or pod.created)
 
 
-def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool) -> str:
-    """Which node is on a machine that the control plane does not hear of; empty where there is none."""
+def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool, context: str = "") -> str:
+    """Which node is on a machine that the control plane does not hear of; empty where there is none. `context`: its cluster's."""
     for pod in (pods[-1] for pods in nodes if pods):
         if pod.lost:
-            until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}"
+            where = f" --context={quote(context)}" if context else ""  # machines of another cluster may be called the same
+            until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}{where}"
             what = f"node {pod.node} (pod {pod.name}) is on machine {pod.host}, which nothing is heard of"
             return f"{what}; it starts again {until}" if restarts else what
     return ""

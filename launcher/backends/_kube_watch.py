@@ -49,10 +49,7 @@ _runs: dict[str, RunWatch] = {}
 
 def of(handle: Handle) -> RunWatch:
     """The run of that handle."""
-    found = _runs.get(handle["run_dir"])
-    if found is None:
-        found = _runs[handle["run_dir"]] = RunWatch(handle)
-    return found
+    return _runs.get(handle["run_dir"]) or _runs.setdefault(handle["run_dir"], RunWatch(handle))
 
 
 class RunWatch:
@@ -139,9 +136,10 @@ class RunWatch:
                 causes[node] = found
         if not over and restarts:
             self._give_up_what_eats(pods)
-        why = "" if over else states.unheard(pods, restarts=restarts) or self._detail(pods, start_timeout_s)
-        why = states.steady(why, self._handle["name"])
-        return Liveness(nodes=tuple(nodes), detail=why, causes=causes, succeeded=states.succeeded(owner))
+        lost = states.unheard(pods, restarts=restarts, context=self._handle["context"])
+        why = "" if over else lost or self._detail(pods, start_timeout_s)
+        detail = states.steady(why, self._handle["name"])
+        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
         """A node whose log is still on its way has not ended yet, as what it says last counts."""

@@ -73,7 +73,8 @@ def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
     assert states.state(given_up, over=False, restarts=True) == "pending"
     assert states.state(given_up, over=False, restarts=False) == "ended"
     for pod in (unheard, given_up):
-        assert "kubectl delete node m" in states.unheard([[pod]], restarts=True)
+        assert states.unheard([[pod]], restarts=True).endswith("kubectl delete node m")
+        assert states.unheard([[pod]], restarts=True, context="a b").endswith("kubectl delete node m --context='a b'")
         assert "machine m, which nothing is heard of" in states.unheard([[pod]], restarts=False)
 
 
