@@ -288,8 +288,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
     env["HOME"] = str(tmp_path)
     for line in (secret, "kubectl apply -f run.yaml"):
-        shell = ["sh", "-c", f"{line} --namespace={pods.namespace}"]
-        made = subprocess.run(shell, cwd=folder, env=env, timeout=120, check=False, capture_output=True)
+        made = subprocess.run(["sh", "-c", line], cwd=folder, env=env, timeout=120, check=False, capture_output=True)
         assert made.returncode == 0, made.stderr
 
     jobs = f"/apis/batch/v1/namespaces/{pods.namespace}/jobs"
