@@ -65,7 +65,7 @@ def test_settings_that_are_shown_are_understood(distlaunch: Cli) -> None:
 
     assert len(shown) > 2
     for block in shown:
-        distlaunch.write("distlaunch.toml", block)
+        distlaunch.write(".config/distlaunch/config.toml", block)
         done = distlaunch("config")
         assert (done.exit_code, done.stderr) == (0, ""), block
 
