@@ -1,4 +1,4 @@
-"""The API server: one connection, its errors in our words. The only file that knows the Kubernetes client library.
+"""The API server: one connection, its errors in our words. With `_kube_config`, the only file that knows the client library.
 
 Of the library we use what is hard: kubeconfig files with contexts, certificates and login plugins. Objects go as plain JSON.
 """
