@@ -57,12 +57,18 @@ class Run:
     """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, and `tasks` of an array."""
 
     handle: dict[str, Any] | None = None
-    """None until its submission began; with `submitting`, that has not ended, and only part of it may be there."""
+    """None until its submission began; with `submitting`, that has not ended, and only part of it may be there.
+
+    With `before`, it is one of a run that had ended: how, as which attempt, and the handle of that time.
+    """
 
     attempt: int = 0
     """Somebody has started it again; what its nodes said in earlier attempts does not count."""
 
     launcher_version: str = launcher.__version__
+    ended: dict[str, Any] | None = None
+    """How it had ended before somebody began to start it again, of which nothing came."""
+
     damaged: str = ""
     """Why the folder cannot be read as a run, if so."""
 
@@ -117,7 +123,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any] | None:
         """The final outcome; None while it is not known."""
-        return storage.read_json(self.path / "result.json")
+        return storage.read_json(self.path / "result.json") or self.ended
 
     @property
     def cancel_requested(self) -> float | None:
@@ -199,10 +205,9 @@ def record_handle(run: Run, handle: dict[str, Any]) -> Run:
 @contextmanager
 def cancelling(run: Run, *, force: bool) -> Iterator[None]:
     """Note that somebody asked for the run's end, before the backend is asked in here; taken back where that is refused."""
-    paths = [each.path / "cancel.json" for each in (run, *map(run.task, run.tasks))]
+    paths = _cancel_notes(run)
     before = [storage.read_json(path) for path in paths]
-    for path in paths:
-        storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
+    note_cancel(run, force=force)
     try:
         yield
     except LaunchError as error:
@@ -212,6 +217,16 @@ def cancelling(run: Run, *, force: bool) -> Iterator[None]:
             elif not error.in_part:
                 path.unlink(missing_ok=True)
         raise
+
+
+def note_cancel(run: Run, *, force: bool) -> None:
+    """Note that its end is asked for: agents that are started afterwards end at once, where they see its folder."""
+    for path in _cancel_notes(run):
+        storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
+
+
+def _cancel_notes(run: Run) -> list[Path]:
+    return [each.path / "cancel.json" for each in (run, *map(run.task, run.tasks))]
 
 
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
@@ -232,7 +247,26 @@ def start_again(run: Run, handle: dict[str, Any], attempt: int) -> Run:
     with storage.storage_errors(run.path):
         for name in ("cancel.json", "result.json"):
             (run.path / name).unlink(missing_ok=True)
-    return record_handle(replace(run, attempt=attempt), handle)
+    return record_handle(replace(run, attempt=attempt, ended=None), handle)
+
+
+def before(handle: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The handle of a submission that has only begun, and in it the run as it was: for `give_back`."""
+    return {**handle, "before": {"handle": run.handle, "attempt": run.attempt, "result": run.result}}
+
+
+def as_before(run: Run) -> Run | None:
+    """A run that somebody began to start again, as it was before; None where it was not started before."""
+    former = (run.handle or {}).get("before")
+    return former and replace(run, handle=former["handle"], attempt=former["attempt"], ended=former["result"])
+
+
+def give_back(run: Run) -> None:
+    """Have the folder say what `as_before` has told."""
+    if run.ended is not None:
+        finish(run, run.ended)
+    record_handle(run, run.handle or {})
+    (run.path / "cancel.json").unlink(missing_ok=True)
 
 
 def ids(folder: Path) -> list[str]:
@@ -291,7 +325,7 @@ def read(folder: Path, name: str) -> Run:
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    **{item.name: (str,) for item in fields(Run) if item.name not in ("id", "path", "damaged")},
+    **{item.name: (str,) for item in fields(Run) if item.name not in ("id", "path", "ended", "damaged")},
     "created": (int, float),
     "attempt": (int,),
     "options": (dict,),
@@ -305,7 +339,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def _record(run: Run) -> None:
     values = asdict(run)
-    del values["path"], values["damaged"]
+    del values["path"], values["ended"], values["damaged"]
     storage.write_whole(run.path / "run.json", storage.encode_json(values), mode=0o600)
 
 

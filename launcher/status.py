@@ -30,7 +30,25 @@ SUBMISSION_S = 60.0
 """A run without a handle of which nobody says that he submits it is about to be for at most so long."""
 
 NOTHING_SENT = "its launcher ended before the run was submitted"
-PARTLY_SENT = "its launcher ended while it submitted the run, which may lack nodes"
+_PARTLY_SENT = "its launcher ended while it submitted the run, which may lack nodes"
+
+
+def unsure(run: Run) -> str:
+    """Why something may be left of a submission that went wrong; empty where its launcher had no time to say so."""
+    left = (run.handle or {}).get("submitting")
+    return left if isinstance(left, str) else ""
+
+
+def nothing_found(run: Run) -> str:
+    """What there is to say of a run of which nothing is there."""
+    why = unsure(run)
+    return f"nothing of it is there now, and something may yet come: {why}" if why else NOTHING_SENT
+
+
+def partly_sent(run: Run) -> str:
+    """What there is to say of one that was not submitted to the end, and of which something is there."""
+    why = unsure(run)
+    return f"its submission went wrong, and what is there may lack nodes: {why}" if why else _PARTLY_SENT
 
 
 def report_of(run: Run) -> RunReport:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 1800.0
 _PATIENCE_S = 6.0
+_END_S = 15.0
 _QUIET = ("reach",)
 """Steps that a person need not see."""
 
@@ -137,9 +138,10 @@ class Playbook:
             while not ended.wait(0.1):
                 self.follow()
                 self._tell_waits()
-        except BaseException:
+        except BaseException as error:
             self._cancelled = True
-            ended.wait(15)
+            if not ended.wait(_END_S):
+                raise CommandError(f"ansible-playbook has not ended {_END_S:.0f} s after it was told to", in_part=True) from error
             raise
         finally:
             self.follow()
@@ -202,7 +204,7 @@ class Playbook:
         return step in self._steps
 
     def forget(self) -> None:
-        """Remove what the hosts have answered: it says whom to stop, as long as that may be needed."""
+        """Remove what the hosts have answered."""
         with suppress(OSError):
             self._report.unlink()
 

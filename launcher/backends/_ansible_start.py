@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
-from launcher.errors import BackendUnavailableError, CommandError, RequestError
+from launcher.errors import BackendUnavailableError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,22 +20,25 @@ if TYPE_CHECKING:
 
 
 def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle:
-    """Run the playbook that lies in the run's folder."""
+    """Run the playbook that lies in the run's folder. What the hosts have answered is kept until it is told to `forget`."""
     began = time.monotonic()
-    running = playbook.Playbook(run_dir / "ansible", "start.yml")
-    try:
-        running.run({name: os.environ[name] for name in secrets})
-        _check(len(hosts), running)
-    except BaseException:
-        _stop_all(running)
-        running.forget()
-        raise
-    running.forget()
+    running = _playbook(run_dir)
+    running.run({name: os.environ[name] for name in secrets})
+    _check(len(hosts), running)
     handle = _handle(run_dir, hosts, running)
     for text in (*running.notes, *_left_out(running)):
         output.warn(text)
     output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
     return handle
+
+
+def forget(run_dir: Path) -> None:
+    """Remove what the hosts have answered: it says what was started, until that is on record or has ended."""
+    _playbook(run_dir).forget()
+
+
+def _playbook(run_dir: Path) -> playbook.Playbook:
+    return playbook.Playbook(run_dir / "ansible", "start.yml")
 
 
 def _check(nodes: int, running: playbook.Playbook) -> None:
@@ -60,7 +62,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
 
 def recover(run_dir: Path, hosts: Sequence[str]) -> Handle | None:
     """What a launcher that died while it ran the playbook may have started; None where no host was told to."""
-    running = playbook.Playbook(run_dir / "ansible", "start.yml")
+    running = _playbook(run_dir)
     running.follow()
     if not running.told("start"):
         return None
@@ -69,17 +71,6 @@ def recover(run_dir: Path, hosts: Sequence[str]) -> Handle | None:
     for host, node in nodes.items():
         chosen[node["rank"]] = host
     return {"run_dir": str(run_dir), "hosts": chosen, "nodes": list(nodes.values())}
-
-
-def _stop_all(running: playbook.Playbook) -> None:
-    """End what was started, also where Ansible did not come to hear of it."""
-    nodes = list(_nodes(running.answers["preflight"], running).values()) if running.told("start") else []
-    answers = ssh.call_all(
-        {"nodes": nodes}, lambda node: ssh.call(node, "signal", *target(node), str(int(signal.SIGTERM)), "--force")
-    )
-    for error in answers:
-        if isinstance(error, CommandError):
-            output.warn(f"may still run there: {error.message}")
 
 
 def target(node: Mapping[str, Any]) -> tuple[str, str]:

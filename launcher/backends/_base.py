@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 
 from launcher import storage
 from launcher.agent.job import KEY_FILE
-from launcher.errors import BackendUnavailableError
+from launcher.errors import BackendUnavailableError, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from launcher.runs import Run
     from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
+
+_UNDO_S = 20.0
 
 Handle = dict[str, Any]
 """What a backend needs to find a submitted run again: plain JSON, kept in the run's `run.json`."""
@@ -166,11 +169,27 @@ class Backend(ABC, Generic[P]):
         """Send the plan; the run folder exists already. Returns the handle that the other calls take.
 
         Before anything is started, `record` gets a handle that `recover` finds it by, and again where there is more to find.
+        Where it fails, the caller has `undo` end what was started. An error that is `in_part`: something may yet come of it.
         """
 
     def recover(self, handle: Handle) -> Handle | None:
-        """What is there of a submission that was cut off, out of what was recorded last; None where nothing was started."""
+        """What is there of a submission that was cut off, out of what was recorded last; None where nothing was started.
+
+        Changes nothing there: commands that only look ask for it.
+        """
         return handle
+
+    def undo(self, handle: Handle) -> None:
+        """End at once what there is of a submission that went wrong. Raises where it is not certain that nothing is left."""
+        found = self.recover(handle)
+        if found is None:
+            return
+        self.cancel(found, force=True)
+        limit = time.monotonic() + _UNDO_S
+        while any(state != "ended" for state in self.liveness(found).nodes):
+            if time.monotonic() > limit:
+                raise CommandError(f"what was started has not ended within {_UNDO_S:.0f} s")
+            time.sleep(0.05)
 
     @abstractmethod
     def liveness(self, handle: Handle) -> Liveness:

@@ -1,9 +1,8 @@
-"""Sends a plan's objects, once, and leaves nothing behind where that fails."""
+"""Sends a plan's objects, once; finds and removes them where that was cut off."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ _TRIES = 4
 
 
 def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Manifest:
-    """Create everything; returns the object that owns the rest. Nothing is left when it fails."""
+    """Create everything; returns the object that owns the rest."""
     secret = list(_secrets(opts, plan))
     try:
         _check(cluster, opts, [*plan.objects, *secret])
@@ -57,11 +56,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
             owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
     except (api.ApiError, api.UnreachableError) as error:
-        _clean_up(cluster, opts, plan)
         raise api.explained(error, cluster, _DOING) from error
-    except BaseException:
-        _clean_up(cluster, opts, plan)
-        raise
     return owner
 
 
@@ -160,34 +155,26 @@ def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest
 
 
 def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
-    """What owns the objects of a run whose launcher died while it made them; what came before it and belongs to nothing goes."""
-    path = objects.KINDS[kind].path.format(cluster.namespace)
+    """What owns the objects of a run whose launcher died while it made them."""
     try:
-        owner = cluster.find(f"{path}/{name}")
-        if owner is not None and owner["metadata"].get("labels", {}).get(RUN_LABEL) == run:
-            return owner
-        _delete(cluster, _paths(cluster, kind)[1:], name, run)
+        return _ours(cluster, f"{objects.KINDS[kind].path.format(cluster.namespace)}/{name}", run)
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to find the run") from error
-    return None
 
 
-def _paths(cluster: Cluster, kind: str) -> list[str]:
-    """Where the objects are that belong to no other: the owner of all the rest first."""
+def remove(cluster: Cluster, kind: str, name: str, run: str) -> None:
+    """Delete what owns the objects of a run, and what was made before that and may belong to nothing yet."""
     paths = [objects.KINDS[kind].path, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]
-    return [path.format(cluster.namespace) for path in paths]
+    try:
+        for path in (f"{path.format(cluster.namespace)}/{name}" for path in paths):
+            if _ours(cluster, path, run) is not None:
+                cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+    except (api.ApiError, api.UnreachableError) as error:
+        if not isinstance(error, api.ApiError) or error.status != 404:  # somebody else was faster
+            raise api.explained(error, cluster, "to end the run") from error
 
 
-def _delete(cluster: Cluster, paths: list[str], name: str, run: str) -> None:
-    """What is of that name and of this run."""
-    for path in paths:
-        found = cluster.find(f"{path}/{name}")
-        if found is not None and found["metadata"].get("labels", {}).get(RUN_LABEL) == run:
-            cluster.call("DELETE", f"{path}/{name}", {"propagationPolicy": "Background"})
-
-
-def _clean_up(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> None:
-    """Delete what was made, as far as that can be done; of a request that was cut off nobody knows what it has made."""
-    for path in _paths(cluster, opts.kind):
-        with contextlib.suppress(api.ApiError, api.UnreachableError):
-            _delete(cluster, [path], plan.name, plan.run_dir.name)
+def _ours(cluster: Cluster, path: str, run: str) -> Manifest | None:
+    """The object there, if it is that run's."""
+    found = cluster.find(path)
+    return found if found is not None and found["metadata"].get("labels", {}).get(RUN_LABEL) == run else None

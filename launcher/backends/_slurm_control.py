@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import proc
 from launcher.backends._slurm_states import out_of_reach
-from launcher.errors import BackendUnavailableError, CommandError, SpecError
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,20 +80,22 @@ def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
         time.sleep(1)  # a controller that is slow to answer may yet have the job
         return queue.by_comment(f"distlaunch:{run_dir.name}", besides)
 
+    look = f"whether it has the job, squeue --me --format='%i %k' tells later; the job file is in {run_dir}"
     try:
         return _submitit.send(run_dir / "job.sbatch")
-    except CommandError as error:
+    except LaunchError as error:
         found = late()
-        if found is None and out_of_reach(error.message):
-            look = f"whether it has the job, squeue --me --format='%i %k' tells later; the job file is in {run_dir}"
-            raise BackendUnavailableError(error.message, hint=look) from error
-        if found is None:
-            raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
-        return found
-    except KeyboardInterrupt:
+        if found is not None:
+            return found
+        if isinstance(error, BackendUnavailableError) or out_of_reach(error.message):
+            unsure = "connect failure" not in error.message
+            raise BackendUnavailableError(error.message, hint=look, in_part=unsure) from error
+        raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
+    except KeyboardInterrupt as stop:
         if found := late():
             cancel(found)
-        raise
+            raise
+        raise BackendUnavailableError("sbatch was ended before it had answered", hint=look, in_part=True) from stop
 
 
 def way_out(said: str) -> str:

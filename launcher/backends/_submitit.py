@@ -13,7 +13,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
 
 from launcher import proc
 from launcher.backends._slurm_states import job_of
-from launcher.errors import CommandError
+from launcher.errors import BackendUnavailableError, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,14 @@ _NAMES = ("job_id", "state", "reason", "start", "comment")
 
 
 def send(job_file: Path) -> str:
-    """Submit the job file and return the job's id; `CommandError` holds what sbatch said. Ctrl-C ends sbatch, too."""
-    done = proc.run(("sbatch", str(job_file)), timeout_s=_SBATCH_S)
+    """Submit the job file and return the job's id; `CommandError` holds what sbatch said. Ctrl-C ends sbatch, too.
+
+    Raises `BackendUnavailableError` where it has not answered in time: the controller may have the job.
+    """
+    try:
+        done = proc.run(("sbatch", str(job_file)), timeout_s=_SBATCH_S)
+    except CommandError as error:
+        raise BackendUnavailableError(error.message) from error
     said = " ".join((done.stderr if done.returncode else done.stdout).split())
     with contextlib.suppress(FailedSubmissionError):
         if done.returncode == 0:

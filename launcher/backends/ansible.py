@@ -16,7 +16,7 @@ from launcher.backends import _ansible_config as config
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
 from launcher.backends import _ansible_ssh as ssh
-from launcher.backends._ansible_start import recover, start, target
+from launcher.backends._ansible_start import forget, recover, start, target
 from launcher.backends._ansible_stream import HostStreams, fetch
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, unrecorded
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
@@ -232,7 +232,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         hosts = [node.host for node in plan.nodes]
         record({"run_dir": str(plan.run_dir), "hosts": hosts})
         try:
-            return start(plan.run_dir, hosts, plan.job_secrets)
+            return _on_record(start(plan.run_dir, hosts, plan.job_secrets), record)
         finally:
             if not plan.spares:  # a host that takes another's place needs them
                 with suppress(OSError):
@@ -241,6 +241,11 @@ class AnsibleBackend(Backend[AnsiblePlan]):
     def recover(self, handle: Handle) -> Handle | None:
         """The hosts that may have been told to start, by what they had answered until then."""
         return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"])
+
+    def undo(self, handle: Handle) -> None:
+        """On all hosts that were told to start; one that does not answer may still run its agent."""
+        super().undo(handle)
+        forget(Path(handle["run_dir"]))
 
     def goes_on(self, handle: Handle, outcome: Outcome) -> bool:
         """With spares, as long as there are restarts: when a host was lost, or the way to it."""
@@ -258,6 +263,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         if job is None or variables is None:
             raise BackendUnavailableError("it was started from another machine", hint="distlaunch requeue RUN there")
         storage.write_whole(run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"}))
+        forget(run_dir)
         here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
         record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
         started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
@@ -267,7 +273,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             node["stream_from"] = (here[node["rank"]], node["agent"]["stream_from"])
             if known is not None:
                 node["stream_from"] = known.get("stream_from", (0, 0))
-        return started
+        return _on_record(started, record)
 
     def adopt(self, text: str, runs_root: Path) -> runs.Run:
         """Ask all hosts of the inventory for the run."""
@@ -348,6 +354,13 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         if failed:
             hint = "\n        ".join(ssh.hints(failed)) or None
             raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
+
+
+def _on_record(handle: Handle, record: Record) -> Handle:
+    """Only then is it forgotten what the hosts have answered."""
+    record(handle)
+    forget(Path(handle["run_dir"]))
+    return handle
 
 
 def _size(path: Path) -> int:

@@ -216,6 +216,12 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         owner = _kube_submit.find(_kube_api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
         return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
 
+    def undo(self, handle: Handle) -> None:
+        """The workload is held back until all is there: to delete it is enough."""
+        from launcher.backends import _kube_api, _kube_submit
+
+        _kube_submit.remove(_kube_api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
+
     def found(self) -> list[dict[str, Any]]:
         """The runs whose objects are in the namespace, by their label."""
         from launcher.backends import _kube_submit
@@ -250,6 +256,8 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         from launcher.backends import _kube_watch
 
         _kube_watch.of(handle).cancel(force=force)
+        if handle["kind"] == "trainjob":  # its submission may have been cut off before it owned its runtime
+            self.undo(handle)
 
     def release(self, handle: Handle) -> None:
         """End what others have put into the pods and what would hold them for ever."""

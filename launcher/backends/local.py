@@ -158,16 +158,15 @@ class LocalBackend(Backend[LocalPlan]):
                 argv = (*_argv(run_dir, python, rank), "--when-told")
                 out, err = folder / "stream", folder / "stderr"
                 proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note)
-        except BaseException as error:  # an interrupt, too: no agent may be left without a run
-            self.cancel(handle, force=True)
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
             raise StorageError(f"{run_dir}: {error.strerror}") from error
         return handle
 
     def recover(self, handle: Handle) -> Handle | None:
-        """Each agent was noted before it began."""
-        return handle if any(agent["pid"] for agent in handle["agents"]) else None
+        """Each agent was noted before it began, and notes that it has."""
+        folders = [Path(handle["run_dir"]) / "nodes" / str(node) for node in range(len(handle["agents"]))]
+        begun = (_begun(folder / "agent.json", agent) for folder, agent in zip(folders, handle["agents"], strict=True))
+        return handle if any(begun) else None
 
     def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
         """Start the same agents again, when all have ended; those that have said so are waited for."""
@@ -212,6 +211,12 @@ class LocalBackend(Backend[LocalPlan]):
 
 def _agents(handle: Handle) -> list[proc.Identity]:
     return [proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"]]
+
+
+def _begun(agent_json: Path, agent: Mapping[str, Any]) -> bool:
+    """Whether that agent runs, or has run; one that was not told to begin ends without a note."""
+    noted = storage.read_json(agent_json) or {}
+    return proc.Identity(agent["pid"], agent["start_ticks"]).alive() or noted.get("pid") == agent["pid"] > 0
 
 
 def _is_done(stream: Path) -> bool:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher import backends, config, lock, output, runs, storage, summary
-from launcher.cli import _again, _parameters
+from launcher.cli import _again, _parameters, _undo
 from launcher.cli._request import LaunchOptions, chosen, resolve
-from launcher.errors import CommandError, LaunchError, SpecError
+from launcher.errors import CommandError, LaunchError, SpecError, StorageError
 from launcher.options import JobOptions
 
 if TYPE_CHECKING:
@@ -160,26 +160,29 @@ def _run(request: Request, plan: Plan, path: Path) -> runs.Run:
 
 
 def _submit(backend: Backend[Any], plan: Plan, run: runs.Run, interrupts: Interrupts) -> runs.Run:
-    """Send the plan; whatever goes wrong, the run's folder says how it ended, and nothing is left running."""
-    handle = None
+    """Send the plan; whatever goes wrong, nothing is left running and the run's folder says so, or what may be left is told."""
+    begun: Handle | None = None
 
-    def record(begun: Handle) -> None:
-        runs.record_handle(run, {**begun, "submitting": True})
+    def record(handle: Handle) -> None:
+        nonlocal begun
+        begun = handle
+        runs.record_handle(run, {**handle, "submitting": True})
 
     with lock.hold(run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: _hear_of_cancel(run)):
         try:
             _hear_of_cancel(run)  # before we had the lock
             with interrupts.at_once():
-                handle = backend.submit(plan, record)
-            return runs.record_handle(run, handle)
+                begun = backend.submit(plan, record)
+            return runs.record_handle(run, begun)
         except BaseException as error:
-            if handle is not None:
-                backend.cancel(handle)
             stopped = interrupts.stops > 0 or isinstance(error, KeyboardInterrupt)
-            if interrupts.stops > 1:  # even the cleaning up was cut short
-                output.warn(f"what was started may still run there; to end it: distlaunch cancel {run.id}")
-            else:
-                _finish_unsubmitted(run, "cancelled" if stopped else "failed", error)
+            try:
+                if left := _left(backend, begun, error, interrupts):
+                    _leave(run, {**(begun or {}), "submitting": left}, stopped=stopped)
+                else:
+                    runs.finish(run, runs.unsubmitted("cancelled" if stopped else "failed", error))
+            except StorageError as storage_error:
+                output.warn(storage_error.message)
             if stopped and isinstance(error, Exception):
                 raise KeyboardInterrupt from error
             raise
@@ -191,11 +194,22 @@ def _hear_of_cancel(run: runs.Run) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _finish_unsubmitted(run: runs.Run, state: str, error: BaseException) -> None:
+def _left(backend: Backend[Any], begun: Handle | None, error: BaseException, interrupts: Interrupts) -> str:
+    """End what was started, unless there is no time for that; why something may be left, if so."""
+    hurry = "its launcher was told to leave at once"
     try:
-        runs.finish(run, runs.unsubmitted(state, error))
-    except LaunchError as storage_error:
-        output.warn(storage_error.message)
+        with interrupts.at_once():
+            return hurry if begun and interrupts.stops > 1 else _undo.undo(backend, begun, error)
+    except KeyboardInterrupt:
+        return hurry
+
+
+def _leave(run: runs.Run, handle: Handle, *, stopped: bool) -> None:
+    """Nobody knows whether something is left: the run has not ended. What comes to life later sees whether it is wanted."""
+    output.warn(f"what was started may still run there: {handle['submitting']}; to end it: distlaunch cancel --force {run.id}")
+    if stopped:
+        runs.note_cancel(run, force=True)
+    runs.record_handle(run, handle)
 
 
 def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts) -> int:

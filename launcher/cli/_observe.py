@@ -11,7 +11,7 @@ from launcher.errors import LaunchError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.backends._base import Backend
+    from launcher.backends._base import Backend, Handle
     from launcher.runs import Run
 
 
@@ -34,10 +34,20 @@ def backend_of(run: Run) -> Backend[Any]:
 
 
 def sent(run: Run) -> Run:
-    """The run with all that was sent of it, where its launcher has died on the way; without a handle: nothing was."""
+    """The run with all that was sent of it, where its launcher has died on the way; without a handle: nothing was.
+
+    One that was to be started again is then as it was before, unless something may yet come of that.
+    """
     if run.handle is None or run.submitted:
         return run
-    return replace(run, handle=backend_of(run).recover({key: value for key, value in run.handle.items() if key != "submitting"}))
+    found = backend_of(run).recover(begun(run.handle))
+    former = runs.as_before(run) if found is None and not status.unsure(run) else None
+    return former or replace(run, handle=found)
+
+
+def begun(handle: Handle) -> Handle:
+    """What the backend had recorded of a submission."""
+    return {key: value for key, value in handle.items() if key not in ("submitting", "before")}
 
 
 def state_of(run: Run) -> dict[str, Any]:
@@ -62,9 +72,11 @@ def state_of(run: Run) -> dict[str, Any]:
 def _asked(run: Run) -> dict[str, Any]:
     """The state with the backend's word."""
     whole = sent(run)
+    if whole.result is not None:
+        return whole.result
     if whole.handle is None:
-        return {**status.observe(run).to_json(), "state": "unknown", "detail": status.NOTHING_SENT}
+        return {**status.observe(run).to_json(), "state": "unknown", "detail": status.nothing_found(run)}
     found = status.observe(whole, backend_of(run).liveness(whole.handle)).to_json()
     if not run.submitted and found["exit_code"] is None:
-        found["detail"] = "; ".join(filter(None, [status.PARTLY_SENT, found["detail"]]))
+        found["detail"] = "; ".join(filter(None, [status.partly_sent(run), found["detail"]]))
     return found

@@ -56,7 +56,12 @@ def _end(folder: Path, found: Run, *, force: bool) -> Run:
     if (status.current(found) or {}).get("exit_code") is not None:
         return found
     sent = _observe.sent(found)
-    if sent.handle is None:
+    if sent.handle is None or sent.attempt < found.attempt:  # nothing came of a submission, but what it needs may be there
+        if found.handle is not None:
+            _observe.backend_of(found).undo(_observe.begun(found.handle))
+        if former := runs.as_before(found):
+            runs.give_back(former)
+            return former
         runs.finish(found, runs.unsubmitted("cancelled"))
         return found
     if not found.submitted and sent.whole_path == sent.path:

@@ -55,7 +55,7 @@ def logs(
     workers = WorkerOutput(ranks, stdout=output.STDOUT)
     numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks) for number in numbers if node in (None, number)}
-    found = _observe.sent(found) if found.result is None else found
+    found = _observe.sent(found) if found.result is None or runs.as_before(found) else found
     for number, data in _blocks(found, readers, follow=follow):
         _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
         if workers.closed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher import output, runs
+from launcher import output, runs, status
 from launcher.cli import _again, _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
 from launcher.errors import RequestError
@@ -11,7 +11,9 @@ from launcher.errors import RequestError
 def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     """Start a run again in its folder: a script that keeps checkpoints goes on from the last one."""
     found = runs.find(_observe.folder(fmt), run)
-    found = _observe.sent(found) if found.result is None else found
+    recorded, found = found, _observe.sent(found)
+    if found.handle is None and recorded.result is None and status.unsure(recorded):
+        raise RequestError(f"{found.id}: {status.nothing_found(recorded)}", hint=f"distlaunch cancel {found.id}")
     if found.handle is None:
         raise RequestError(f"{found.id} was never submitted", hint="launch it anew")
     if found.tasks:

@@ -163,6 +163,50 @@ def test_whom_a_signal_did_not_reach_is_told_with_what_to_do(tmp_path: Path) -> 
     assert f"signal /x 0 {int(signal.SIGUSR1)}'" in (tmp_path / "told").read_text()
 
 
+def told_to_start(run_dir: Path, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """What there is of a submission once the hosts were told to start; the handle that was recorded before."""
+    lines: list[dict[str, Any]] = [{"choice": {"ranks": {node["host"]: node["rank"] for node in nodes}}}]
+    for each in nodes:
+        facts = {key: each[key] for key in ("ssh", "folder", "agent_path")}
+        lines.append({"step": "preflight", "host": each["host"], "answer": {**facts, "python_used": each["python"]}})
+    lines.append({"step": "start", "hosts": [each["host"] for each in nodes]})
+    (run_dir / "ansible").mkdir(parents=True, exist_ok=True)
+    (run_dir / "ansible/report").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {"run_dir": str(run_dir), "hosts": [each["host"] for each in nodes]}
+
+
+def test_a_start_that_failed_is_not_over_as_long_as_a_host_that_was_told_to_start_does_not_answer(tmp_path: Path) -> None:
+    answers = """printf '\\ndistlaunch-host-1 {"signalled": true}\\n'"""
+    silent = "echo 'ssh: connect to host n1 port 22: Connection timed out' >&2; exit 255"
+    handle = told_to_start(tmp_path / "run", [node(tmp_path, 0, answers), node(tmp_path, 1, silent)])
+    backend = AnsibleBackend(AnsibleOptions())
+
+    for _ in range(2):  # what is known of the hosts is kept
+        with pytest.raises(CommandError, match=r"^n1: ssh: connect to host n1 port 22: Connection timed out$"):
+            backend.undo(handle)
+
+
+def test_who_is_interrupted_when_all_agents_have_started_knows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.py").touch()
+    made = plan(tmp_path, "x.py")
+    nodes = [node(tmp_path, 0, "exit 1")]
+    monkeypatch.setattr(ansible, "start", lambda run_dir, *_: {**told_to_start(run_dir, nodes), "nodes": nodes})
+    backend, recorded = AnsibleBackend(AnsibleOptions()), []
+
+    def record(handle: dict[str, Any]) -> None:
+        recorded.append(handle)
+        if "nodes" in handle:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backend.submit(made, record)
+
+    assert [node["host"] for node in (backend.recover(recorded[0]) or {})["nodes"]] == ["n0"]
+    assert backend.submit(made, recorded.append)["nodes"] == nodes
+    assert recorded[-1]["nodes"] == nodes
+    assert backend.recover(recorded[0]) is None, "once they are on record, what the hosts have answered is not kept"
+
+
 ASKS = """
 import signal, time
 from launcher.backends import _ansible_ssh

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.cli import steps
@@ -73,6 +74,31 @@ def killed_at(outer: Cli, moment: int) -> bool:
 @pytest.mark.slow
 def test_what_a_launcher_that_was_killed_at_any_step_has_left_is_ended_by_cancel(distlaunch: Cli) -> None:
     assert steps.count(partial(killed_at, distlaunch)) > 15
+
+
+def requeue_killed_at(outer: Cli, pair: int) -> bool:
+    """At every second step: a run whose requeue was killed there has started, or is as it had ended. Whether there is one."""
+    moment = 2 * pair
+    cli = Cli(outer.folder / str(moment))
+    cli.write("befallen.py", BEFALLEN)
+    cli.write("fails.py", "raise SystemExit(3)\n")
+    assert cli("local", "fails.py").exit_code == 1
+    (folder,) = cli.runs.iterdir()
+    ended = json.loads((folder / "result.json").read_text())
+    done = cli("killed", "steps", str(moment), "requeue", "last", python=BEFALL)
+    psutil.wait_procs(processes(cli), timeout=60)
+    began = (folder / "nodes/0/stream").read_bytes().count(b'{"event":"agent_started"')
+
+    state = cli("status", "last", "--output", "json").json["result"]
+    as_before = all(state.get(key) == value for key, value in ended.items())
+    assert as_before if began == 1 else state["attempt"] == 1, f"at step {moment}: {state}"
+    again = cli("requeue", "last")
+    assert again.exit_code == 0, f"at step {moment}: {again.stderr}"
+    return done.exit_code != 0
+
+
+def test_a_requeue_that_is_killed_at_any_step_has_started_the_run_or_left_it_as_it_had_ended(distlaunch: Cli) -> None:
+    assert steps.count(partial(requeue_killed_at, distlaunch)) > 5
 
 
 def test_of_a_launcher_killed_between_two_agents_the_status_says_so_and_the_first_agent_is_ended(launches: Cli) -> None:

@@ -36,6 +36,10 @@ class Proxy(ThreadingHTTPServer):
         self.swallow: str = ""
         """The answer to the first request of this method and collection is not passed on."""
 
+        self.away: str = ""
+        """From the answer to the first request of this method and path on, none is passed on, until this is empty."""
+
+        self.is_away = False
         self.held: str = ""
         """The answer to the first request of this method and collection comes once `released` is set."""
 
@@ -70,11 +74,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(f"{self.command} {path}")
         if self.command == "POST" and body and not path.endswith("reviews"):
             self.server.sent.append(json.loads(body))
+        if self.server.away and self.server.is_away:
+            return
         configuration = self.server.cluster._configuration
         headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")}
         answer = self.server.cluster._pool.request(self.command, configuration.host + self.path, body=body, headers=headers)
         if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):
             self.server.swallow = ""
+            return
+        if self.server.away and self.server.away in f"{self.command} {path}":
+            self.server.is_away = True
             return
         if self.server.held and f"{self.command} {path}".endswith(self.server.held):
             self.server.held = ""

@@ -306,6 +306,32 @@ def test_an_answer_that_is_lost_makes_no_second_object(user: User, proxy: Proxy,
     assert counts == {"jobs": 1, "pods": 2, "services": 1, "configmaps": 2, "secrets": 1, "networkpolicies": 1}
 
 
+def test_a_run_whose_release_was_not_answered_has_not_ended_and_is_ended_by_cancel(user: User, proxy: Proxy) -> None:
+    """The API server stays away until the launcher has given up; its pods are made."""
+    proxy.away = "PATCH /apis/batch/"
+    account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
+
+    done = account("k8s", "--nodes", "2", "x.py")
+    (folder,) = user.cli.runs.iterdir()
+    ended = (folder / "result.json").exists()
+    silent = account.state(folder.name)
+    refused = account("cancel", folder.name)
+    user.write("proxy.kubeconfig", user.kubeconfig.read_text())  # it is back
+    user.wait_pods(folder.name, 2)
+    state = account.state(folder.name)
+    cancelled = account("cancel", "--force", folder.name)
+
+    assert done.exit_code == 3, done.stderr
+    assert "what was started may still run there: the API server cannot be reached: " in done.stderr
+    assert f"to end it: distlaunch cancel --force {folder.name}" in done.stderr
+    assert not ended
+    assert (silent["exit_code"], refused.exit_code) == (None, 3), (silent, refused.stderr)
+    assert state["state"] == "pending"
+    assert state["detail"].startswith("its submission went wrong, and what is there may lack nodes: the API server")
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{folder.name}: cancelled\n"), cancelled.stderr
+    user.wait_nothing_left()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("held", ["jobs", "configmaps"])
 def test_of_a_launcher_that_ends_while_it_creates_objects_nothing_is_left(

@@ -9,33 +9,26 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.slurm.commands import pretend
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.command import Cli
 
-COMMANDS = {
-    "srun": "echo $$ >srun.pid\nexec sleep 600\n",
-    "deaf-srun": 'trap \'\' TERM\nread go <free\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n',
-    "squeue": "",
-    "scancel": "",
-    "scontrol": "",
-}
-"""Slurm's, in an allocation of which another step has all: none of ours is listed."""
+SRUN = "echo $$ >srun.pid\nexec sleep 600\n"
+DEAF_SRUN = 'trap \'\' TERM\nread go <free\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
 
 
-def environment(cli: Cli) -> dict[str, str | None]:
-    """That of a shell in the allocation."""
-    for name, text in COMMANDS.items():
-        cli.write(f"bin/{name}", f"#!/bin/sh\n{text}").chmod(0o755)
+def environment(cli: Cli, srun: str) -> dict[str, str | None]:
+    """That of a shell in an allocation of which another step has all: none of ours is listed."""
     cli.write("show.py", "print('ran')\n")
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_STEP_ID": None, "SLURM_JOB_CPUS_PER_NODE": "1"}
-    return {**job, "PATH": f"{cli.folder}/bin:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
+    return {**pretend(cli, {"srun": srun}), **job, "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
 
 
 @pytest.mark.parametrize("how", ["cancel", "cancel --force", "Ctrl-C"])
 def test_a_step_that_waits_for_nodes_does_not_start_once_it_was_cancelled(distlaunch: Cli, how: str) -> None:
-    env = environment(distlaunch)
+    env = environment(distlaunch, SRUN)
     pid = distlaunch.folder / "srun.pid"
     with distlaunch.start("slurm", *([] if how == "Ctrl-C" else ["--detach"]), "show.py", env=env) as launcher:
         wait_until("srun to wait for nodes", lambda: pid.exists() and pid.read_text().strip(), limit_s=90)
@@ -61,8 +54,7 @@ def test_a_step_that_waits_for_nodes_does_not_start_once_it_was_cancelled(distla
 
 def test_agents_that_are_started_all_the_same_end_at_once(distlaunch: Cli) -> None:
     """The nodes became free at the moment of the cancel."""
-    env = environment(distlaunch)
-    (distlaunch.folder / "bin/deaf-srun").rename(distlaunch.folder / "bin/srun")
+    env = environment(distlaunch, DEAF_SRUN)
     os.mkfifo(distlaunch.folder / "free")
     run = distlaunch("slurm", "--detach", "show.py", env=env).stdout.strip()
     with open(distlaunch.folder / "free", "w") as free:  # opened once srun waits

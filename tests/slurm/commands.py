@@ -1,0 +1,18 @@
+"""Slurm's commands, without a cluster: scripts on PATH that say what a test wants to hear."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+QUIET = {"srun": "", "sbatch": "", "squeue": "", "scancel": "", "scontrol": "", "sinfo": "echo 'main|4'\n", "sacct": ""}
+
+
+def pretend(cli: Cli, commands: dict[str, str]) -> dict[str, str | None]:
+    """Put them there, run in the user's folder; the environment that finds them first."""
+    for name, text in (QUIET | commands).items():
+        cli.write(f"bin/{name}", f"#!/bin/sh\ncd {cli.folder}\n{text}").chmod(0o755)
+    return {"PATH": f"{cli.folder}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": None}

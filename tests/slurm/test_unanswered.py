@@ -1,0 +1,118 @@
+"""sbatch that does not answer, without a cluster: nobody knows whether the controller has the job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.backends import _slurm_control, _submitit
+from launcher.errors import BackendUnavailableError
+from tests.slurm.commands import pretend
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command import Cli
+
+ENDS = 'echo "$@" >>cancelled\nsed -i "s/PENDING/CANCELLED/" queue\n'
+SILENT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2\nexit 1\n"
+TAKES = "echo Submitted batch job 11\n"
+
+
+def queue(cli: Cli, run: str, job: str, state: str) -> None:
+    """What squeue says from now on."""
+    cli.write("queue", f"{job}|{state}|None|N/A|distlaunch:{run}\n")
+
+
+def recorded_result(cli: Cli, run: str) -> bool:
+    return (cli.runs / run / "result.json").exists()
+
+
+def test_a_job_that_the_controller_takes_after_sbatch_gave_up_is_ended_by_cancel(distlaunch: Cli) -> None:
+    env = pretend(distlaunch, {"sbatch": SILENT, "squeue": "cat queue 2>/dev/null; :\n", "scancel": ENDS})
+    distlaunch.write("show.py", "")
+
+    done = distlaunch("slurm", "show.py", env=env)
+    (run,) = (path.name for path in distlaunch.runs.iterdir())
+    ended_by_then = recorded_result(distlaunch, run)
+    before = distlaunch("status", run, "--output", "json", env=env).json["result"]
+    refused = distlaunch("requeue", run, env=env)
+    queue(distlaunch, run, "12", "PENDING")
+    then = distlaunch("status", run, "--output", "json", env=env).json["result"]
+    cancelled = distlaunch("cancel", run, env=env)
+
+    assert done.exit_code == 3, done.stderr
+    assert f"to end it: distlaunch cancel --force {run}" in done.stderr
+    assert not ended_by_then
+    assert (before["state"], before["exit_code"]) == ("unknown", None)
+    assert before["detail"].startswith("nothing of it is there now, and something may yet come: sbatch: ")
+    assert refused.exit_code == 2, refused.stderr
+    assert then["state"] == "pending"
+    assert then["detail"].startswith("its submission went wrong, and what is there may lack nodes: sbatch: ")
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
+    assert " 12\n" in (distlaunch.folder / "cancelled").read_text()
+    assert recorded_result(distlaunch, run)
+
+
+def test_a_job_that_never_comes_is_let_go_of_by_cancel_and_ends_at_once_if_it_does(distlaunch: Cli) -> None:
+    env = pretend(distlaunch, {"sbatch": SILENT})
+    distlaunch.write("show.py", "")
+    distlaunch("slurm", "show.py", env=env)
+    (run,) = (path.name for path in distlaunch.runs.iterdir())
+
+    cancelled = distlaunch("cancel", run, env=env)
+
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
+    assert (distlaunch.runs / run / "cancel.json").exists(), "agents look for it"
+
+
+def test_what_sbatch_refuses_has_ended(distlaunch: Cli) -> None:
+    said = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    env = pretend(distlaunch, {"sbatch": f"echo '{said}' >&2\nexit 1\n"})
+    distlaunch.write("show.py", "")
+
+    done = distlaunch("slurm", "show.py", env=env)
+
+    (run,) = (path.name for path in distlaunch.runs.iterdir())
+    assert done.exit_code == 2, done.stderr
+    assert recorded_result(distlaunch, run)
+
+
+def test_an_sbatch_that_does_not_end_is_a_controller_that_does_not_answer(
+    distlaunch: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    env = pretend(distlaunch, {"sbatch": "exec sleep 600\n"})
+    monkeypatch.setenv("PATH", str(env["PATH"]))
+    monkeypatch.setattr(_submitit, "_SBATCH_S", 0.5)
+
+    with pytest.raises(BackendUnavailableError, match=r"sbatch did not end within") as raised:
+        _slurm_control.send(_submitit.Queue(), tmp_path)
+
+    assert raised.value.exit_code == 3
+    assert raised.value.in_part
+
+
+def test_a_requeue_that_is_killed_before_sbatch_has_submitted_leaves_the_run_as_it_had_ended(distlaunch: Cli) -> None:
+    env = pretend(distlaunch, {"sbatch": TAKES, "squeue": "cat queue 2>/dev/null; :\n"})
+    distlaunch.write("show.py", "")
+    run = distlaunch("slurm", "--detach", "show.py", env=env).stdout.strip()
+    queue(distlaunch, run, "11", "NODE_FAIL")
+    ended = distlaunch("status", run, "--output", "json", env=env).json["result"]
+    assert (ended["state"], ended["cause"]["class"]) == ("failed", "node")
+    pretend(distlaunch, {"sbatch": "kill -KILL $PPID\n", "squeue": "cat queue\n"})
+
+    killed = distlaunch("requeue", run, env=env)
+    between = distlaunch("status", run, "--output", "json", env=env).json["result"]
+    listed = distlaunch("ls", env=env).stdout
+    pretend(distlaunch, {"sbatch": "kill -KILL $PPID\n", "squeue": "cat queue\n"})
+    again = distlaunch("requeue", run, env=env)  # killed once more
+    cancelled = distlaunch("cancel", run, env=env)
+    pretend(distlaunch, {"sbatch": "echo Submitted batch job 12\n", "squeue": "cat queue\n"})
+    last = distlaunch("requeue", run, env=env)
+
+    assert killed.exit_code == again.exit_code == -9
+    assert between == ended
+    assert "failed" in listed
+    assert cancelled.stdout == f"{run}: failed\n", cancelled.stderr
+    assert (last.exit_code, last.stdout) == (0, f"{run}: attempt 1\n"), last.stderr
