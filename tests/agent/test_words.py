@@ -309,6 +309,24 @@ def test_a_fork_server_that_fails_says_why(agents: Runner, tmp_path: Path, monke
     assert "forkserver.py" in run.cause()["traceback"]
 
 
+def test_a_process_of_the_gang_that_fails_before_it_begins_says_why(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\n"
+        "def start(thread, really=threading.Thread.start):\n"
+        "    if thread.name == 'agent': raise RuntimeError(\"can't start new thread\")\n"
+        "    really(thread)\n"
+        "threading.Thread.start = start\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = agents("print(1)\n")
+
+    assert run.result() == "failed"
+    assert (run.cause()["class"], run.cause()["message"]) == ("node", "RuntimeError: can't start new thread")
+    assert "gang_process.py" in run.cause()["traceback"]
+
+
 @pytest.mark.parametrize("name", ["", "h" * 100_000, "\udcff\x1b]0;x\x07\n", "\u202eevil"])
 def test_a_host_may_have_any_name(agents: Runner, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("DISTLAUNCH_HOST", name)
