@@ -37,6 +37,14 @@ print("finished", flush=True)
 """One rank ends later than the others; who is told to end needs longer for it than a deletion by force allows."""
 
 
+LATE = """
+import os, time
+if os.environ["HOSTNAME"].endswith("-1") and "DISTLAUNCH_ATTEMPT" not in os.environ:
+    time.sleep(600)
+"""
+"""A module that node 1 imports for longer than a test lasts, but for its first start."""
+
+
 def pod_of(user: User, run: str, node: int) -> str:
     """The name of a node's newest pod."""
     found = [pod for pod in user.pods(run) if index_of(pod) == node]
@@ -150,6 +158,20 @@ def test_a_pod_that_is_deleted_by_force_is_a_lost_node_and_comes_back(pods: User
     assert done.exit_code == 0, done.stderr
     assert done.stdout.count("attempt 1") == 2
     assert re.search(r"started again by the scheduler.*attempt 1", done.stderr)
+    assert job_ends(pods, run.run) == {"Complete"}
+
+
+def test_a_node_that_is_lost_before_all_have_met_comes_back_and_the_others_with_it(pods: User, machines: Kube) -> None:
+    pods.write("late.py", LATE)
+    pods.write("early.py", "# distlaunch: preload late\nimport os\nprint('attempt', os.environ['DISTLAUNCH_ATTEMPT'])\n")
+    run = pods.follow("--nodes", "2", "--grace", "5s", "--log-ranks", "all", "early.py")
+    run.wait_err("missing: node 1")
+
+    os.kill(agent_of(machines, run.run, 0), signal.SIGKILL)  # of its pod nothing is left that could tell
+
+    done = run.result()
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.count("attempt 1") == 2
     assert job_ends(pods, run.run) == {"Complete"}
 
 
