@@ -18,7 +18,7 @@ from launcher.backends._kube_pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from launcher.backends._kube_api import Cluster
     from launcher.backends._kube_objects import Manifest
@@ -29,12 +29,15 @@ _DOING = "to create the run"
 _TRIES = 4
 
 
-def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Manifest:
-    """Create everything; returns the object that owns the rest."""
+def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin: Callable[[], None]) -> Manifest:
+    """Create everything, once it was seen that it can be and `begin` was called; returns the object that owns the rest."""
     secret = list(_secrets(opts, plan))
+    asked = False
     try:
         _check(cluster, opts, [*plan.objects, *secret])
         _kube_ttl.sweep(cluster, opts)
+        begin()
+        asked = True
         *rest, main = plan.objects
         if main["kind"] == "Pod":
             main, rest = plan.objects[0], list(plan.objects[1:])
@@ -43,6 +46,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
             _create(cluster, item)
         held = None if opts.queue else objects.suspended(main)
         owner = _create(cluster, held or main)
+        asked = False
         owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **owner}
         for item in before:
             path = f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}"
@@ -56,7 +60,9 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> Man
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
             owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
     except (api.ApiError, api.UnreachableError) as error:
-        raise api.explained(error, cluster, _DOING) from error
+        told = api.explained(error, cluster, _DOING)
+        told.in_part = asked and isinstance(error, api.UnreachableError)  # it may yet be there when nobody looks any more
+        raise told from error
     return owner
 
 

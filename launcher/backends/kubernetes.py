@@ -206,8 +206,8 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             "nodes": len(plan.nodes),
             "min_nodes": plan.job["min_nodes"],
         }
-        record(handle)
-        return {**handle, "uid": _kube_submit.send(cluster, self.opts, plan)["metadata"]["uid"]}
+        owner = _kube_submit.send(cluster, self.opts, plan, lambda: record(handle))
+        return {**handle, "uid": owner["metadata"]["uid"]}
 
     def recover(self, handle: Handle) -> Handle | None:
         """The object that owns the others, by its name."""

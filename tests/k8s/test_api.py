@@ -8,18 +8,21 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 from launcher.backends import _kube_api, _kube_submit
 from launcher.backends._kube_api import ApiError, UnreachableError
 from launcher.backends._kube_pod import RUN_LABEL
+from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from launcher.backends._kube_api import Cluster
+    from tests.command import Cli
 
 FINE = '{"a": 1}'
 GONE = None
@@ -157,3 +160,38 @@ def test_another_runs_objects_are_neither_found_nor_removed(tmp_path: Path) -> N
         _kube_submit.remove(cluster, "trainjob", "x-1", "x-2")
 
     assert asked == ["GET"] * 3
+
+
+OWNED = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-1"}}}
+CREATED = (201, json.dumps({**OURS, "metadata": {**OURS["metadata"], "uid": "7"}}))  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("answers", "unsure"), [([GONE] * 4, True), ([CREATED, *[GONE] * 4], False), ([(403, "no")], False)])
+def test_only_of_an_owner_whose_creation_nobody_has_answered_something_may_yet_come(
+    tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str] | None], unsure: bool
+) -> None:
+    """Of what an owner owns nothing is left when that is deleted."""
+    for name in ("_check", "_kube_ttl"):
+        monkeypatch.setattr(_kube_submit, name, Mock())
+    made = [{**OURS, "apiVersion": "v1"}, OWNED, {"kind": "Pod", "metadata": OWNED["metadata"]}]
+    plan: Any = SimpleNamespace(objects=made, has_key=False, secrets=(), name="x-1")
+    opts: Any = SimpleNamespace(queue="", kind="pods")
+    begun = Mock()
+    with answering(tmp_path, answers) as (cluster, _), pytest.raises(LaunchError) as raised:
+        _kube_submit.send(cluster, opts, plan, begun)
+
+    begun.assert_called_once()
+    assert raised.value.in_part is unsure
+
+
+def test_a_run_that_the_api_server_never_heard_of_has_ended(tmp_path: Path, distlaunch: Cli) -> None:
+    with answering(tmp_path, []):
+        pass  # nobody listens there any more
+    distlaunch.write("x.py", "")
+
+    done = distlaunch("k8s", "--image", "x", "--kubeconfig", str(tmp_path / "config"), "x.py")
+
+    assert done.exit_code == 3, done.stderr
+    assert "the API server cannot be reached" in done.stderr
+    assert "may still run" not in done.stderr
+    assert distlaunch("status", "last", "--output", "json").json["result"]["state"] == "failed"
