@@ -163,24 +163,18 @@ def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest
 def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
     """What owns the objects of a run whose launcher died while it made them."""
     try:
-        return _ours(cluster, f"{objects.KINDS[kind].path.format(cluster.namespace)}/{name}", run)
+        owner = cluster.find(f"{objects.KINDS[kind].path.format(cluster.namespace)}/{name}")
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to find the run") from error
+    return owner if owner is not None and owner["metadata"].get("labels", {}).get(RUN_LABEL) == run else None
 
 
 def remove(cluster: Cluster, kind: str, name: str, run: str) -> None:
     """Delete what owns the objects of a run, and what was made before that and may belong to nothing yet."""
-    paths = [objects.KINDS[kind].path, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]
-    try:
-        for path in (f"{path.format(cluster.namespace)}/{name}" for path in paths):
-            if _ours(cluster, path, run) is not None:
-                cluster.call("DELETE", path, {"propagationPolicy": "Background"})
-    except (api.ApiError, api.UnreachableError) as error:
-        if not isinstance(error, api.ApiError) or error.status != 404:  # somebody else was faster
-            raise api.explained(error, cluster, "to end the run") from error
-
-
-def _ours(cluster: Cluster, path: str, run: str) -> Manifest | None:
-    """The object there, if it is that run's."""
-    found = cluster.find(path)
-    return found if found is not None and found["metadata"].get("labels", {}).get(RUN_LABEL) == run else None
+    paths = [objects.KINDS[kind].path] if find(cluster, kind, name, run) is not None else []
+    for path in [*paths, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]:
+        try:
+            cluster.call("DELETE", f"{path.format(cluster.namespace)}/{name}", {"propagationPolicy": "Background"})
+        except (api.ApiError, api.UnreachableError) as error:
+            if not isinstance(error, api.ApiError) or error.status != 404:  # there is none, or somebody was faster
+                raise api.explained(error, cluster, "to end the run") from error

@@ -140,26 +140,23 @@ def test_another_runs_object_of_that_name_is_not_ours(tmp_path: Path, pauses: li
     assert pauses == []
 
 
-RUNTIME = json.dumps({"metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-1"}}})
-
-
 def test_who_looks_for_a_run_deletes_nothing_and_who_cancels_it_what_belongs_to_nothing(tmp_path: Path) -> None:
     """Of a launcher that died when there was a TrainingRuntime alone: it may live, on a machine with another time."""
-    missing, there = (404, ""), (200, RUNTIME)
-    with answering(tmp_path, [missing, missing, there, (200, "{}")]) as (cluster, asked):
+    missing = (404, "")
+    with answering(tmp_path, [missing, missing, (200, "{}"), missing, missing]) as (cluster, asked):
         assert _kube_submit.find(cluster, "trainjob", "x-1", "x-1") is None
         assert asked == ["GET"]
         _kube_submit.remove(cluster, "trainjob", "x-1", "x-1")
-
-    assert asked[1:] == ["GET", "GET", "DELETE"]
+        assert asked[1:] == ["GET", "DELETE"]
+        _kube_submit.remove(cluster, "trainjob", "x-1", "x-1")  # it is gone already
 
 
 def test_another_runs_objects_are_neither_found_nor_removed(tmp_path: Path) -> None:
-    with answering(tmp_path, [(200, RUNTIME)] * 3) as (cluster, asked):
-        assert _kube_submit.find(cluster, "trainjob", "x-1", "x-2") is None
-        _kube_submit.remove(cluster, "trainjob", "x-1", "x-2")
+    with answering(tmp_path, [(200, json.dumps(OURS))] * 2) as (cluster, asked):
+        assert _kube_submit.find(cluster, "job", "x-1", "x-2") is None
+        _kube_submit.remove(cluster, "job", "x-1", "x-2")
 
-    assert asked == ["GET"] * 3
+    assert asked == ["GET"] * 2
 
 
 OWNED = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-1"}}}
