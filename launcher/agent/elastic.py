@@ -25,7 +25,7 @@ from .channel import Channel, Message
 from .elastic_gang import ElasticGang
 from .gang import NotNeededError, RendezvousError
 from .job import Job
-from .store import StoreError
+from .store import GoneError
 from .workers import MONITOR_S, AgentLink, Group, Ranks, Workers, ranks_of
 
 
@@ -49,7 +49,7 @@ class ElasticGroup:
     def run(self) -> bool:
         """To the end of all nodes' workers; whether they have succeeded.
 
-        Raises `NotNeededError`, `StoreError` where the store is gone, and `RendezvousError`.
+        Raises `NotNeededError`, `GoneError` where the store is gone, and `RendezvousError`.
         """
         try:
             self._workers.wait_until_ready()
@@ -57,7 +57,7 @@ class ElasticGroup:
         except RendezvousClosedError as error:
             raise NotNeededError from error
         except RendezvousConnectionError as error:
-            raise StoreError(str(error)) from error
+            raise GoneError(str(error)) from error
         except TorchRendezvousError as error:
             raise RendezvousError(str(error)) from error
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from . import net, ports
 from .job import LOOPBACK, Job
 from .store import Prefixed, Server, Store
-from .watch import Watch, Word
+from .watch import Watch, Word, tell_end
 
 Tell = Callable[..., None]
 
@@ -128,10 +128,9 @@ class GangBase:
         return stands
 
     def say_lost(self, cause: Dict[str, Any]) -> None:
-        """Tell all nodes that this one is lost; those who are about to start again hear of it in the next round."""
-        if self.say("lost", cause=cause)["kind"] == "restart":
-            word = json.dumps({"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause})
-            self.store.compare_set(f"round/{self.round + 1}/word", "", word)
+        """Tell all nodes that this one is lost."""
+        word = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
+        tell_end(self.store, self._watch.key, word)
 
     def stop(self, message: Word) -> None:
         """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told; or this node alone leaves it."""

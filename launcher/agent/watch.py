@@ -87,7 +87,7 @@ class Watch:
             while True:
                 key = self.key
                 if self._to_say is not None:
-                    self._store.compare_set(key, "", json.dumps(self._to_say))
+                    tell_end(self._store, key, self._to_say)
                     self._to_say = None
                 if self._store.check([key]):
                     self.hear(key, json.loads(self._store.get(key)))
@@ -116,6 +116,12 @@ class Watch:
 
     def _tell(self, loss: Word) -> None:
         self._store.compare_set(self.key, "", json.dumps(loss))
+
+
+def tell_end(store: Store, key: str, word: Word) -> None:
+    """Tell all nodes of an end; those who are about to start again hear of it in the next round."""
+    while json.loads(store.compare_set(key, "", json.dumps(word)))["kind"] == "restart":
+        key = f"round/{int(key.split('/')[1]) + 1}/word"
 
 
 def _loss(node: int, message: str, **more: Any) -> Word:

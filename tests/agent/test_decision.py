@@ -99,6 +99,20 @@ def test_a_run_that_was_stopped_has_not_ended_well_when_all_finish_after_that(no
     assert not other.ended_well()
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stop_after_the_word_of_a_restart_is_heard_in_the_next_round(nodes: Nodes, stopped: int) -> None:
+    one, other = nodes.gangs[stopped], nodes.gangs[1 - stopped]
+    other.say("restart", cause={})
+    wait_until("the restart", one.begins_again)
+
+    one.stop(STOP)
+    wait_until("its word", lambda: not one._watch.has_to_say)
+    other._watch.begin("round/1/word", watch_beats=True)
+
+    wait_until("the stop", other.heard)
+    assert str((other.heard() or {})["kind"]) == "stop"
+
+
 def test_who_comes_back_to_a_run_that_is_over_is_not_needed(nodes: Nodes) -> None:
     setup = {"node_rank": 1, "host": "n9"}
     assert not nodes.gangs[0].finished()

@@ -61,6 +61,20 @@ def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psu
     assert {done["cause"]["message"] for done in run.of("done")} == {expected}
 
 
+@pytest.mark.torch
+def test_the_others_of_an_elastic_run_end_too(warm_agents: Runner, silenced: list[psutil.Process]) -> None:
+    request = {"peer_timeout_s": 3.0, "replaces_lost": True}
+    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="2:3", request=request)
+    run.until(lambda: len(run.stdout) == 3)
+
+    lose(run, 0, silenced)
+    run.until(lambda: len(run.of("done")) == 2)
+
+    assert {(done["result"], done["cause"]["message"]) for done in run.of("done")} == {
+        ("lost", "node 0 has not answered for 3 s: its host or the network is gone")
+    }
+
+
 class OneWord(Store):
     """A store with the word of round 0 alone; notes how often it was looked for."""
 
