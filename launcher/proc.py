@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _STDERR_BYTES = 1 << 20
 _LAST_BYTES = 1 << 16
 
+WITHOUT_HERE = "import sys;sys.path[:]=filter(None,sys.path);"
+"""How each text begins that we have a Python run: without the working folder, where other users may have files of any name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -72,9 +72,8 @@ def _checking() -> str:
     """What runs a call, in the few bytes that a command line has room for."""
     text = Path(rule.__file__).read_text(encoding="utf-8") + _CALL
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    # Without the working folder, where a user may have files of any name.
     unpacked = f"zlib.decompress(base64.b64decode('{packed}')).decode()"
-    return f"import sys;sys.path[:]=filter(None,sys.path);import base64,zlib;exec({unpacked})"
+    return f"{proc.WITHOUT_HERE}import base64,zlib;exec({unpacked})"
 
 
 def call(node: Node, *words: str) -> dict[str, Any]:

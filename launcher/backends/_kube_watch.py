@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import storage
+from launcher import proc, storage
 from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_refused as refused
@@ -280,7 +280,7 @@ class RunWatch:
 
     def signal(self, signum: int) -> None:
         """Have every running pod's agent signalled, which passes it on."""
-        code = f"import os; os.kill(1, {signum})"  # the agent is the container's first process
+        code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's first process
         try:
             running = [pod.name for known in self._pods() for pod in known[-1:] if "running" in pod.container]
             with ThreadPoolExecutor(8) as pool:

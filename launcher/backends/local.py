@@ -288,7 +288,7 @@ def _find_python(spec: JobSpec) -> str:
         if find_spec("torch") is not None:
             return sys.executable
         candidates = list(filter(None, [shutil.which("python3") or shutil.which("python")]))
-    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    probe = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
     for candidate in candidates:
         if proc.run([candidate, "-c", probe], timeout_s=20).returncode == 0:
             return candidate

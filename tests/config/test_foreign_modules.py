@@ -1,0 +1,103 @@
+"""No Python that we start for ourselves imports what lies in the working folder: there, other users may have put it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import bundle, proc
+from launcher.agent import prefork
+from launcher.backends import _ansible_ssh, _kube_watch, _slurm_step, local
+from launcher.errors import BackendUnavailableError
+from launcher.spec import JobSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+SESSION = "playbooks/roles/distlaunch/plugin_utils/distlaunch_session.py"
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What is there as soon as any module of the working folder is imported, which has each name of the standard library."""
+    folder, ran = tmp_path / "shared", tmp_path / "ran"
+    folder.mkdir()
+    for name in sys.stdlib_module_names:
+        (folder / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    monkeypatch.chdir(folder)
+    return ran
+
+
+def probe(_: pytest.MonkeyPatch) -> None:
+    spec = JobSpec(name="x", command=("-m",), kind="module", cwd="/", env={}, python=sys.executable)
+    with pytest.MonkeyPatch.context() as patch, suppress(BackendUnavailableError):
+        patch.setattr(local, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: True))
+        local._find_python(spec)
+
+
+def call_over_ssh(_: pytest.MonkeyPatch) -> None:
+    words = _ansible_ssh.argv({"ssh": ["ssh", "host"], "python": sys.executable, "agent_path": "/nowhere"}, "alive")
+    subprocess.run(["sh", "-c", words[-1]], check=False)
+
+
+def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("session", bundle.data("playbooks").parent / SESSION)
+    assert spec
+    assert spec.loader
+    plugin: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plugin)
+    sent: list[str] = []
+
+    def popen(argv: list[str], **_: object) -> None:
+        sent.extend(argv)
+        raise FileNotFoundError(2, "seen", "ssh")
+
+    monkeypatch.setattr(plugin, "subprocess", SimpleNamespace(Popen=popen, PIPE=None))
+    session = plugin.Session(["ssh", "host"], sys.executable)
+    session._open()
+    session.close()
+    subprocess.run(["sh", "-c", sent[-1]], stdin=subprocess.DEVNULL, check=False)
+
+
+def signal_to_pods(_: pytest.MonkeyPatch) -> None:
+    sent: list[list[str]] = []
+    cluster = SimpleNamespace(execute=lambda _pod, _container, command: sent.append(command))
+    pod = SimpleNamespace(name="pod", container={"running": {}})
+    watch: Any = SimpleNamespace(cluster=cluster, _container="c", _pods=lambda: [[pod]])
+    _kube_watch.RunWatch.signal(watch, 0)
+    program, *words = sent[0]
+    assert program == "python3"
+    assert words[-1].startswith(proc.WITHOUT_HERE)  # `os` is there before any folder is looked at, in this Python
+    code = words[-1].replace("os.kill(1, 0)", "os.getpid()")
+    subprocess.run([sys.executable, *words[:-1], code], check=True)
+
+
+STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "launcher/backends/local.py": probe,
+    "launcher/backends/_ansible_ssh.py": call_over_ssh,
+    "launcher/backends/_kube_watch.py": signal_to_pods,
+    SESSION: session_over_ssh,
+}
+
+
+@pytest.mark.parametrize("where", STARTS)
+def test_nothing_of_the_working_folder_is_imported(where: str, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    STARTS[where](monkeypatch)
+
+    assert not ran.exists()
+
+
+def test_these_are_all_places_that_give_python_a_text_to_run() -> None:
+    others = {Path(module.__file__ or "").name for module in (prefork, _slurm_step)}  # what a login runs; bash
+    texts = (path for folder in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / folder).rglob("*.*"))
+    found = {path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")}
+
+    assert {str(path.relative_to(ROOT)) for path in found if path.name not in others} == STARTS.keys()
