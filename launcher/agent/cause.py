@@ -7,6 +7,8 @@ import re
 import signal
 from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
+from . import files
+from .failures import CLASSES
 from .tail import TRACEBACK
 
 Cause = Dict[str, Any]
@@ -98,6 +100,19 @@ def of_node(*, host: str, node: int, message: str, kind: str = "node", time: flo
         "time": time,
         "secondary": secondary,
     }
+
+
+def is_cause(said: Any) -> bool:
+    """Whether what was read has the form of a cause."""
+    texts = isinstance(said, dict) and all(isinstance(said.get(name), str) for name in ("class", "message", "host"))
+    return (
+        texts
+        and said["class"] in CLASSES
+        and isinstance(said.get("node"), int)
+        and isinstance(said.get("time"), (int, float))
+        and isinstance(said.get("secondary"), bool)
+        and isinstance(said.get("traceback"), (str, type(None)))
+    )
 
 
 def first(causes: List[Cause]) -> Cause:
@@ -201,8 +216,7 @@ def shorten(text: str, *, whole: str) -> str:
 def _read(path: str) -> Cause:
     """What torchelastic's @record, or our worker, wrote about the exception."""
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.loads(file.read(_MAX_ERROR_FILE))
+        data = json.loads(files.read_word(path, _MAX_ERROR_FILE))
         message = data["message"]
         if isinstance(message, str):
             return {"message": message}

@@ -8,7 +8,7 @@ import socket
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import files, net, ports
-from .cause import Cause
+from .cause import Cause, is_cause
 from .job import LOOPBACK, Job
 from .search import Beacon, Search
 
@@ -54,11 +54,13 @@ class Endpoint:
     def look(self) -> Optional[Tuple[str, int]]:
         """The address, once it is known."""
         if self.address is None and self.file:
-            with contextlib.suppress(OSError, ValueError), open(self.file, encoding="ascii") as file:
-                told = json.load(file)
-                reached = net.first_reachable(told["addresses"], told["port"])
-                self.told = ", ".join(told["addresses"])
-                self.address = (reached, told["port"]) if reached else None
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                told = json.loads(files.read_word(self.file))
+                addresses, port = told["addresses"], int(told["port"])
+                text = ", ".join(addresses)
+                reached = net.first_reachable(addresses, port)
+                self.told = text
+                self.address = (reached, port) if reached else None
         elif self.address is None and self._by_name:
             search = self._search or self._look_for(int(self._job.rendezvous.get("port", 0)))
             self.address, self.told = search.found, search.told
@@ -96,8 +98,12 @@ class Endpoint:
 
     def ended(self) -> Optional[Dict[str, Optional[Cause]]]:
         """What another node has told so, if one has."""
-        with contextlib.suppress(OSError, ValueError), open(f"{self.file}.end", encoding="ascii") as file:
-            return dict(json.load(file))
+        if not self.file:
+            return None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            why = json.loads(files.read_word(self.file + ".end"))["cause"]
+            if why is None or is_cause(why):
+                return {"cause": why}
         return None
 
     def fds(self) -> List[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from typing import Iterator, List, Optional
 
@@ -12,6 +13,9 @@ _NOT_KNOWN = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.
 """What file systems say to `link` and `rename` where they have no such thing."""
 
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+
+WORD_BYTES = 1 << 20
+"""Far more than what processes tell one another in small files: an address, an identity, a cause with its traceback."""
 
 _CLAIM_S = 10.0
 """So long a claim may be there before its file; then whoever made it has died in between, or stalls."""
@@ -30,6 +34,17 @@ def write_once(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True) 
         with _beside(path, data, mode, sync) as temporary:
             created = _create(temporary, path, data, mode)
     return created
+
+
+def read_word(path: str, limit_bytes: int = WORD_BYTES) -> bytes:
+    """All of a small file that another process has left. `OSError` for what is none: no pipe is waited for, no link followed."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no file", path)
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise OSError(errno.EFBIG, "too large", path)
+    return data
 
 
 def _create(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:

@@ -154,8 +154,8 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
     """On node 0: where the others find it."""
     limit = time.monotonic() + _ENDPOINT_S
     while True:
-        with contextlib.suppress(OSError, ValueError), open(endpoint, encoding="ascii") as file:
-            return dict(json.load(file))
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads(files.read_word(endpoint)))
         if not host_checks.alive(identity) or time.monotonic() > limit:
             raise HostError(f"node 0 has not opened its port; see {own}/stderr and {own}/stream")
         time.sleep(0.005)
@@ -179,8 +179,8 @@ def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
 
 def identity_of(folder: str, rank: int) -> Optional[Request]:
     """The agent of that node as it was started; None when it was not."""
-    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, "nodes", str(rank), "started.json"), "rb") as file:
-        return dict(json.load(file))
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(files.read_word(os.path.join(folder, "nodes", str(rank), "started.json"))))
     return None
 
 
@@ -221,8 +221,8 @@ def _more(folder: str, identity: Request) -> Request:
 
 def _remove_cgroup(agent_json: str) -> None:
     """End what an agent that is gone could not end any more, where it had a cgroup for it."""
-    with contextlib.suppress(OSError, ValueError), open(agent_json, "rb") as file:
-        path = json.load(file).get("cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        path = json.loads(files.read_word(agent_json)).get("cgroup")
         if path:
             cgroup.remove(path)
 

@@ -100,7 +100,6 @@ class Stops:
 
 def _asks_for_force(path: str) -> bool:
     try:
-        with open(path, encoding="utf-8") as file:
-            return bool(json.load(file).get("force"))
+        return bool(json.loads(files.read_word(path)).get("force"))
     except (OSError, ValueError, AttributeError):
         return False

@@ -1,0 +1,91 @@
+"""What a node takes for the word of another, of what lies in a folder: nothing that another user may have put there."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.agent import cause, files
+from launcher.agent.endpoint import Endpoint
+from launcher.agent.job import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHY = cause.of_node(host="n", node=1, message="it has no disk", time=1.5)
+
+
+def endpoint(tmp_path: Path, **rendezvous: Any) -> Endpoint:
+    return Endpoint(Job("run", ["x.py"], "script", str(tmp_path), {}, str(tmp_path), rendezvous, max_nodes=2))
+
+
+@pytest.mark.parametrize("what", ["a file", "a pipe"])
+def test_without_a_file_nobody_looks_for_one_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("None", "None.end", ".end"):
+        if what == "a file":
+            (tmp_path / name).write_text(json.dumps({"cause": WHY}))
+        else:
+            os.mkfifo(tmp_path / name)
+
+    assert endpoint(tmp_path, addr="127.0.0.1", port=1).ended() is None
+
+
+def test_the_word_of_another_node_is_heard(tmp_path: Path) -> None:
+    end = endpoint(tmp_path, file=str(tmp_path / "rdzv"))
+    assert end.ended() is None
+    end.end(WHY)
+    assert end.ended() == {"cause": WHY}
+    os.unlink(tmp_path / "rdzv.end")
+    end.end(None)
+    assert end.ended() == {"cause": None}
+
+
+WRONG = {"class": "made up", "message": 3, "host": None, "time": "now", "secondary": 2, "node": "x", "traceback": {}}
+NO_CAUSES = [
+    *("[]", "{}", "3", '{"cause": 3}', '{"cause": {}}', "[" * 100_000, "\xff"),
+    *(json.dumps({"cause": {**WHY, key: value}}) for key, value in [*WRONG.items(), ("class", [])]),
+    json.dumps({"cause": WHY}) + " " * (1 << 20),
+]
+
+
+@pytest.mark.parametrize("said", NO_CAUSES, ids=range(len(NO_CAUSES)))
+def test_what_is_no_cause_is_no_word(tmp_path: Path, said: str) -> None:
+    (tmp_path / "rdzv.end").write_bytes(said.encode("latin-1"))
+
+    assert endpoint(tmp_path, file=str(tmp_path / "rdzv")).ended() is None
+
+
+@pytest.mark.parametrize("name", ["rdzv", "rdzv.end"])
+@pytest.mark.parametrize("what", ["a pipe", "a link", "a folder", "too large"])
+def test_only_a_small_file_is_read_and_nothing_is_waited_for(tmp_path: Path, name: str, what: str) -> None:
+    other = tmp_path / "other"
+    other.write_text(json.dumps({"cause": WHY, "addresses": ["127.0.0.1"], "port": 1}))
+    path = tmp_path / name
+    if what == "a pipe":
+        os.mkfifo(path)
+    elif what == "a link":
+        path.symlink_to(other)
+    elif what == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(other.read_bytes())
+        os.truncate(path, (1 << 20) + 1)
+    with pytest.raises(OSError, match=r"."):
+        files.read_word(str(path))
+    end = endpoint(tmp_path, file=str(tmp_path / "rdzv"))
+    assert end.ended() is None
+    assert end.look() is None
+    assert end.told == ""
+
+
+def test_an_address_of_another_form_is_none(tmp_path: Path) -> None:
+    port_x, no_text = '{"addresses": ["127.0.0.1"], "port": "x"}', '{"addresses": [{}], "port": 1}'
+    for said in ("[]", "{}", '{"addresses": 3, "port": 1}', port_x, no_text):
+        (tmp_path / "rdzv").write_text(said)
+        assert endpoint(tmp_path, file=str(tmp_path / "rdzv")).look() is None, said
