@@ -223,7 +223,7 @@ class Playbook:
             host, answer = said["host"], said["answer"]
             self._waiting.pop(host, None)
             self.answers.setdefault(step, {})[host] = answer
-            output.detail(f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(answer)}")
+            output.detail(f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(step, answer)}")
         elif step:
             self._enter(step)
             self._waiting.update(dict.fromkeys(said["hosts"], time.monotonic()))
@@ -256,8 +256,9 @@ class Playbook:
             output.note(f"{self._phase}: waiting for {', '.join(late[:5])}{more}")
 
 
-def _about(result: Mapping[str, Any]) -> str:
-    if "torch" in result:
-        has = f"Python {result['python_version']}, torch {result['torch']}, {result['gpus']} GPUs"
-        return f"{has}, {result['free_bytes'] / 1e9:.0f} GB free"
-    return f"process {result['agent']['pid']}" if result.get("agent") else "done"
+def _about(step: str, answer: Mapping[str, Any]) -> str:
+    """What a host has answered, in few words: each step's answers have a form of their own."""
+    if step == "preflight":
+        has = f"Python {answer['python_version']}, torch {answer['torch']}, {answer['gpus']} GPUs"
+        return f"{has}, {answer['free_bytes'] / 1e9:.0f} GB free"
+    return f"process {answer['agent']['pid']}" if step == "start" else "done"

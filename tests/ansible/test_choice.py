@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher import bundle
+from launcher.backends._ansible_playbook import Playbook
 
 _FILE = bundle.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_choice.py"
 
@@ -139,6 +141,9 @@ def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str
         ("preflight", GOOD | {"free_bytes": -(10**400)}, "free_bytes is '-1000"),
         ("preflight", GOOD | {"gpus": True}, "gpus is 'True'"),
         ("start", {"agent": [], "folder": "/x", "work": "/x"}, "agent is '[]'"),
+        ("start", {"agent": {"stream_from": 0, "pid": "x"}, "folder": "/x", "work": "/x"}, "pid is 'x'"),
+        ("start", {"agent": {"pid": 7}, "folder": "/x", "work": "/x"}, "begins nowhere"),
+        ("preflight", {name: value for name, value in GOOD.items() if name != "hostname"}, "hostname is 'None'"),
         ("start", {"agent": {"stream_from": "x"}, "folder": "/x", "work": "/x"}, "begins nowhere"),
         ("start", {"agent": {"stream_from": 10**400}, "folder": "/x", "work": "/x"}, "begins nowhere"),
         ("reach", {"tried": None}, "tried is 'None'"),
@@ -149,3 +154,78 @@ def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answ
     assert words in plugin.misfit(step, answer)["problem"]
     assert plugin.misfit(step, {"problem": "its own"}) is None
     assert plugin.misfit("preflight", GOOD) is None
+
+
+NODE = {"run": "x-1", "node": 3, "running": True, "folder": "/home/u/.distlaunch/hosts/runs/x-1/nodes/3", "files": ["stream"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("run", "x-2"),
+        ("run", "../x-1"),
+        ("run", None),
+        ("node", "../../../home/.ssh"),
+        ("node", -1),
+        ("node", True),
+        ("node", 10**9),
+        ("node", 1.5),
+        ("folder", "etc"),
+        ("folder", "/a\n!touch /tmp/x"),
+        ("folder", 7),
+        ("files", ["stream", "authorized_keys"]),
+        ("files", ["../stderr"]),
+        ("files", "stream"),
+        ("files", [["stream"]]),
+        ("running", "yes"),
+    ],
+)
+def test_a_node_that_a_host_tells_of_is_held_to_its_form_as_it_becomes_a_path_here(plugin: Any, name: str, value: Any) -> None:
+    for find in (False, True):
+        asked = {"call": "runs", "run": "x-1", "find": find}
+        assert plugin.misfit("runs", {"nodes": [NODE]}, asked) is None
+        assert "not as an agent does" in plugin.misfit("runs", {"nodes": [NODE, NODE | {name: value}]}, asked)["problem"]
+        assert "not as an agent does" in plugin.misfit("runs", {"nodes": [NODE, name]}, asked)["problem"]
+
+
+def test_a_run_is_one_that_was_asked_for_and_a_name(plugin: Any) -> None:
+    def fits(run: str, asked: str, *, find: bool = False) -> bool:
+        return plugin.misfit("runs", {"nodes": [NODE | {"run": run}]}, {"run": asked, "find": find}) is None
+
+    assert fits("x-1", "x", find=True)
+    assert not fits("y-1", "x", find=True)
+    assert not fits("x-1", "x")
+    assert fits("x-1", "")
+    assert not [
+        run for run in ("..", ".", "", "a/b", "/etc", "x\n", "{{ x }}", ".ssh") if fits(run, "") or fits(run, "", find=True)
+    ]
+
+
+def test_what_is_nested_without_end_is_no_answer_whatever_step_it_is_of(plugin: Any) -> None:
+    deep: Any = 0
+    for _ in range(600):
+        deep = [deep]
+    for step in ("preflight", "files", "start", "reach", "runs", "stop"):
+        for answer in ({"more": deep}, {"more": {"a": deep}}):
+            assert "nested" in plugin.misfit(step, GOOD | answer)["problem"]
+
+
+def test_what_else_is_in_an_answer_is_no_business_of_the_launchers(plugin: Any, tmp_path: Path) -> None:
+    """Each passes the check of its step, with keys of others in it."""
+    odd = {"torch": 1, "agent": 5, "nodes": 7}
+    agent = {"pid": 7, "stream_from": 0}
+    steps = {
+        "preflight": GOOD | odd | {"torch": "2.9"},
+        "files": odd,
+        "start": {"folder": "/x", "work": "/x", **odd, "agent": agent},
+    }
+    steps |= {"reach": {"tried": {}, **odd}, "runs": odd | {"nodes": [NODE]}, "stop": odd}
+    (tmp_path / "report").write_text(
+        "".join(json.dumps({"step": step, "host": "h", "answer": answer}) + "\n" for step, answer in steps.items())
+    )
+
+    assert [step for step, answer in steps.items() if plugin.misfit(step, answer, {"run": ""})] == []
+    heard = Playbook(tmp_path, "x.yml")
+    heard.follow()
+
+    assert list(heard.answers) == list(steps)

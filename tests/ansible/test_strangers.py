@@ -1,19 +1,27 @@
-"""What others have prepared on a host, or changed there: no part of it runs."""
+"""What others have prepared on a host, or changed there: no part of it runs. What a hostile host says: no path here is its."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from launcher import bundle
+from launcher.agent.host import ANSWER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.ansible.conftest import Rack
 
-pytestmark = [pytest.mark.ssh, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")]
+pytestmark = pytest.mark.ssh
+as_several_users = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
 
 STRANGER = 54321
 
@@ -39,6 +47,7 @@ def spoil(rack: Rack, pattern: str) -> None:
         path.write_text(f"open({str(trap(rack))!r}, 'w')\nraise SystemExit('evil')\n")
 
 
+@as_several_users
 def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rack) -> None:
     rack.write("x.py", "import part\nprint('hello', part)\n")
     rack.write("part.py", "")
@@ -93,6 +102,7 @@ def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rac
     assert (again.exit_code, again.stdout.startswith("hello")) == (0, True), again
 
 
+@as_several_users
 def test_a_folder_of_somebody_elses_with_an_agent_in_it_is_used_only_where_it_is_trusted(rack: Rack) -> None:
     rack.write("x.py", "print('hello')\n")
     assert rack("--nodes", "1", "x.py").exit_code == 0
@@ -104,3 +114,89 @@ def test_a_folder_of_somebody_elses_with_an_agent_in_it_is_used_only_where_it_is
     assert refused.exit_code == 3, refused
     assert f"n1: {rack.remote} belongs to {STRANGER}" in refused.stderr
     assert (trusted.exit_code, trusted.stdout) == (0, "hello\n"), trusted
+
+
+# -- what a hostile host says --------------------------------------------------------------------------------------------
+
+FACTS = {
+    "time": 1.7e9,
+    "python": "python3",
+    "python_version": "3.11.7",
+    "hostname": "h",
+    "torch": "2.9",
+    "gpus": 0,
+    "folder": "/x",
+}
+FACTS |= {
+    "free_bytes": 10**9,
+    "agent_path": "/x/a",
+    "has_files": True,
+    "has_cwd": True,
+    "machine": [],
+    "disk": [],
+    "replaced": None,
+}
+FACTS |= {"user_processes_end": False}
+
+
+def hostile(folder: Path, *answers: dict[str, Any]) -> dict[str, str]:
+    """The variables of a host that answers so, one after the other, and else is this machine."""
+    said = "".join(f"read request; cat {folder}/answer-{number}\n" for number in range(len(answers)))
+    for number, answer in enumerate(answers):
+        (folder / f"answer-{number}").write_text(f"\n{ANSWER}{json.dumps(answer)}\n")
+    ssh = folder / "ssh"
+    ssh.write_text(f'#!/bin/bash\ncase "${{@: -1}}" in *base64*)\n{said}exec cat;; *) exec sh -c "${{@: -1}}";; esac\n')
+    ssh.chmod(0o700)
+    return {
+        "ansible_ssh_executable": str(ssh),
+        "ansible_ssh_transfer_method": "piped",
+        "ansible_python_interpreter": sys.executable,
+    }
+
+
+def collect(folder: Path, *answers: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """What collect.yml comes to with the run x-1 on such a host; what it brings is put into `back`."""
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {"h": hostile(folder, *answers)}}}))
+    (folder / "agent.pyz").write_bytes(bundle.agent_archive())
+    more = {"distlaunch_run": "x-1", "distlaunch_collect_to": f"{folder}/back", "distlaunch_agent": f"{folder}/agent.pyz"}
+    words = (
+        "ansible-playbook",
+        "-i",
+        f"{folder}/hosts.json",
+        "-e",
+        json.dumps(more),
+        str(bundle.data("playbooks") / "collect.yml"),
+    )
+    env = {"HOME": str(folder), "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    env |= {"ANSIBLE_SSH_ARGS": "-T", "ANSIBLE_LOCAL_TEMP": f"{folder}/tmp"}
+    return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for name in ("authorized_keys", "stream"):
+        (theirs / name).write_text("theirs")
+    honest = {"run": "x-1", "node": 0, "running": False, "folder": str(theirs), "files": ["stream"]}
+    good = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [honest]})
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert (tmp_path / "back/x-1/nodes/0/stream").read_text() == "theirs", "an honest host's"
+
+    for lie in (
+        {"node": "../../../victim", "files": ["authorized_keys"]},
+        {"run": "../victim"},
+        {"files": ["../../../../victim"]},
+    ):
+        told = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [honest | lie]})
+        assert not [path for path in tmp_path.rglob("*") if "victim" in str(path)]
+        assert [path.name for path in (tmp_path / "back").rglob("*")] == ["x-1", "nodes", "0", "stream"]
+        assert told.returncode != 0
+        assert "it answers, but not as an agent does" in told.stdout
+
+
+def test_a_hostile_answer_that_is_a_problem_stops_nobody_elses_playbook(tmp_path: Path) -> None:
+    """What else is in it counts for nothing."""
+    told = collect(tmp_path, {"problem": "so it is", "time": "now", "machine": [], "refused": True, "lacks": ""})
+
+    assert '"h": {"kind": "host", "message": "so it is"}' in told.stdout.replace("\\", ""), told.stdout + told.stderr
+    assert "Traceback" not in told.stdout + told.stderr

@@ -103,9 +103,9 @@ class ActionModule(ActionBase):
                 began = time.time()
                 answer = session.ask({}, self._agent, limit_s=self._limit_s)
             answer = distlaunch_choice.misfit("preflight", answer) or answer
-            if "time" in answer:
+            if not answer.get("problem"):
                 answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]
-            return {**answer, "ssh": argv, "python_used": python}
+            return {**answer, "refused": False, "ssh": argv, "python_used": python}  # what is ours to say is not the host's
 
         return self._each("preflight", hosts, look)
 
@@ -186,9 +186,9 @@ class ActionModule(ActionBase):
         """The run's nodes on each host, and the signal to them."""
         request = {"call": "runs", **{name: self._args[name] for name in ("dir", "run", "signal", "force")}}
         request["find"] = self._args["do"] == "find"
-        good = [host for host, facts in found.items() if "machine" in facts]
+        good = [host for host, facts in found.items() if not facts.get("problem")]
         self._failed({host: facts for host, facts in found.items() if host not in good})
-        self._failed(self._each("runs", good, lambda host: self._ask(host, request)))
+        self._failed(self._each("runs", good, lambda host: self._ask(host, request), request))
 
     def _stop(self, facts):
         """End what has started, as not all could."""
@@ -201,12 +201,12 @@ class ActionModule(ActionBase):
     def _ask(self, host, request, payload=None, times=1):
         return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
 
-    def _each(self, step, hosts, work):
-        """What `work` gives for each host, all at once."""
+    def _each(self, step, hosts, work, asked=None):
+        """What `work` gives for each host, all at once; `asked`: what an answer is held to."""
 
         def one(host):
             answer = work(host)
-            answer = distlaunch_choice.misfit(step, answer) or answer
+            answer = distlaunch_choice.misfit(step, answer, asked) or answer
             if answer.get("problem"):
                 answer["problem"] = str(answer["problem"])[:_PROBLEM_CHARACTERS]
             with self._lock:

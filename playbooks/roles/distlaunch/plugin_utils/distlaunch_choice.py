@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
 _MOST = 1 << 63
+_NODES = 100_000
+_DEPTH = 20
+"""More than any agent's answer has; far less than what JSON's reader, and nothing else here, can take."""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FOLDER = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
+_FILES = ("stream", "stderr", "last_words")
 
 _SHAPES = {
     "preflight": {
         "time": (int, float),
         "python": str,
         "python_version": str,
+        "hostname": str,
         "torch": (str, type(None)),
         "gpus": int,
         "folder": str,
@@ -32,16 +41,50 @@ _SHAPES = {
 """What each step needs of an answer: a host may be anybody's."""
 
 
-def misfit(step, answer):
-    """What is wrong with a host's answer; None: nothing, or the host says itself what is."""
+def misfit(step, answer, asked=None):
+    """What is wrong with a host's answer to what was asked; None: nothing, or the host says itself what is."""
+    wrong = _wrong(step, answer, asked or {})
+    return {"problem": f"it answers, but not as an agent does: {wrong}"} if wrong else None
+
+
+def _wrong(step, answer, asked):
+    if _nested(answer, _DEPTH):
+        return "it is nested too deep"
     if answer.get("problem"):
-        return None
+        return ""
     for name, kind in _SHAPES.get(step, {}).items():
         if not _fits(answer.get(name), kind):
-            return {"problem": f"it answers, but not as an agent does: {name} is {str(answer.get(name))[:40]!r}"}
-    if step == "start" and not _fits(answer["agent"].get("stream_from", 0), int):
-        return {"problem": "it answers, but not as an agent does: its agent's stream begins nowhere"}
-    return None
+            return f"{name} is {str(answer.get(name))[:40]!r}"
+    if step == "start":
+        agent = answer["agent"]
+        if not _fits(agent.get("stream_from"), int):
+            return "its agent's stream begins nowhere"
+        return "" if _fits(agent.get("pid"), int) else f"its agent's pid is {str(agent.get('pid'))[:40]!r}"
+    return next(filter(None, (_wrong_node(node, asked) for node in answer["nodes"])), "") if step == "runs" else ""
+
+
+def _wrong_node(node, asked):
+    """What is wrong with what a host says of a node: it becomes the name of a file here."""
+    if not isinstance(node, dict):
+        return f"a node is {str(node)[:40]!r}"
+    run, wanted, files = node.get("run"), str(asked.get("run") or ""), node.get("files")
+    good = {
+        "run": isinstance(run, str)
+        and _RUN.fullmatch(run)
+        and (run.startswith(wanted) if asked.get("find") else wanted in ("", run)),
+        "node": _fits(node.get("node"), int) and 0 <= node["node"] < _NODES,
+        "running": isinstance(node.get("running"), bool),
+        "folder": isinstance(node.get("folder"), str) and _FOLDER.fullmatch(node["folder"]),
+        "files": isinstance(files, list) and all(isinstance(name, str) and name in _FILES for name in files),
+    }
+    return next((f"{name} of a node is {str(node.get(name))[:40]!r}" for name, fits in good.items() if not fits), "")
+
+
+def _nested(value, left):
+    """Whether there are more lists and objects in one another than that."""
+    if not isinstance(value, (dict, list)):
+        return False
+    return not left or any(_nested(one, left - 1) for one in (value.values() if isinstance(value, dict) else value))
 
 
 def _fits(value, kind):
