@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import re
 import shlex
 import threading
 import zlib
@@ -11,10 +13,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import numbers, proc, trust
+from launcher import numbers, output, proc, trust
 from launcher.agent import trust as rule
 from launcher.agent.host import ANSWER
-from launcher.errors import CommandError
+from launcher.errors import CommandError, LaunchError
 from launcher.question import Question
 
 if TYPE_CHECKING:
@@ -41,6 +43,13 @@ host.main(sys.argv[2:])
 """
 """An agent is run once it is seen to be the one that its name says, in folders that nobody else can write to."""
 
+_SHARED = "the folder of SSH's connections"
+_NAMING = {
+    "-o": re.compile(r'(\s*ControlPath(?:\s*=\s*|\s+))"?(.+?)"?\s*', re.IGNORECASE | re.DOTALL),
+    "-S": re.compile("()(.+)", re.DOTALL),
+}
+"""Words of ssh that name a socket, and which."""
+
 HINTS = {
     "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and accept it "
     "(or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
@@ -58,13 +67,47 @@ HINTS = {
 
 def argv(node: Node, *call: str) -> tuple[str, ...]:
     """The command that runs a call of `launcher.agent.host` on the node's host; no login shell reads more than one word of it."""
-    *options, host = node["ssh"]
+    *options, host = own_words(node)
     python = node["python"]
     # As in the playbooks: a tilde is the host's to expand.
     first = python if python.startswith("~/") else shlex.quote(python)
     which = json.dumps([node["agent_path"], *trust.words()])
     remote = f"exec {first} " + shlex.join(("-c", _checking(), which, *call))
     return (*options[:1], *_OPTIONS, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")
+
+
+def own_words(node: Node) -> list[str]:
+    """The ssh command for the node's host, with no socket of a shared connection that others may have made.
+
+    Who has made the socket is the host to ssh, which does not look at whose it is; and anybody may make a folder in /tmp anew.
+    """
+    found, before = [], ""
+    for word in node["ssh"]:
+        flag, value = (before, word) if before in _NAMING else (word[:2], word[2:])
+        match = _NAMING[flag].fullmatch(value) if flag in _NAMING else None
+        taken = match is not None and match[2] != "none" and not _is_ours(match[2])
+        found.append(f"{word[: len(word) - len(value)]}{match[1]}none" if match and taken else word)
+        before = word if len(word) == 2 else ""
+    return found
+
+
+def _is_ours(socket: str) -> bool:
+    """Whether nobody else can make names in the socket's folder; one that is missing is made."""
+    path = os.path.expandvars(os.path.expanduser(socket.replace("%d", "~")))
+    folder = os.path.abspath(os.path.dirname(re.split("[%$]", path)[0]))
+    try:
+        trust.make(_SHARED, folder)
+        trust.require(_SHARED, folder, searched=True)
+    except (LaunchError, OSError) as error:
+        _tell_of(folder, error.message if isinstance(error, LaunchError) else f"{_SHARED} {folder!r}: {error.strerror}")
+        return False
+    return True
+
+
+@cache
+def _tell_of(_folder: str, why: str) -> None:
+    """Once for each folder."""
+    output.warn(f"{why}; none is shared")
 
 
 @cache

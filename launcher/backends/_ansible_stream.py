@@ -155,7 +155,7 @@ class Tail:
 
     def _drop_master(self) -> None:
         """Nothing comes through the shared connection any more: the next one must not use it."""
-        *options, host = self.node["ssh"]
+        *options, host = ssh.own_words(self.node)
         with contextlib.suppress(CommandError):
             proc.run((*options, "-O", "exit", host), timeout_s=5)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher import bundle
+from launcher.agent import trust as rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,3 +152,23 @@ def test_files_that_ssh_is_told_of_are_looked_for_where_ansible_is_run_and_besid
         *("ssh", "-i", f"{here}/id", "-F", f"{here}/config", f"-i{here}/both", "-o", f"UserKnownHostsFile={beside}/known other"),
         *(f"-oIdentityFile {beside}/known", "-o", "CertificateFile = /abs", "-i", "~/id", "-o", "User=id", "-C", "id"),
     ]
+
+
+def test_a_socket_of_a_shared_connection_is_in_a_folder_that_nobody_else_can_write_to(plugin: Any, tmp_path: Path) -> None:
+    """Also where the user names it; ssh takes each of these words for it."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+
+    def words(*more: str) -> list[str]:
+        return list(
+            plugin._shared(["ssh", *more, "h"], str(tmp_path / "own"), lambda path: rule.problem(path, searched=True), rule.make)
+        )
+
+    for mine in ((), ("-S", "none"), ("-o", "ControlPath=none"), ("-o", f"controlpath={tmp_path}/%C"), ("-S", f"{tmp_path}/s")):
+        assert words(*mine) == ["ssh", *mine, "h"]
+    assert words("-o", "ControlPersist=60s")[4].startswith(f"ControlPath={tmp_path}/own/")
+    place = f"{tmp_path}/open/%C"
+    for theirs in (f"-oControlPath={place}", f"-o controlpath {place}", f"-S {place}", f"-S{place}", "-o ControlPath=/tmp/%r/s"):
+        flag, _, value = theirs.partition(" ")
+        with pytest.raises(plugin.RefusedError, match=r"ControlPath=~/\.ssh/cm-%C"):
+            words(*filter(None, (flag, value)))

@@ -312,17 +312,8 @@ def ssh_argv(connection, rule, trusted, places):
         found = rule.problem(os.path.expanduser(path), trusted)
         if found:
             raise RefusedError(f"what SSH executes here: {found.message}; {found.hint}")
-    if any("ControlPersist" in word for word in words) and not any("ControlPath" in word for word in words):
-        import hashlib
-
-        folder = os.path.expanduser(str(connection.get_option("control_path_dir")))
-        rule.make(folder)
-        found = rule.problem(folder, trusted, searched=True)
-        if found:
-            raise RefusedError(f"the folder of SSH's connections here: {found.message}; {found.hint}")
-        path = os.path.join(folder, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
-        words[-1:-1] = ["-o", f"ControlPath={path}"]
-    return words
+    folder = os.path.expanduser(str(connection.get_option("control_path_dir")))
+    return _shared(words, folder, lambda path: rule.problem(path, trusted, searched=True), rule.make)
 
 
 class RefusedError(Exception):
@@ -354,6 +345,33 @@ def _programs(words):
     """The files of an ssh command that say what is executed here: ssh itself where it is a path, and settings (`-F`)."""
     settings = [word[2:] or following for word, following in zip(words, [*words[1:], ""], strict=True) if word[:2] == "-F"]
     return [word for word in words[:1] if "/" in word] + [path for path in settings if path != "none"]
+
+
+def _shared(words, folder, problem, make):
+    """The words with a socket in that folder, where a connection is to be shared. It is the host to ssh, whoever has made it."""
+    if any("ControlPersist" in word for word in words) and not any("controlpath" in word.lower() for word in words):
+        import hashlib
+
+        make(folder)
+        path = os.path.join(folder, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
+        words[-1:-1] = ["-o", f"ControlPath={path}"]
+    for place in _control_folders(words):
+        found = problem(place)
+        if found:
+            mend = found.hint if place == folder else "name one of your own: -o ControlPath=~/.ssh/cm-%C"
+            raise RefusedError(f"the folder of SSH's connections here: {found.message}; {mend}")
+    return words
+
+
+def _control_folders(words):
+    """Where the sockets of shared connections are that these words name, as far as no host's name is in it."""
+    for before, word in zip(["", *words], words, strict=False):
+        text = word if before in ("-o", "-S") else word[2:] if word[:2] in ("-o", "-S") else ""
+        value = re.fullmatch(r'\s*ControlPath(?:\s*=\s*|\s+)"?(.+?)"?\s*', text, re.IGNORECASE | re.DOTALL)
+        path = value[1] if value else text if "-S" in (before, word[:2]) else ""
+        if path not in ("", "none"):
+            path = os.path.expandvars(os.path.expanduser(path.replace("%d", "~")))
+            yield os.path.dirname(re.split("[%$]", path)[0])
 
 
 def _found(path, places):
