@@ -19,10 +19,11 @@ from tests.ansible.conftest import SUM, WAITS, is_sshd
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.ansible.conftest import Rack
     from tests.testbed import Host
+    from tests.testbed.running import Running
 
 pytestmark = pytest.mark.ssh
 
@@ -265,7 +266,9 @@ sys.addaudithook(hook)
 """Python on a host that is about to start its agent, and waits before it does."""
 
 
-def test_what_a_launcher_has_started_that_was_killed_is_ended_by_cancel_and_what_was_about_to_start_does_not(rack: Rack) -> None:
+@contextlib.contextmanager
+def half_started(rack: Rack) -> Iterator[Running]:
+    """A launcher that has started n1's agent, while n2 is about to start its own: that goes on at the end."""
     rack.write("waits.py", WAITS)
     gate, reached = rack.cli.folder / "gate", rack.cli.folder / "reached"
     os.mkfifo(gate)
@@ -275,16 +278,45 @@ def test_what_a_launcher_has_started_that_was_killed_is_ended_by_cancel_and_what
     hosts = f"n1 distlaunch_python={sys.executable}\nn2 distlaunch_python={slow}\n"
     launcher = rack.open(*rack.argv("--nodes", "2", "waits.py", inventory=rack.inventory(hosts), python=None))
     wait_until("n2 to be about to start its agent", reached.exists, limit_s=90)
+    try:
+        yield launcher
+    finally:
+        os.close(os.open(gate, os.O_RDWR))  # whoever waits there goes on
 
-    launcher.kill()
-    assert launcher.end() == -signal.SIGKILL
-    run = rack.id_of("waits")
-    state = rack.state(run)
-    cancelled = rack.shell("cancel", "--force", run)
-    os.close(os.open(gate, os.O_RDWR))  # whoever waits there goes on
+
+def test_what_a_launcher_has_started_that_was_killed_is_ended_by_cancel_and_what_was_about_to_start_does_not(rack: Rack) -> None:
+    with half_started(rack) as launcher:
+        launcher.kill()
+        assert launcher.end() == -signal.SIGKILL
+        run = rack.id_of("waits")
+        state = rack.state(run)
+        cancelled = rack.shell("cancel", "--force", run)
 
     assert state["exit_code"] is None
     assert state["detail"].startswith("its launcher ended while it submitted the run"), state
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
+    rack.wait_nothing_left()
+
+
+def test_of_a_launcher_that_was_stopped_while_a_host_was_cut_off_the_run_is_ended_by_cancel(rack: Rack) -> None:
+    host = rack.ssh.hosts[0]
+    with half_started(rack) as launcher:
+        host.cut_off()
+        try:
+            launcher.kill(signal.SIGINT)
+            code = launcher.end()
+        finally:
+            host.reconnect()
+        run = rack.id_of("waits")
+        result = rack.cli.runs / run / "result.json"
+        ended, state = result.exists(), rack.state(run)
+        cancelled = rack.shell("cancel", "--force", run)
+
+    assert code == 130, launcher
+    assert "what was started may still run there: n1: " in launcher.stderr, launcher
+    assert not ended
+    assert state["exit_code"] is None
+    assert state["detail"].startswith("its submission went wrong, and what is there may lack nodes: n1: "), state
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
     rack.wait_nothing_left()
 
