@@ -168,7 +168,8 @@ def told_to_start(run_dir: Path, nodes: list[dict[str, Any]]) -> dict[str, Any]:
     lines: list[dict[str, Any]] = [{"choice": {"ranks": {node["host"]: node["rank"] for node in nodes}}}]
     for each in nodes:
         facts = {key: each[key] for key in ("ssh", "folder", "agent_path")}
-        lines.append({"step": "preflight", "host": each["host"], "answer": {**facts, "python_used": each["python"]}})
+        facts |= {"python_used": each["python"], "python_version": "3.12.3", "torch": None, "gpus": 0, "free_bytes": 1}
+        lines.append({"step": "preflight", "host": each["host"], "answer": facts})
     lines.append({"step": "start", "hosts": [each["host"] for each in nodes]})
     (run_dir / "ansible").mkdir(parents=True, exist_ok=True)
     (run_dir / "ansible/report").write_text("".join(json.dumps(line) + "\n" for line in lines))
