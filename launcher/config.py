@@ -167,9 +167,9 @@ def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config
             files.append(file)
             own = Config((), env)._section(file, GlobalOptions)
             trust.except_for([*trust.words(), *_trusted(own)])
-    if path := project_file(PROJECT_FILE, cwd):
-        trust.require("settings file", path, more=f"; or put a {PROJECT_FILE} of your own nearer, which may be empty")
-    project = read_file(path) if path else None
+    path = project_file(PROJECT_FILE, cwd)
+    nearer = f"; or put a {PROJECT_FILE} of your own nearer, which may be empty"
+    project = read_file(path, more=nearer) if path else None
     if project:
         for key in filter(project.values.__contains__, _NOT_IN_PROJECT):
             hint = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set {ENV_PREFIX}{key.upper()}"

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher import input_file, trust
+from launcher import trust
 from launcher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,12 +62,13 @@ class ConfigFile:
         return f"{self.path}:{found}" if found else self.path
 
 
-def read_file(path: str) -> ConfigFile | None:
-    """The file; None when there is none that this user could reach. `UntrustedError` where others could change it."""
-    if os.path.lexists(path):
-        trust.require("settings file", path)
+def read_file(path: str, *, more: str = "") -> ConfigFile | None:
+    """The file; None when there is none that this user could reach.
+
+    `UntrustedError`, with `more` in its hint, where others could change it.
+    """
     try:
-        data = input_file.read(path)
+        data = trust.read("settings file", path, more=more)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -24,12 +24,17 @@ def read(path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
     """All of the file. `OSError`, whose `strerror` a person can read, for what is no file, is larger, or cannot be read."""
     fd = open_fd(path)
     try:
-        blocks, left = [], limit_bytes + 1
-        while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
-            blocks.append(block)
-            left -= len(block)
+        return read_fd(fd, path, limit_bytes=limit_bytes)
     finally:
         os.close(fd)
+
+
+def read_fd(fd: int, path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
+    """`read` of what is open already."""
+    blocks, left = [], limit_bytes + 1
+    while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
+        blocks.append(block)
+        left -= len(block)
     if left <= 0:
         much = f"{limit_bytes // 1_000_000} MB" if limit_bytes >= 1_000_000 else f"{limit_bytes} bytes"
         raise OSError(errno.EFBIG, f"larger than {much}", os.fspath(path))
@@ -38,8 +43,13 @@ def read(path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
 
 def read_text(path: StrPath) -> str:
     """The file as text; `OSError` as in `read`, also where it is no UTF-8."""
+    return text(read(path), path)
+
+
+def text(data: bytes, path: StrPath) -> str:
+    """What was read, as text; `OSError` as in `read_text`."""
     try:
-        return read(path).decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise OSError(errno.EILSEQ, f"not UTF-8 in line {error.object.count(10, 0, error.start) + 1}", os.fspath(path)) from error
 

@@ -27,8 +27,7 @@ def hosts(cluster: str, env: Mapping[str, str]) -> dict[str, str]:
     """The cluster's quarantined hosts with the reason."""
     if config.user_file(env) is None:
         return {}
-    trust.require("list of bad hosts", path(env))
-    listed = (storage.read_json(path(env)) or {}).get(cluster)
+    listed = (storage.read_trusted_json("list of bad hosts", path(env)) or {}).get(cluster)
     return {host: str(about.get("reason")) for host, about in listed.items()} if isinstance(listed, dict) else {}
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import launcher
 from launcher import numbers, storage, trust
-from launcher.errors import LaunchError, RunNotFoundError, StorageError
+from launcher.errors import LaunchError, RunNotFoundError, StorageError, UntrustedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -313,9 +313,10 @@ def _find(folder: Path, text: str) -> Run:
 def read(folder: Path, name: str) -> Run:
     """The run in that folder; `damaged` says why where it is none."""
     path = folder / name
-    if refused := trust.why_not(path / "run.json"):  # it says which programs to run
-        return Run(id=name, path=path, created=created(name), damaged=refused)
-    values = storage.read_json(path / "run.json")
+    try:
+        values = storage.read_trusted_json("run", path / "run.json")  # it says which programs to run
+    except UntrustedError as error:
+        return Run(id=name, path=path, created=created(name), damaged=error.message)
     if values is None:
         reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else "it has no run.json"
         return Run(id=name, path=path, created=created(name), damaged=reason)

@@ -7,12 +7,12 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from launcher import input_file, numbers
+from launcher import input_file, numbers, trust
 from launcher.agent import files
 from launcher.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 StrPath = str | os.PathLike[str]
 _JSON_BYTES = 1 << 30
@@ -37,8 +37,17 @@ def encode_json(value: Any) -> bytes:
 
 def read_json(path: StrPath) -> dict[str, Any] | None:
     """The object in the file; None when it is missing, unreadable or no JSON object."""
+    return _json_of(lambda: input_file.read(path, limit_bytes=_JSON_BYTES))
+
+
+def read_trusted_json(what: str, path: StrPath) -> dict[str, Any] | None:
+    """`read_json` of a file that nobody else may have a hand in, else `UntrustedError`."""
+    return _json_of(lambda: trust.read(what, path, limit_bytes=_JSON_BYTES))
+
+
+def _json_of(read: Callable[[], bytes]) -> dict[str, Any] | None:
     try:
-        value = numbers.loads(input_file.read(path, limit_bytes=_JSON_BYTES))
+        value = numbers.loads(read())
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from launcher import input_file
 from launcher.agent import trust as rule
 from launcher.errors import UntrustedError
 
@@ -34,12 +35,29 @@ def make(what: str, folder: str | os.PathLike[str], mode: int = 0o700, *, more: 
     _refuse(what, folder, rule.make(os.fspath(folder), mode, _words), more)
 
 
+def read(what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes: int = input_file.LIMIT_BYTES) -> bytes:
+    """The file, which is seen to be fine once it is open: what lies at that name before or after does not count.
+
+    `UntrustedError` as `require`, `OSError` as `input_file.read`.
+    """
+    try:
+        fd = input_file.open_fd(path)
+    except OSError:
+        if os.path.lexists(path):
+            require(what, path, more=more)
+        raise
+    try:
+        _refuse(what, path, rule.problem(os.fspath(path), _words, opened=os.fstat(fd)), more)
+        return input_file.read_fd(fd, path, limit_bytes=limit_bytes)
+    finally:
+        os.close(fd)
+
+
+def read_text(what: str, path: str | os.PathLike[str]) -> str:
+    """The file as text; raises what `read` and `input_file.read_text` raise."""
+    return input_file.text(read(what, path), path)
+
+
 def _refuse(what: str, path: str | os.PathLike[str], found: rule.Problem | None, more: str) -> None:
     if found is not None:
         raise UntrustedError(f"{what} {os.fspath(path)!r}: {found.message}", hint=found.hint + more)
-
-
-def why_not(path: str | os.PathLike[str]) -> str:
-    """The reason why the path is refused; empty where it is not."""
-    found = rule.problem(os.fspath(path), _words)
-    return found.message if found else ""

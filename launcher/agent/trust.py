@@ -2,7 +2,8 @@
 
 Nobody else may have a hand in it: the path, each folder on the way to it, and each link belong to us or to root, and others
 cannot write there. A sticky folder (/tmp) may be on the way, as its entries are their owners'. A group may write where it is a
-user's own (umask 002), or trusted. `trusted` are the exceptions: `@GROUP`, or a folder with all that is in it.
+user's own (umask 002), or trusted. `trusted` are the exceptions: `@GROUP`, or a folder with all that is in it, from where the way
+has come to that folder itself: no link of somebody else's leads there.
 
 This file is sent to hosts before there is an agent of ours: it imports no other.
 """
@@ -10,10 +11,11 @@ This file is sent to hosts before there is an agent of ours: it imports no other
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
-from typing import List, Mapping, NamedTuple, Optional, Sequence
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 _LINKS = 40
 _SUFFIX = ".pyz"
@@ -26,38 +28,29 @@ class Problem(NamedTuple):
     hint: str
 
 
-def problem(path: str, trusted: Sequence[str] = (), *, searched: bool = False) -> Optional[Problem]:
+def problem(
+    path: str, trusted: Sequence[str] = (), *, searched: bool = False, opened: Optional[os.stat_result] = None
+) -> Optional[Problem]:
     """What is wrong with the path, or with as much of the way to it as is there; None: nothing.
 
     `searched`: a folder in which files of given names are looked for, so that nobody else may make any there, sticky or not.
+    `opened`: of the file that was opened under that name, and has to be the one that the way leads to.
     """
-    path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-    if _within(path, trusted):
-        return None
-    here, ahead, links = "/", _parts(path), 0
-    found = _wrong("/", trusted, last=not ahead, searched=searched)
-    while ahead and found is None:
-        name = ahead.pop()
-        if name == "..":
-            here = os.path.dirname(here)
-            continue
-        step = os.path.join(here, name)
-        try:
-            link = os.readlink(step) if os.path.islink(step) else None
-            found = _wrong(step, trusted, last=not ahead and link is None, searched=searched)
-        except (FileNotFoundError, NotADirectoryError):  # whoever reads it says so
-            return None
-        except OSError as error:
-            return Problem(f"{step}: {error.strerror}", f"ls -ld {step}")
-        if link is None:
-            here = step
-            continue
-        links += 1
-        if links > _LINKS:
-            return Problem(f"{path}: too many links", f"ls -ld {step}")
-        here = "/" if link.startswith("/") else here
-        ahead += _parts(link)
-    return found
+    places = [place for place in map(_place, trusted) if place]
+    about = None
+    try:
+        for step, about, last in _steps(path):
+            excepted = any(f"{step}/".startswith(f"{place.rstrip('/')}/") for place in places)
+            found = None if excepted else _wrong(step, about, trusted, last=last, searched=searched)
+            if found is not None:
+                return found
+    except (FileNotFoundError, NotADirectoryError):  # whoever reads it says so
+        about = None
+    except OSError as error:
+        return Problem(f"{error.filename}: {error.strerror}", f"ls -ld {error.filename}")
+    if opened is not None and (about is None or not os.path.samestat(about, opened)):
+        return Problem(f"{path} was changed while it was opened", f"ls -ld {path}")
+    return None
 
 
 def make(folder: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Optional[Problem]:
@@ -90,19 +83,52 @@ def _parts(path: str) -> List[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _within(path: str, trusted: Sequence[str]) -> bool:
-    folders = [os.path.realpath(os.path.expanduser(word)) for word in trusted if not word.startswith("@")]
-    real = os.path.realpath(path)
-    return any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders)
+def _steps(path: str) -> Iterator[Tuple[str, os.stat_result, bool]]:
+    """Each folder, link and file on the way to the path, what it is, and whether it is the path's end.
+
+    What comes before a step is no link, so that its name is that of the place where it really is.
+    """
+    path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    here, ahead, links = "/", _parts(path), 0
+    yield here, os.lstat(here), not ahead
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        step = os.path.join(here, name)
+        about = os.lstat(step)
+        is_link = stat.S_ISLNK(about.st_mode)
+        yield step, about, not ahead and not is_link
+        if not is_link:
+            here = step
+            continue
+        links += 1
+        if links > _LINKS:
+            raise OSError(errno.ELOOP, "too many links", path)
+        link = os.readlink(step)
+        here = "/" if link.startswith("/") else here
+        ahead += _parts(link)
 
 
-def _wrong(step: str, trusted: Sequence[str], *, last: bool, searched: bool) -> Optional[Problem]:
+def _place(word: str) -> Optional[str]:
+    """Where the trusted folder really is; None for a group, and where a link of somebody else's would say that."""
+    if word.startswith("@"):
+        return None
+    folder = os.path.expanduser(word)
+    try:
+        links = [about.st_uid for _, about, _ in _steps(folder) if stat.S_ISLNK(about.st_mode)]
+        return os.path.realpath(folder) if set(links) <= {0, os.getuid()} else None
+    except OSError:
+        return None
+
+
+def _wrong(step: str, about: os.stat_result, trusted: Sequence[str], *, last: bool, searched: bool) -> Optional[Problem]:
     """What is wrong with this one entry."""
-    about = os.lstat(step)
     mode = stat.S_IMODE(about.st_mode)
     if about.st_uid not in (0, os.getuid()) and (last or not _is_unmapped_root(about.st_uid)):
-        trust = f"if you trust them: DISTLAUNCH_TRUST={step}"
-        return Problem(f"{step} belongs to {_user(about.st_uid)} (mode {mode:04o})", f"use a path of your own, or, {trust}")
+        more = "name what it leads to" if stat.S_ISLNK(about.st_mode) else f"if you trust them: DISTLAUNCH_TRUST={step}"
+        return Problem(f"{step} belongs to {_user(about.st_uid)} (mode {mode:04o})", f"use a path of your own, or, {more}")
     sticky = stat.S_ISDIR(about.st_mode) and mode & stat.S_ISVTX and not (last and searched)
     if sticky or not (stat.S_ISDIR(about.st_mode) or (last and stat.S_ISREG(about.st_mode))):
         return None  # a link; or what nobody reads from
@@ -197,7 +223,7 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
             if os.path.islink(step):
                 return changed
             with contextlib.suppress(FileNotFoundError):  # byte-code that another one is about to write
-                found = found or _wrong(step, trusted, last=True, searched=True)
+                found = found or _wrong(step, os.lstat(step), trusted, last=True, searched=True)
         if os.path.basename(folder) != "__pycache__":
             sources.update({os.path.relpath(os.path.join(folder, name), path): os.path.join(folder, name) for name in names})
     try:

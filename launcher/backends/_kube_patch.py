@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from launcher import credentials, input_file, install, trust
+from launcher import credentials, install, trust
 from launcher.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifes
 
     found = []
     for path in paths:
-        trust.require("patch", path)  # it may say what a pod runs
         try:
-            documents = list(yaml.safe_load_all(input_file.read_text(path)))
+            documents = list(yaml.safe_load_all(trust.read_text("patch", path)))  # it may say what a pod runs
         except OSError as error:
             raise SpecError(f"patch {path!r} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, RecursionError) as error:

@@ -107,9 +107,8 @@ def _source(name: str) -> tuple[str, str, Callable[[], bool]] | None:
     path = ours / name if name in os.listdir(ours) else Path("/") / name
     if not os.path.lexists(path):
         return None
-    if path.parent != ours:
-        trust.require("template", path)
-    return input_file.read_text(path), str(path), lambda: True
+    text = input_file.read_text(path) if path.parent == ours else trust.read_text("template", path)
+    return text, str(path), lambda: True
 
 
 def render(
@@ -183,10 +182,7 @@ def setup_lines(setup: Sequence[str]) -> list[str]:
     for line in setup:
         if line.startswith("@"):
             try:
-                path = os.path.expanduser(line[1:])
-                if os.path.lexists(path):
-                    trust.require("setup", path)
-                lines += input_file.read_text(path).splitlines()
+                lines += trust.read_text("setup", os.path.expanduser(line[1:])).splitlines()
             except OSError as error:
                 raise SpecError(f"setup {line!r} cannot be read: {error.strerror}") from error
         else:

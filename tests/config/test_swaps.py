@@ -1,0 +1,171 @@
+"""What a stranger swaps while it is looked at, and the links by which he would borrow somebody else's good name."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher import config, config_file, input_file, quarantine, runs, trust
+from launcher.agent import trust as rule
+from launcher.backends import _kube_patch, _slurm_script
+from launcher.errors import UntrustedError
+from tests.config.test_trust import as_root, file, owned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+STRANGER, TEAM = 54321, 54322
+
+pytestmark = as_root
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_trusted() -> Iterator[None]:
+    yield
+    trust.except_for(())
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Path:
+    """A folder that belongs to others, whom we trust; beside a sticky one, where anybody may make names."""
+    owned(tmp_path / "sticky", 0, 0o1777)
+    team = owned(tmp_path / "team", TEAM, 0o775)
+    file(team / "good", TEAM, 0o664, "good")
+    return team
+
+
+def link(path: Path, target: Path | str, uid: int) -> Path:
+    path.symlink_to(target)
+    os.lchown(path, uid, uid)
+    return path
+
+
+def test_the_exception_counts_from_the_folder_itself_on_and_no_strangers_link_leads_there(team: Path) -> None:
+    sticky, words = team.parent / "sticky", (str(team),)
+    assert rule.problem(str(team / "good"), words) is None
+    assert rule.problem(str(link(sticky / "ours", team / "good", 0)), words) is None
+    assert rule.problem(str(link(team / "theirs", "good", TEAM)), words) is None, "in the folder it is their word"
+    for path in (link(sticky / "file", team / "good", STRANGER), link(sticky / "folder", team, STRANGER) / "good"):
+        found = rule.problem(str(path), words)
+        assert found is not None
+        assert f"belongs to {STRANGER}" in found.message
+    assert rule.problem(str(link(team / "out", sticky / "file", TEAM)), words) is not None, "it ends where the way leads out"
+    assert rule.problem(str(link(team / "up", team / "../sticky/folder/good", TEAM)), words) is not None
+
+
+def test_a_word_of_trust_is_the_folder_that_we_or_root_lead_to(team: Path) -> None:
+    sticky = team.parent / "sticky"
+    assert rule.problem(str(team / "good"), (str(link(sticky / "ours", team, 0)),)) is None
+    assert rule.problem(str(team / "good"), (str(link(sticky / "theirs", team, STRANGER)),)) is not None
+    assert rule.problem(str(team / "good"), (str(link(sticky / "everything", "/", STRANGER)),)) is not None
+
+
+def test_a_folder_on_the_way_to_what_is_trusted_is_held_to_the_rule(team: Path) -> None:
+    """Whoever owns it can put another folder there."""
+    way = owned(team.parent / "way", STRANGER, 0o755)
+    path = file(owned(way / "team", TEAM, 0o755) / "good", TEAM)
+
+    assert rule.problem(str(path), (str(way / "team"),)) is not None
+    assert rule.problem(str(path), (str(way),)) is None
+
+
+def test_what_changes_between_two_looks_is_a_problem_and_no_traceback(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = link(team.parent / "sticky/x", team / "good", 0)
+
+    def readlink(step: str, *, really: Callable[..., str] = os.readlink) -> str:
+        if step == str(path):
+            raise OSError(22, "Invalid argument", step)  # a file by now
+        return really(step)
+
+    monkeypatch.setattr(os, "readlink", readlink)
+    found = rule.problem(str(path), (str(team),))
+
+    assert found is not None
+    assert "Invalid argument" in found.message
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "a settings file": lambda path: config_file.read_file(str(path)),
+    "a project file": lambda path: config.load({"DISTLAUNCH_SYSTEM_CONFIG": "/none"}, str(path.parent)),
+    "a template": lambda path: _slurm_script._source(str(path)),
+    "setup": lambda path: _slurm_script.setup_lines([f"@{path}"]),
+    "a patch": lambda path: _kube_patch.read([str(path)], ship_secrets=False),
+    "bad hosts": lambda path: quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(path.parent.parent)}),
+    "a run": lambda path: runs.read(path.parent.parent, path.parent.name),
+}
+NAMES = {"a project file": "distlaunch.toml", "bad hosts": "quarantine.json", "a run": "run.json"}
+
+
+@pytest.mark.parametrize("gone_first", [False, True], ids=["a link that is ours", "nothing"])
+@pytest.mark.parametrize("what", READERS)
+def test_what_is_read_is_what_was_looked_at(team: Path, what: str, gone_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He swaps at the best moment for him: right before the file is opened, and back right after."""
+    if what == "a template" and gone_first:
+        pytest.skip("one that is not there is not opened")
+    folder = owned(team.parent / "sticky/distlaunch", 0, 0o1777)
+    path = folder / NAMES.get(what, "x")
+    evil = file(
+        folder / "evil", STRANGER, text='{"lab": {"evil": {"reason": "evil"}}}' if what == "bad hosts" else '{"backend": "x"}'
+    )
+    good = folder / "good"
+    good.write_text("{}")
+    if not gone_first:
+        path.symlink_to(good)
+    took: list[str] = []
+
+    def opening(name: Any, *more: Any, really: Callable[..., int] = input_file.open_fd) -> int:
+        if str(name) != str(path):
+            return really(name, *more)
+        path.unlink(missing_ok=True)
+        path.symlink_to(evil)
+        try:
+            fd = really(name, *more)
+            took.append(os.readlink(path))
+            return fd
+        finally:
+            path.unlink()
+            if not gone_first:
+                path.symlink_to(good)
+
+    monkeypatch.setattr(input_file, "open_fd", opening)
+    if what == "a project file":
+        monkeypatch.setattr(config, "project_file", lambda *_: str(path))
+    refused: list[str] = []
+    try:
+        refused.append(getattr(READERS[what](path), "damaged", "nothing was said"))
+    except UntrustedError as error:
+        refused.append(error.message)
+    assert "was changed while it was opened" in refused[0]
+    assert took
+
+
+def test_a_stranger_who_swaps_all_the_time_never_has_a_word(team: Path) -> None:
+    """As root sees it who reads below a sticky folder; the link into the trusted folder and the file are the stranger's."""
+    sticky = team.parent / "sticky"
+    file(sticky / "evil", STRANGER, text='python = "/evil"')
+    link(sticky / "good", team / "good", STRANGER)
+    trust.except_for([str(team)])
+    path = str(link(sticky / "x.toml", team / "good", STRANGER))
+    pid = os.fork()
+    if not pid:
+        try:
+            while os.getppid() != 1:
+                for name in ("evil", "good"):
+                    os.link(sticky / name, sticky / "next", follow_symlinks=False)
+                    os.rename(sticky / "next", path)
+        finally:
+            os._exit(0)
+    try:
+        refused = 0
+        for _ in range(1500):
+            try:
+                assert config_file.read_file(path) is None
+            except UntrustedError:
+                refused += 1
+        assert refused
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
