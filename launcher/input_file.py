@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 LIMIT_BYTES = 16_000_000
 """Far more than any script, inventory or settings file has."""
 
 _BLOCK_BYTES = 1 << 20
+_HOW = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TREE_FILES = 10_000
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link"}
 
 StrPath = str | os.PathLike[str]
 
@@ -58,9 +60,53 @@ def open_fd(path: StrPath) -> int:
     """A descriptor of the file; `OSError` as in `read`."""
     check(path)
     # It may be another one by now: opened like this, a pipe is not waited for.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    fd = os.open(path, _HOW)
     try:
         _check_mode(os.fstat(fd).st_mode, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextmanager
+def parent(folder: StrPath, name: str) -> Iterator[tuple[int, str]]:
+    """A descriptor of the folder in which a path relative to `folder` ends, and its last part.
+
+    From `folder` on no link is followed: `NotADirectoryError`.
+    """
+    *above, last = name.split("/")
+    how = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    fd = os.open(folder, how)
+    try:
+        for step in above:
+            inner = os.open(step, how | os.O_NOFOLLOW, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        yield fd, last
+    finally:
+        os.close(fd)
+
+
+def look_below(folder: StrPath, name: str) -> tuple[os.stat_result, str, bool]:
+    """What lies at a path relative to the folder, by no link on the way; of a link, where it leads.
+
+    And whether it may be a stranger's own: neither ours nor root's, where everybody may put something.
+    """
+    with parent(folder, name) as (above, last):
+        about = os.lstat(last, dir_fd=above)
+        target = os.readlink(last, dir_fd=above) if stat.S_ISLNK(about.st_mode) else ""
+        foreign = about.st_uid not in (0, os.getuid()) and bool(os.fstat(above).st_mode & stat.S_IWOTH)
+        return about, target, foreign
+
+
+def open_below(folder: StrPath, name: str) -> int:
+    """`open_fd` of a path relative to the folder, by no link from there on."""
+    with parent(folder, name) as (above, last):
+        _check_mode(os.lstat(last, dir_fd=above).st_mode, name)
+        fd = os.open(last, _HOW | os.O_NOFOLLOW, dir_fd=above)
+    try:
+        _check_mode(os.fstat(fd).st_mode, name)
     except OSError:
         os.close(fd)
         raise

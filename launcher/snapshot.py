@@ -135,21 +135,21 @@ def collect(
     """
     folder = folder.resolve()
     paths, warnings = listed(folder, limit_files=100_000, leave_out=[path.resolve() for path in leave_out])
-    paths |= {os.fsencode(path) for path in map(os.path.normpath, also) if _exists_in(folder, path)}
+    paths |= {os.fsencode(path) for path in (_real(folder, path) for path in also) if _exists_in(folder, path)}
     files: list[File] = []
     outside: list[str] = []
+    foreign: list[str] = []
     for path in sorted(paths):
         name = os.fsdecode(path)
         try:
-            about = os.lstat(folder / name)
+            about, target, is_foreign = input_file.look_below(folder, name)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # tracked, and deleted
+            continue  # tracked, and deleted; or a link is now where its folder was
         except OSError as error:
             raise _unreadable(name, error) from error
-        if stat.S_ISLNK(about.st_mode):
-            link = _link(folder, name)
-            if link is None and keep_outside_links:
-                link = os.path.join((folder / name).parent, os.readlink(folder / name))
+        foreign += [name] if is_foreign else []
+        if target:
+            link = _link(folder, name, target, keep_outside=keep_outside_links)
             if link is None:
                 outside.append(name)
             else:
@@ -158,27 +158,38 @@ def collect(
             files.append(File(path=name, size=about.st_size, executable=bool(about.st_mode & 0o100)))
         elif not stat.S_ISDIR(about.st_mode):
             warnings.append(f"{name} is no file (a socket, pipe or device): not taken along")
+    _check_links(folder, outside)
+    if foreign:
+        warnings.append(f"not yours, and in a folder that everybody may write to: {_some(foreign)}; taken along all the same")
+    _check_size(folder, files, limit_bytes)
+    hashed = _hashed(folder, files, ship_secrets=ship_secrets)
+    return Snapshot(folder=folder, files=hashed, warnings=tuple(warnings))
+
+
+def _check_links(folder: Path, outside: Sequence[str]) -> None:
     if outside:
         raise SpecError(
             f"links lead out of {str(folder)!r}: {_some(outside)}",
             hint="their targets are not on the nodes: list the links in .gitignore, or replace them by what they point to",
         )
-    _check_size(folder, files, limit_bytes)
-    hashed = _hashed(folder, files, ship_secrets=ship_secrets)
-    return Snapshot(folder=folder, files=hashed, warnings=tuple(warnings))
 
 
 def _exists_in(folder: Path, path: str) -> bool:
     return not path.startswith(("/", "../")) and os.path.lexists(folder / path)
 
 
-def _link(folder: Path, name: str) -> str | None:
-    """The link's target, relative to the link, if that is in the folder; else None."""
-    target = os.readlink(folder / name)
+def _real(folder: Path, path: str) -> str:
+    """The path without the links on the way to it: these come along themselves."""
+    above, last = os.path.split(os.path.normpath(path))
+    return os.path.relpath(os.path.join(os.path.realpath(folder / above), last), folder)
+
+
+def _link(folder: Path, name: str, target: str, *, keep_outside: bool) -> str | None:
+    """The link's target, relative to the link, if that is in the folder; else as it is where that is to be kept, or None."""
     base = (folder / name).parent
     for end in (os.path.realpath(base / target), os.path.normpath(base / target)):
         if os.path.commonpath((end, folder)) != str(folder):
-            return None
+            return os.path.join(base, target) if keep_outside else None
     return os.path.relpath(target, base) if os.path.isabs(target) else target
 
 
@@ -228,7 +239,7 @@ class _Reader(io.RawIOBase):
         self.hash = hashlib.sha256()
         self._about, self._left = file, file.size
         try:
-            self._file = open(input_file.open_fd(folder / file.path), "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+            self._file = open(input_file.open_below(folder, file.path), "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise _unreadable(file.path, error) from error
 

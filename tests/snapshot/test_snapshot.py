@@ -220,13 +220,13 @@ def test_a_file_that_changes_is_noticed_and_one_that_grows_is_taken_as_it_was(tm
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_one(tmp_path, "secret.py")
-    real = input_file.open_fd
+    real = input_file.open_below
 
-    def refuse(path: Path) -> int:
-        if str(path).endswith("secret.py"):
+    def refuse(folder: Path, name: str) -> int:
+        if name == "secret.py":
             raise PermissionError(13, "Permission denied")
-        return real(path)
+        return real(folder, name)
 
-    monkeypatch.setattr("launcher.input_file.open_fd", refuse)
+    monkeypatch.setattr("launcher.input_file.open_below", refuse)
     with pytest.raises(SpecError, match=r"secret\.py cannot be read: Permission denied"):
         collect(tmp_path)
