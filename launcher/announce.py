@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,9 @@ PATIENCE_S = 5.0
 UNANSWERED_S = 60.0
 """So long a backend may be unable to say how the run is: a restart of what it asks takes less."""
 
+_KNOWN = 10_000
+"""More than a run has to say; each takes a hundred bytes."""
+
 _BACKEND = -2
 """Stands for no node, but for the backend."""
 
@@ -48,8 +52,7 @@ class Announcer:
         self._named: dict[int, str] = {}
         """As the agents say: the plan may know only that the scheduler chooses."""
 
-        self._said: set[str] = set()
-        self._told_missing: set[int] = set()
+        self._said: dict[bytes, None] = {}
         self._waits: dict[int, tuple[str, float]] = {}
 
     def record(self, node: int, record: Event | Foreign) -> None:
@@ -85,8 +88,7 @@ class Announcer:
     def _missing(self, world: object) -> None:
         """Tell that no rank is there whose lines are wanted, where the plan could not know."""
         ranks = self._workers.ranks
-        if ranks and isinstance(world, int) and min(ranks) >= world and world not in self._told_missing:
-            self._told_missing.add(world)
+        if ranks and isinstance(world, int) and min(ranks) >= world and self._is_new(f"missing {world}"):
             self._workers.end_line()
             output.warn(f"{summary.missing_ranks(ranks, world)}, so no line of its workers is shown")
 
@@ -153,7 +155,16 @@ class Announcer:
         return f"node {node} ({host})"
 
     def _once(self, text: str, key: str | None = None) -> None:
-        if (key or text) not in self._said:
-            self._said.add(key or text)
+        if self._is_new(key or text):
             self._workers.end_line()
             output.note(text)
+
+    def _is_new(self, key: str) -> bool:
+        """Whether that was not said lately. What was is known by a digest: a node may say any number of things, of any length."""
+        digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
+        if digest in self._said:
+            return False
+        self._said[digest] = None
+        if len(self._said) > _KNOWN:
+            del self._said[next(iter(self._said))]
+        return True

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
     from launcher.agent.protocol import Record
 
+FACTS = "facts"
 _MAX_COUNT = 1 << 31
 
 
 def record(line: bytes) -> Record:
     """The record that a line of a stream stands for."""
     found = parse(line)
-    return Event(found.name, _checked(found.fields, _KINDS)) if isinstance(found, Event) else found
+    if isinstance(found, Event) and found.name != FACTS:  # whoever looks at these looks at their form, too
+        return Event(found.name, _checked(found.fields, _KINDS))
+    return found
 
 
 def _checked(fields: dict[str, Any], kinds: dict[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    kept = {name: value for name, value in fields.items() if value is None or kinds.get(name, _anything)(value)}
+    """What is known, and of its kind: anything else is kept nowhere, as nothing bounds it."""
+    kept = {name: value for name, value in fields.items() if name in kinds and (value is None or kinds[name](value))}
     if isinstance(kept.get("cause"), dict):
         kept["cause"] = {"class": "node", "message": "", **_checked(kept["cause"], _CAUSE)}
     return kept
-
-
-def _anything(_value: object) -> bool:
-    return True
 
 
 def _text(value: object) -> bool:

@@ -59,7 +59,7 @@ class Follower:
             raise ValueError(f"{run.id} was not submitted")
         self._run, self._handle, self._backend, self._interrupts = run, run.handle, backend, interrupts
         self._report = report_of(run)
-        self._readers = {node: StreamReader(ranks) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
+        self._readers = {node: StreamReader(ranks, node) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
         self._workers = WorkerOutput(ranks)
         self._announcer = Announcer(run.hosts, self._workers, explain=explain, asked_for=run.attempt)
         self._alive: list[NodeState] = []

@@ -10,14 +10,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from launcher import events
-from launcher.agent.protocol import MAX_PENDING_BYTES, Output
+from launcher.agent.protocol import MAX_PENDING_BYTES, Foreign, Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from launcher.agent.protocol import Record
-
-_TAG = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])", re.ASCII)
 
 Wanted = frozenset[int]
 """Ranks whose output is read."""
@@ -26,12 +24,16 @@ Wanted = frozenset[int]
 class StreamReader:
     """Turns the bytes of one node's stream, cut anywhere, into records; output of unwanted ranks is left out."""
 
-    def __init__(self, wanted: Wanted | None = None) -> None:
-        """`wanted` None: all ranks."""
+    def __init__(self, wanted: Wanted | None = None, node: int | None = None) -> None:
+        """`wanted` None: all ranks. `node`: whose stream it is, in which lines of other nodes are foreign; None: anybody's."""
         self._wanted = wanted
         self._rest = b""
-        self._ends: dict[bytes, re.Pattern[bytes]] = {}
-        self._unwanted_end = None if wanted is None else _end_of_unwanted(wanted)
+        of = rb"\d{1,9}" if node is None else b"%d" % node if node >= 0 else rb"(?!)"
+        self._tag = re.compile(rb"(%b)\.(\d{1,9})([|!])([ +])" % of)
+        self._lines = re.compile(rb"(%b\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*" % of)
+        """Lines with one tag. There is one pattern for all tags, as a node may write any number of them."""
+
+        self._unwanted_end = None if wanted is None else _end_of_unwanted(wanted, of)
 
     def feed(self, data: bytes) -> Iterator[Record]:
         """The records that `data` completes, in order."""
@@ -52,41 +54,35 @@ class StreamReader:
         """The records of the whole lines in `data[:end]`."""
         position = 0
         while position < end:
-            tag = _TAG.match(data, position)
+            tag = self._tag.match(data, position)
             if tag is None:
                 stop = data.index(b"\n", position)
-                yield events.record(data[position:stop])
+                line = data[position:stop]
+                found = events.record(line)
+                yield Foreign(line) if isinstance(found, Output) else found
             else:
                 node, rank, mark, more = tag.groups()
                 if self._wanted is not None and int(rank) not in self._wanted:
                     assert self._unwanted_end is not None
-                    stop = self._find(self._unwanted_end, data, position, end)
+                    last = self._unwanted_end.search(data, position, end)
+                    assert last is not None, "the last newline has no tag after it"
+                    stop = last.start()
                 elif more == b"+":
                     stop = data.index(b"\n", position)
                     yield Output(int(node), int(rank), mark == b"!", data[tag.end() : stop], False)
                 else:
-                    stop = self._find(self._end_of(tag[0]), data, position, end)
+                    same = self._lines.match(data, position, end - 1)
+                    assert same is not None, "it has a tag"
+                    stop = same.end()
                     lines = data[tag.end() : stop].replace(b"\n" + tag[0], b"\n")
                     yield Output(int(node), int(rank), mark == b"!", lines, True)
             position = stop + 1
 
-    def _end_of(self, tag: bytes) -> re.Pattern[bytes]:
-        """A newline after which another tag follows."""
-        if tag not in self._ends:
-            self._ends[tag] = re.compile(rb"\n(?!" + re.escape(tag) + rb")")
-        return self._ends[tag]
 
-    @staticmethod
-    def _find(pattern: re.Pattern[bytes], data: bytes, position: int, end: int) -> int:
-        match = pattern.search(data, position, end)
-        assert match is not None, "the last newline has no tag after it"
-        return match.start()
-
-
-def _end_of_unwanted(wanted: Wanted) -> re.Pattern[bytes]:
+def _end_of_unwanted(wanted: Wanted, node: bytes) -> re.Pattern[bytes]:
     """A newline after which something else follows than the output of an unwanted rank."""
     ranks = b"|".join(b"%d" % rank for rank in sorted(wanted)) or rb"(?!)"
-    return re.compile(rb"\n(?!\d+\.(?!(?:" + ranks + rb")[|!])\d+[|!][ +])")
+    return re.compile(rb"\n(?!%b\.(?!(?:%b)[|!])\d{1,9}[|!][ +])" % (node, ranks))
 
 
 def lost_text(fields: Mapping[str, Any]) -> str:

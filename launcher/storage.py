@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 _JSON_BYTES = 1 << 30
+_LEFT_BYTES, _LEFT_PART = 1 << 30, 20
+"""What nodes send is kept as long as so many bytes, or that part of a smaller disk, are left to others."""
+
+_STEP_BYTES = 1 << 20
 
 
 def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
@@ -60,3 +64,27 @@ def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}", hint=hint) from error
+
+
+class Room:
+    """Keeps what nodes send, any number of bytes, from filling the disk of a folder."""
+
+    def __init__(self) -> None:
+        self._checked = 0
+
+    def take(self, path: StrPath, size: int, hint: str) -> None:
+        """Say that so many bytes are about to be written to the file. Raises `StorageError` where there is no room for them."""
+        self._checked -= size
+        if self._checked < 0:
+            free, total = _space(os.path.dirname(path) or ".")
+            left = min(_LEFT_BYTES, total // _LEFT_PART)
+            if free - size < left:
+                why = f"what nodes send leaves {left >> 20} MiB of its disk to others, and {free >> 20} MiB are free"
+                raise StorageError(f"cannot write {os.fspath(path)!r}: {why}", hint=hint)
+            self._checked = _STEP_BYTES
+
+
+def _space(folder: StrPath) -> tuple[int, int]:
+    """Bytes that are free for us, and all, of the disk that the folder is on."""
+    about = os.statvfs(folder)
+    return about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize

@@ -19,7 +19,7 @@ from launcher.backends import _ansible_ssh as ssh
 from launcher.backends._ansible_frames import FrameError, Frames
 from launcher.backends._files import FileStream
 from launcher.errors import CommandError
-from launcher.storage import storage_errors
+from launcher.storage import Room, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ up to the second: a login that takes longer, on a machine with much to do, must 
 
 _PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
+_MAKE_ROOM = "the run goes on; make room, then: distlaunch logs -f RUN"
 _GARBLED = 3
 """A host that has said so often what no agent says is not asked any more."""
 
@@ -55,6 +56,7 @@ class Tail:
         self._frames = Frames()
         self._garbled, self._odd = 0, ""
         self._offset = 0
+        self._room = Room()
         self._heard = self._next_try = time.monotonic()
         self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
 
@@ -110,7 +112,8 @@ class Tail:
 
     def _save(self, data: bytes) -> None:
         path = self._folder / "stream"
-        with storage_errors(path, "the run goes on; make room, then: distlaunch logs -f RUN"):
+        with storage_errors(path, _MAKE_ROOM):
+            self._room.take(path, len(data), _MAKE_ROOM)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 while data:  # a disk that is almost full takes a part

@@ -33,6 +33,9 @@ _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _CONNECTIONS = 256
 _BLOCK_BYTES = 1 << 18
+_LINE_BYTES = 16 << 20
+"""More than any object or record has; a pod may write a line without an end."""
+
 
 MERGE = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
@@ -247,13 +250,18 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
 
 
 def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
-    """Whole lines of a response, as they come; `cut`: also what follows the last one. Raises `UnreachableError`."""
+    """Whole lines of a response, as they come, those without an end in pieces; `cut`: also what follows the last one.
+
+    Raises `UnreachableError`.
+    """
     import urllib3
 
     rest = b""
     try:
         while block := response.read1(_BLOCK_BYTES):
             *whole, rest = (rest + block).split(b"\n")
+            if len(rest) > _LINE_BYTES:
+                whole, rest = [*whole, rest], b""
             yield whole
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise UnreachableError(login.plain(error)) from error

@@ -130,6 +130,7 @@ class NodeLog:
         self._size = min(int(notes.get("size") or 0), os.fstat(self._fd).st_size)
         os.ftruncate(self._fd, self._size)
         self._saved_at = 0.0
+        self._room = storage.Room()
         self._lock = Lock()
         self._closed = False
 
@@ -211,6 +212,7 @@ class NodeLog:
     def _append(self, lines: list[bytes]) -> None:
         if lines:
             data = b"\n".join(lines) + b"\n"
+            self._room.take(self._stream, len(data), "the run goes on; make room, then: distlaunch logs -f RUN")
             view = memoryview(data)
             while view:
                 view = view[os.write(self._fd, view) :]

@@ -223,7 +223,7 @@ class _Collector:
 def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
     """What the streams hold, from their start."""
     stream = request.backend.open_stream(run.handle or {})
-    readers = {node: StreamReader(None) for node in range(len(run.hosts))}
+    readers = {node: StreamReader(None, node) for node in range(len(run.hosts))}
     found = _Collector()
     limit = time.monotonic() + _COLLECT_S
     try:

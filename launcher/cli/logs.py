@@ -54,7 +54,7 @@ def logs(
         raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
     workers = WorkerOutput(ranks, stdout=output.STDOUT)
     numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
-    readers = {number: StreamReader(ranks) for number in numbers if node in (None, number)}
+    readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
     found = _observe.sent(found) if found.result is None or runs.as_before(found) else found
     for number, data in _blocks(found, readers, follow=follow):
         _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
@@ -123,7 +123,7 @@ def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[t
     handle = run.handle or {}
     stream = backend.open_stream(handle)
     report = status.report_of(run)
-    readers = [StreamReader(frozenset()) for _ in run.hosts]
+    readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
     polled, alive = 0.0, tuple[str, ...]("unknown" for _ in run.hosts)
     try:
         while not report.outcome(alive).final:

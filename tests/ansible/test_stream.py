@@ -8,22 +8,23 @@ import select
 import sys
 import time
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher import storage
 from launcher.agent.host import ANSWER
 from launcher.backends import _ansible_ssh as ssh
 from launcher.backends import _ansible_stream as streams
 from launcher.backends._ansible_frames import FrameError, Frames
-from launcher.errors import CommandError
+from launcher.errors import CommandError, StorageError
 from tests.ansible.conftest import Gate
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 WORD = b"a line\n"
 ANSWERS = f"printf '\\n{ANSWER}{{}}\\nd {len(WORD)}\\n{WORD.decode()}'; exec sleep 1000"
@@ -235,3 +236,25 @@ def test_texts_at_the_end_may_hold_anything(tmp_path: Path, clock: Clock) -> Non
 def test_an_answer_that_is_none_is_an_error_that_names_the_host(tmp_path: Path, program: str, words: str) -> None:
     with pytest.raises(CommandError, match=f"^n0: .*{words}"):
         ssh.call(node(tmp_path, 0, program), "signal", "/x", "0", "15")
+
+
+def test_a_host_that_sends_without_end_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on; who follows it is told what to do."""
+    free = 6_000_000
+    monkeypatch.setattr(
+        storage, "_space", lambda folder: (free - sum(path.stat().st_size for path in folder_files(folder)), 20_000_000)
+    )
+    pours = f"printf '\\n{ANSWER}{{}}\\nd 999999999\\n'; exec cat /dev/zero"
+    pump = streams.Pump([streams.Tail(node(tmp_path, 0, pours), tmp_path)])
+    try:
+        with pytest.raises(StorageError, match="leaves 0 MiB of its disk to others") as caught:
+            list(map(pump.turn, [1.0] * 1000))
+        assert "make room" in str(caught.value.hint)
+        assert 0 < (tmp_path / "nodes/0/stream").stat().st_size < 6_000_000 + 100_000
+    finally:
+        pump.close()
+
+
+def folder_files(folder: str) -> Iterator[Path]:
+    """What is in there."""
+    return Path(folder).iterdir()

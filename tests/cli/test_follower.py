@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from launcher import announce, follow, output, runs
-from launcher.agent.protocol import LineTagger, Output, encode_event
+from launcher.agent.protocol import Event, LineTagger, Output, encode_event
+from launcher.announce import Announcer
 from launcher.backends._base import Chunk, Liveness
 from launcher.errors import BackendUnavailableError
 from launcher.follow import Follower
@@ -311,3 +313,25 @@ def test_a_million_lines_use_little_memory_in_the_follower(tmp_path: Path, shown
 
     assert sum(len(data) for _, data in shown) > 200_000 * 16
     assert peak < 16 * len(block.data) + 10_000_000
+
+
+def test_what_a_node_says_is_not_kept_however_much_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each text is told once while it is among the latest, and none is kept to know that."""
+    announcer = Announcer(["h"], WorkerOutput(frozenset()))
+    told = [Event("stopping", {"reason": f"{number:04} {'x' * 100_000}"}) for number in range(3)]
+    for event in told * 2:
+        announcer.record(0, event)
+    assert capfd.readouterr().err.count("stopping: ") == 3
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            reason = f"{number:04} {'y' * 100_000}"
+            announcer.record(0, Event("stopping", {"reason": reason}))
+            announcer.record(0, Event("fabric", {"notes": [reason]}))
+            capfd.readouterr()
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+        for number in range(30_000):
+            assert announcer._is_new(str(number))
+        assert tracemalloc.get_traced_memory()[0] < 5_000_000
+    finally:
+        tracemalloc.stop()

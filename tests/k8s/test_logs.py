@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends import _kube_logs, _kube_watch
+from launcher import storage
+from launcher.backends import _kube_api, _kube_logs, _kube_watch
 from launcher.backends._kube_api import ApiError, UnreachableError
 from launcher.backends._kube_following import Following
 from launcher.backends._kube_logs import NodeLog, Position
 from launcher.backends._kube_states import Pod
+from launcher.errors import StorageError
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
@@ -147,6 +149,36 @@ def test_a_line_that_is_still_being_written_waits_for_its_end() -> None:
     assert position.take([stamp(1) + b" a"]) == [b"a"]
     position.since()
     assert position.take([stamp(1) + b" a", stamp(2) + b" b"]) == [b"b"]
+
+
+def test_a_line_without_an_end_is_not_kept_until_it_ends() -> None:
+    """A pod may write one for ever; nothing of it is lost."""
+
+    def size_of(count: int) -> int:
+        ahead = [b"", *[b"x" * (1 << 20)] * count]
+        response = SimpleNamespace(read1=lambda _: ahead.pop())
+        lines = [line for lines in _kube_api.blocks(response, cut=True) for line in lines]
+        assert max(map(len, lines)) < 20 << 20
+        return sum(map(len, lines))
+
+    assert (size_of(1), size_of(50)) == (1 << 20, 50 << 20)
+
+
+def test_a_pod_that_writes_without_end_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [(2 << 30, 1 << 40), (0, 1 << 40)]
+    monkeypatch.setattr(storage, "_space", lambda _: free[0])
+    log = NodeLog(tmp_path / "0", 0, FakeKubelet([(5.0, b"a line")]))  # type: ignore[arg-type]
+    assert log.fetch(a_pod(), follow=False, ended=True)
+    free.pop(0)
+    more = FakeKubelet([(5.0, b"a line"), *((6.0 + number, b"x" * 100_000) for number in range(20))])
+    log._cluster = more  # type: ignore[assignment]
+
+    with pytest.raises(StorageError, match="leaves 1024 MiB of its disk to others"):
+        log.fetch(a_pod(), follow=False, ended=True)
+    log.close()
+
+    assert (tmp_path / "0/stream").read_bytes().startswith(b"a line\n")
+    assert (tmp_path / "0/stream").stat().st_size < 2_000_000
 
 
 def test_times_of_other_zones_and_the_kubelets_own_words(tmp_path: Path) -> None:

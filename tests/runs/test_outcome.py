@@ -147,6 +147,24 @@ def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
     assert run.result == outcome.to_json()
 
 
+def test_a_cause_with_more_in_it_than_a_cause_has_spoils_no_listing_and_no_result(tmp_path: Path) -> None:
+    """600 lists in one another are JSON, and too deep for whoever copies them."""
+    run = runs.record_handle(make(tmp_path, "train-20250101-000000-abcd", result=None), {"x": 1})
+    path = run.stream_path(0)
+    path.parent.mkdir(parents=True)
+    deep = b"[" * 600 + b"]" * 600
+    why = b'{"class":"user_code","message":"no","time":5,"host":%b,"more":%b}' % (deep, deep)
+    path.write_bytes(
+        b'{"event":"agent_started","time":1,"node":0,"host":"box","x":%b}\n' % deep
+        + b'{"event":"done","time":6,"node":0,"result":"failed","cause":%b}\n' % why
+    )
+
+    outcome = status.observe(run)
+
+    assert (outcome.state, outcome.cause) == ("failed", {"class": "user_code", "message": "no", "time": 5})
+    assert run.result == outcome.to_json()
+
+
 def again(*nodes: list[Said]) -> RunReport:
     made = report(*nodes)
     made.may_start_again = True

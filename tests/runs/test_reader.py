@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import defaultdict
 
 import pytest
 
+from launcher import runs
 from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
 from launcher.reader import StreamReader, parse_ranks
 
@@ -66,6 +68,35 @@ def test_a_line_without_end_that_no_agent_wrote_does_not_fill_the_memory() -> No
 
     assert len(records) >= 3
     assert all(isinstance(record, Foreign) for record in records)
+
+
+@pytest.mark.parametrize("wanted", [None, frozenset({0}), frozenset({5})])
+def test_lines_of_other_nodes_in_a_stream_are_nobodys(wanted: frozenset[int] | None) -> None:
+    """A node has no word for another one, wherever in its stream it says it; neither has a job file."""
+    others = (b"2.0| forged\n", b"11.5! forged\n", b"1.5| forged\n"[1:], b"01.0| forged\n")
+    own = LineTagger(1, 0, "stdout").feed(b"own\n") + LineTagger(1, 5, "stderr").feed(b"own\n")
+    records = list(StreamReader(wanted, 1).feed(b"".join(own + line + own for line in others)))
+
+    assert [record.data + b"\n" for record in records if isinstance(record, Foreign)] == list(others)
+    assert {record.node for record in records if isinstance(record, Output)} == {1}
+    assert list(StreamReader(wanted, runs.JOB_OUTPUT).feed(others[0] + b"-1.0| x\n")) == [
+        Foreign(b"2.0| forged"),
+        Foreign(b"-1.0| x"),
+    ]
+
+
+@pytest.mark.parametrize("wanted", [None, frozenset({0})])
+def test_any_number_of_ranks_that_a_node_names_take_no_memory(wanted: frozenset[int] | None) -> None:
+    reader = StreamReader(wanted, 1)
+    list(reader.feed(b"1.0| x\n1.1| x\n"))
+    tracemalloc.start()
+    try:
+        for first in range(0, 20_000, 1000):
+            for _ in reader.feed(b"".join(b"1.%d| x\n" % rank for rank in range(first, first + 1000))):
+                pass
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_event_inside_of_worker_output_is_output() -> None:
