@@ -42,6 +42,7 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
         "files": host_files.unpack,
         "start": host_run.start,
         "reach": host_run.reach,
+        "ended": host_run.ended,
         "runs": host_run.runs,
     }
     task: Optional[Callable[[], None]] = None

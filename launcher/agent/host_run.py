@@ -10,13 +10,14 @@ import sys
 import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
-from . import cgroup, files, host_checks, net, prefork, processes
+from . import cgroup, files, host_checks, net, prefork, processes, protocol
 from .host_files import HostError, working_folder
 from .job import KEY_FILE
 from .stops import CANCEL
 
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
+_LAST_BYTES = 64 * 1024
 Request = Dict[str, Any]
 
 
@@ -57,6 +58,20 @@ def reach(request: Request) -> Request:
     if not found:
         raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(request['candidates'])}")
     return {"tried": {address: address in found for address in request["candidates"]}}
+
+
+def ended(request: Request) -> Request:
+    """Why the node's agent does not run any more, in its own last words; empty while it does."""
+    folder, rank = request["folder"], int(request["node_rank"])
+    identity = identity_of(folder, rank)
+    if identity is None or host_checks.alive(identity):
+        return {"ended": ""}
+    decoder = protocol.Decoder()
+    with open(os.path.join(folder, "nodes", str(rank), "stream"), "rb") as file:
+        file.seek(max(identity["stream_from"], os.fstat(file.fileno()).st_size - _LAST_BYTES))
+        records = [*decoder.feed(file.read()), *decoder.close()]
+    causes = [record.fields["cause"] for record in records if isinstance(record, protocol.Event) and record.fields.get("cause")]
+    return {"ended": causes[-1]["message"] if causes else "it did not say why"}
 
 
 def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> Request:

@@ -187,6 +187,24 @@ def test_a_host_that_does_not_reach_node_0_is_named_and_what_has_started_is_stop
     rack.wait_nothing_left()
 
 
+@pytest.mark.ssh
+def test_a_node_0_that_ends_before_the_others_reach_it_is_named_with_its_cause(rack: Rack) -> None:
+    first, second = rack.ssh.hosts[:2]
+    rack.write("dies.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    rack.write("x.py", "print('never')\n")
+    neighbour = (first.address, "lladdr", "02:00:00:00:00:99", "dev", "eth0")  # nobody's: so there is no answer
+    second.run(("ip", "neigh", "replace", *neighbour, "nud", "permanent"), check=True)
+    try:
+        done = rack("--nodes", "2", "--preload", "dies", "x.py")
+    finally:
+        second.run(("ip", "neigh", "delete", *neighbour), check=True)
+
+    assert done.exit_code == 3, done.stderr
+    why = "the fork server was killed by SIGKILL, sent by somebody else, not distlaunch"
+    assert f"1 of 2 hosts cannot take part; n1: the agent of node 0 has ended: {why}\n" in done.stderr
+    rack.wait_nothing_left()
+
+
 def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack) -> None:
     rack.write("x.py", "print('never')\n")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+_TRY_S = 60
+"""So long one may take on average; each has limits of its own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,3 +13,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos")
     group.addoption("--chaos-seed", type=int, default=1, help="which blows runs are dealt")
     group.addoption("--chaos-tries", type=int, default=0, help="how many on each backend; without it a few")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """More tries take longer than a test may."""
+    tries: int = config.getoption("--chaos-tries")
+    for item in items if tries else ():
+        if "score" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(300 + _TRY_S * tries))

@@ -172,6 +172,12 @@ class ActionModule(ActionBase):
             return self._ask(host, {**request, "node_rank": choice["ranks"][host]})
 
         answers = self._each("reach", choice["others"], reach)
+        if any(answer.get("problem") for answer in answers.values()):
+            master = choice["master"]
+            request = {"call": "ended", "folder": facts[master]["folder"], "node_rank": choice["ranks"][master]}
+            why = self._each("ended", [master], lambda host: self._ask(host, request))[master].get("ended")
+            if why:  # then it is no wonder that it was not reached
+                answers = {master: {"problem": f"the agent of node 0 has ended: {why}"}}
         if self._failed(answers):
             return None
         known = list(first["addresses"])  # what else a host says to have tried counts for nothing

@@ -36,6 +36,7 @@ _SHAPES = {
     },
     "start": {"agent": dict, "folder": str, "work": str},
     "reach": {"tried": dict},
+    "ended": {"ended": str},
     "runs": {"nodes": list},
 }
 """What each step needs of an answer: a host may be anybody's."""
