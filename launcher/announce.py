@@ -36,6 +36,9 @@ UNANSWERED_S = 60.0
 _KNOWN = 10_000
 """More than a run has to say; each takes a hundred bytes."""
 
+UNREACHED_S = 20.0
+"""So long one node may be: a connection that broke is there again after less."""
+
 _BACKEND = -2
 """Stands for no node, but for the backend."""
 
@@ -54,6 +57,7 @@ class Announcer:
 
         self._said: dict[bytes, None] = {}
         self._waits: dict[int, tuple[str, float]] = {}
+        self._unreached: dict[int, float] = {}
 
     def record(self, node: int, record: Event | Foreign) -> None:
         """Tell of an event or a foreign line, if a person should know."""
@@ -104,9 +108,8 @@ class Announcer:
 
     def silent(self, node: int, for_s: float) -> None:
         """Tell of a node that says nothing, though it should have."""
-        self._workers.end_line()
         stuck = "its disk, its stream or the way from there is stuck; the run goes on"
-        output.note(f"{self._place(node)} has said nothing for {for_s:.0f} s, though its agent runs: {stuck}")
+        self._note(f"{self._place(node)} has said nothing for {for_s:.0f} s, though its agent runs: {stuck}")
 
     def asked(self, backend: str, refusal: str) -> None:
         """Keep in mind that the backend could not say how the run is, or without a `refusal`: that it could."""
@@ -115,6 +118,17 @@ class Announcer:
         elif _BACKEND not in self._waits:
             text = f"for {UNANSWERED_S:.0f} s {backend} does not tell how the run is: {refusal}"
             self._waits[_BACKEND] = text, time.monotonic() + UNANSWERED_S - PATIENCE_S
+
+    def reached(self, node: int, refusal: str) -> None:
+        """Keep in mind that a node could not be asked, or without a `refusal`: that it could. Both are told, once each time."""
+        if not refusal:
+            if self._unreached.pop(node, 0.0) < 0:
+                self._note(f"{self._place(node)} is reached again")
+            return
+        since = self._unreached.setdefault(node, time.monotonic())
+        if 0 <= since <= time.monotonic() - UNREACHED_S:
+            self._unreached[node] = -1.0
+            self._note(f"{self._place(node)} has not been reached for {UNREACHED_S:.0f} s: {refusal}")
 
     def state(self, outcome: Outcome) -> None:
         """Tell why a run does not start."""
@@ -154,10 +168,13 @@ class Announcer:
         host = self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
         return f"node {node} ({host})"
 
+    def _note(self, text: str) -> None:
+        self._workers.end_line()
+        output.note(text)
+
     def _once(self, text: str, key: str | None = None) -> None:
         if self._is_new(key or text):
-            self._workers.end_line()
-            output.note(text)
+            self._note(text)
 
     def _is_new(self, key: str) -> bool:
         """Whether that was not said lately. What was is known by a digest: a node may say any number of things, of any length."""

@@ -177,6 +177,7 @@ class Follower:
         self._poll_s = min(self._poll_s * 1.3, POLL_S[1], self._backend.ask_every_s)
         states = list(liveness.nodes) if liveness else []
         for node, state in enumerate(states):
+            self._announcer.reached(node, liveness.detail if liveness and state == "unknown" else "")
             if state != "ended" or self._done(node):
                 self._gone_since.pop(node, None)
                 self._hear_of_lost_lines(node)

@@ -11,6 +11,7 @@ import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
 from . import cgroup, files, host_checks, net, prefork, processes, protocol
+from .cause import signal_name
 from .host_files import HostError, working_folder
 from .job import KEY_FILE
 from .stops import CANCEL
@@ -118,7 +119,8 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
         raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()
-    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else f'exit code {status}'}")
+    how = f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
+    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else how}")
 
 
 def _status(pid: int) -> Optional[int]:

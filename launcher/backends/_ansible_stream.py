@@ -60,13 +60,18 @@ class Tail:
         self._heard = self._next_try = time.monotonic()
         self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
 
+    @property
+    def stream(self) -> Path:
+        """What was fetched."""
+        return self._folder / "stream"
+
     def open(self) -> int | None:
         """Connect, if it is time to; the descriptor to read from."""
         if self.finished or self._pipe is not None or time.monotonic() < self._next_try:
             return None
         with storage_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._folder / "stream"
+        path = self.stream
         self._offset = path.stat().st_size if path.exists() else 0
         here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
         words = ("tail", self.node["folder"], str(self.node["rank"]), str(max(there, there + self._offset - here)))
@@ -111,7 +116,7 @@ class Tail:
             self.ending = {"message": self._odd}
 
     def _save(self, data: bytes) -> None:
-        path = self._folder / "stream"
+        path = self.stream
         with storage_errors(path, _MAKE_ROOM):
             self._room.take(path, len(data), _MAKE_ROOM)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)

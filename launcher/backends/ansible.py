@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 _FETCH_S = 25.0
 _LOST_S = 45.0
-"""A host that is silent for so long, while another has seen the run's end, is lost: its own peers gave it up after 30 s."""
+"""A host that is silent for so long is lost, if another has seen the run's end: its own peers gave it up after 30 s. So it is if
+the nodes have never met: then none of them would miss it."""
+
+_HEAD_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,10 +333,10 @@ class AnsibleBackend(Backend[AnsiblePlan]):
                 output.warn(f"no connection to {tail.node['host']}: {tail.problem}; this is what came before")
 
     def _given_up(self, tail: Tail, tails: Sequence[Tail]) -> bool:
-        """Whether a host that does not answer is lost to the run, as others of its nodes have ended without it."""
-        others = [other for other in tails if other is not tail and other.state == "ended"]
+        """Whether a host that does not answer is lost to the run: others of its nodes have ended without it, or wait for it."""
         silent = tail.lost_at is not None and time.monotonic() - tail.lost_at > _LOST_S
-        return bool(others) and silent
+        ended = any(other is not tail and other.state == "ended" for other in tails)
+        return silent and (ended or not any(map(_has_met, tails)))
 
     def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> HostStreams:
         """One connection per host, again and again from where it broke."""
@@ -368,3 +371,12 @@ def _size(path: Path) -> int:
 
 
 BACKEND = AnsibleBackend
+
+
+def _has_met(tail: Tail) -> bool:
+    """Whether a node has come through a rendezvous, by what was fetched of it."""
+    try:
+        with open(tail.stream, "rb") as file:
+            return b'{"event":"rendezvous",' in file.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        return False

@@ -330,6 +330,24 @@ def commands_here() -> list[str]:
     return found
 
 
+def test_a_host_that_is_cut_off_before_the_nodes_have_met_is_named(rack: Rack) -> None:
+    """Nobody there misses it: the others would wait for ten minutes."""
+    os.mkfifo(rack.cli.folder / "go")
+    rack.write("held.py", f"open({str(rack.cli.folder / 'go')!r}).read()\n")
+    rack.write("x.py", "print('never')\n")
+    launcher = rack.start("--nodes", "2", "--preload", "held", "x.py", python=("-c", IMPATIENT))
+    wait_until("both to be followed", lambda: len(list(rack.cli.runs.glob("x-*/nodes/[01]/stream"))) == 2, limit_s=60)
+    host = rack.ssh.hosts[1]
+    host.cut_off()
+    try:
+        ended = launcher.end()
+    finally:
+        host.reconnect()
+    assert ended == 1, launcher
+    assert "a node failed: host n2 does not answer any more: " in launcher.stderr
+    assert "first failure: host n2, node 1" in launcher.stderr
+
+
 def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spare_takes_its_place(rack: Rack) -> None:
     """Whichever it is: first that of node 1, then that of node 0, where the others have met."""
     rack.write("again.py", AGAIN)

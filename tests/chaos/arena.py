@@ -59,6 +59,9 @@ class Report:
 
     blow: Blow
     phase: str = "not hit"
+    host: str = ""
+    """Where that was."""
+
     state: str = ""
     seconds: float = 0.0
     """From the blow to the end of all that belonged to the run."""
@@ -125,6 +128,7 @@ class Arena:
             if launcher_hit:
                 self._wait_unfollowed(run, mark, report)
             self._reconnect()
+            self._do_as_told(launcher.stderr, report)
             self._wait_nothing_left(mark, report)
             report.seconds = time.monotonic() - struck
             if run is not None:
@@ -155,13 +159,15 @@ class Arena:
         victim = sorted(those, key=lambda one: (one.node or 0, one.process.pid))[int(blow.which * len(those))]
         kinds = {one.kind for one in found}
         report.phase = "running" if WORKER in kinds else "starting, restarting or ending"
+        host = self.host_of(victim.process)
+        report.host = host.name if host else ""
         if blow.how == KILL:
             victim.process.send(signal.SIGKILL)
         elif blow.how == STALL:
             victim.process.send(signal.SIGSTOP)
             time.sleep(blow.lasts_s)
             victim.process.send(signal.SIGCONT)
-        elif (host := self.host_of(victim.process)) is not None:
+        elif host is not None:
             self._cut = host
             host.cut_off()
             if blow.lasts_s < TO_THE_END:
@@ -201,6 +207,13 @@ class Arena:
                     report.wrong.append(f"no end after the launcher's in {_END_S} s: {state}; cancel: {result}")
                     return
             time.sleep(0.2)
+
+    def _do_as_told(self, said: str, report: Report) -> None:
+        """Who could not start a run whole, and not end what had started, says how to."""
+        for command in re.findall(r"to end it: distlaunch (cancel --force \S+)$", said, re.MULTILINE):
+            result = self.cli(*command.split(), env=dict(self.env))
+            if result.exit_code:
+                report.wrong.append(f"{command}: {result}")
 
     def _wait_nothing_left(self, mark: str, report: Report) -> None:
         limit = time.monotonic() + _END_S
@@ -250,9 +263,9 @@ class Arena:
             if report.state not in ("success", "cancelled", "failed", "unknown"):
                 report.wrong.append(f"the launcher was killed, and the run is {report.state}")
         elif report.state == "failed" and victim.node is not None and cause.get("node") != victim.node:
-            if f"the agent of node {victim.node} has ended" in cause.get("message", ""):
-                return  # before the others had started
-            report.wrong.append(f"the {victim.kind} of node {victim.node} was killed, and the cause is {cause}")
+            at_start = cause.get("class") == "submission" and f"{report.host}: the agent" in cause["message"]
+            if not at_start:
+                report.wrong.append(f"the {victim.kind} of node {victim.node} was killed, and the cause is {cause}")
 
     def _judge_lines(self, logs: str, events: list[Event], cut: int | None, report: Report) -> None:
         """Every rank's lines are there in order, up to where it ended; each of them once."""

@@ -140,6 +140,35 @@ def test_a_node_that_says_nothing_though_it_runs_is_told_once(monkeypatch: pytes
     assert [text.split(" for ")[0] for text in said if "said nothing" in text] == ["node 1 (h1) has said nothing"]
 
 
+class OutOfReach(Scripted):
+    """Node 1 is not reached, is told of, and is reached again; once that is told too, all end."""
+
+    said: list[str]
+
+    def liveness(self, handle: object) -> Liveness:
+        if len(self.said) == 2 and not self.over.is_set():
+            self.chunks += [Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)]
+            self.over.set()
+        if self.said:
+            return Liveness(nodes=("running", "running"))
+        return Liveness(nodes=("running", "unknown"), detail="no connection to h1: no answer")
+
+
+def test_a_node_that_is_not_reached_and_then_again_is_told_once_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(announce, "UNREACHED_S", 0.05)
+    backend = OutOfReach(started(0), started(1))
+    backend.said = []
+    monkeypatch.setattr(output, "note", backend.said.append)
+
+    _, outcome = followed(backend, tmp_path)
+
+    assert outcome.state == "success"
+    assert backend.said == [
+        "node 1 (h1) has not been reached for 0 s: no connection to h1: no answer",
+        "node 1 (h1) is reached again",
+    ]
+
+
 class Mute(Scripted):
     """Never says how the run is; its streams end once that was told."""
 
