@@ -149,7 +149,7 @@ def _move(temporary: str, path: str, data: bytes, mode: int) -> None:
     except OSError as error:
         if error.errno not in _NOT_KNOWN:
             raise
-        _write(path, data, os.O_TRUNC, mode, sync=True)
+        _write(path, data, os.O_TRUNC | os.O_NOFOLLOW, mode, sync=True)
 
 
 @contextlib.contextmanager
@@ -167,6 +167,8 @@ def _beside(path: str, data: bytes, mode: int, sync: bool) -> Iterator[str]:
 
 def _write(path: str, data: bytes, how: int, mode: int, sync: bool) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | how, mode), "wb") as file:
+        if not mode & 0o077:
+            os.fchmod(file.fileno(), mode)  # where there was one that others could read
         file.write(data)
         file.flush()
         if sync:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from launcher import storage
+from launcher import bundle, storage, trust
 from launcher.agent.job import KEY_FILE
 from launcher.errors import BackendUnavailableError, CommandError
 
@@ -235,10 +235,7 @@ class Backend(ABC, Generic[P]):
 
 def write_key(folder: Path) -> None:
     """A new secret for the run whose spec.json is in that folder, by which its nodes know one another."""
-    path = folder / KEY_FILE
-    with storage.storage_errors(path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)  # where there was one
-        file.write(new_key())
+    storage.write_whole(folder / KEY_FILE, new_key().encode("ascii"), mode=0o600)
 
 
 def new_key() -> str:
@@ -246,10 +243,17 @@ def new_key() -> str:
     return os.urandom(32).hex() + "\n"
 
 
+def bundled_scripts() -> dict[str, bytes]:
+    """The scripts that come with distlaunch, as a run's folder has them."""
+    folder = bundle.data("train")
+    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {f"payload/{path.relative_to(folder)}": path.read_bytes() for path in paths}
+
+
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files below a folder, which is made; each appears whole."""
+    """Write files below a folder, which is made, as are those in it; each file appears whole, and none is written by a link."""
+    for inner in dict.fromkeys((folder / name).parent for name in contents):
+        with storage.storage_errors(inner):
+            trust.make("folder", inner, 0o755)
     for name, content in contents.items():
-        path = folder / name
-        with storage.storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write_whole(path, content)
+        storage.write_whole(folder / name, content)

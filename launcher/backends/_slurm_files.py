@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import bundle, output, storage
-from launcher.backends._base import write_files, write_key
+from launcher.backends._base import bundled_scripts, write_files, write_key
 from launcher.errors import StorageError
 
 if TYPE_CHECKING:
@@ -39,12 +38,9 @@ def in_run(path: str, folder: Path, copied: Path | None) -> str:
 def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> None:
     """Write these texts into that folder, and all that they need."""
     write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()})
+    write_files(folder, {"agent.pyz": bundle.agent_archive(), **(bundled_scripts() if plan.bundled else {})})
     write_key(folder)
     with storage.storage_errors(folder):
-        (folder / "agent.pyz").write_bytes(bundle.agent_archive())
-        if plan.bundled:
-            unwanted = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(bundle.data("train"), folder / "payload", ignore=unwanted, dirs_exist_ok=True)
         for task in plan.tasks:
             (folder / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
     if plan.snapshot:

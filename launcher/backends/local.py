@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle, install, proc, storage
 from launcher.agent import cgroup, facts
 from launcher.agent.program import Program
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, unrecorded, write_files, write_key
+from launcher.backends._base import (
+    Backend,
+    Handle,
+    Liveness,
+    PlannedNode,
+    Record,
+    bundled_scripts,
+    unrecorded,
+    write_files,
+    write_key,
+)
 from launcher.backends._files import FileStream
 from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
 from launcher.options import option
@@ -127,8 +137,7 @@ class LocalBackend(Backend[LocalPlan]):
         script, bundled = Path(job["command"][0]), bundle.data("train")
         if script.parent == bundled:
             job["command"] = [str(plan.run_dir / "payload" / script.name), *job["command"][1:]]
-            files = (path for path in bundled.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-            write_files(folder / "payload", {str(path.relative_to(bundled)): path.read_bytes() for path in files})
+            write_files(folder, bundled_scripts())
         texts = {**self.render(plan), "spec.json": _spec_text(job)}
         write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
         write_files(folder, {"agent.pyz": bundle.agent_archive()})

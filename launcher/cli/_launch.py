@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher import backends, config, lock, output, runs, storage, summary
+from launcher import backends, config, lock, output, runs, storage, summary, trust
 from launcher.cli import _again, _parameters, _undo
 from launcher.cli._request import LaunchOptions, chosen, resolve
 from launcher.errors import CommandError, LaunchError, SpecError, StorageError
@@ -263,7 +263,8 @@ def _render(request: Request, plan: Plan) -> None:
     folder = request.options.render_to
     if folder:
         with storage.storage_errors(folder):
-            os.makedirs(folder, exist_ok=True)
+            trust.make("--render-to", folder)
+        trust.require("--render-to", folder, searched=True)  # what is in it is run
         texts = request.backend.write(plan, Path(folder))
     else:
         texts = request.backend.render(plan)
