@@ -236,9 +236,21 @@ def _from_toml(value: Any, kind: type, what: str) -> Any:
     if kind is float and number:
         return float(value)
     if kind is tuple and isinstance(value, list) and all(type(part) in (str, int, float) for part in value):
-        return tuple(str(part) for part in value)
+        return _passable(tuple(str(part) for part in value), what)
     if type(value) is not kind:
         raise ConfigError(f"{what} wants {_WANTS[kind]}, not {value!r}")
+    return _passable(value, what)
+
+
+def _passable(value: T, what: str) -> T:
+    """The value, whose texts can be arguments, variables and paths of a process."""
+    text = "".join(value) if isinstance(value, tuple) else str(value)
+    if "\0" in text:
+        raise ConfigError(f"{what} holds a NUL character", hint="no program can be given one")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} holds half of a character, which is no text") from None
     return value
 
 
@@ -246,7 +258,7 @@ def _from_text(text: str, kind: type, what: str) -> Any:
     """The environment variable's text as the field's type; a list is comma-separated or a JSON array."""
     try:
         if kind is tuple:
-            return _list(text)
+            return _passable(_list(text), what)
         return _WORDS[text.strip().lower()] if kind is bool else kind(text)
     except (ValueError, KeyError, RecursionError):
         raise ConfigError(f"{what} wants {_WANTS[kind]}, not {text[:80]!r}") from None

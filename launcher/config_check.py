@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import ENV_PREFIX
@@ -28,9 +28,19 @@ _OTHERS = ("SLURM_", "TEST_")
 def check(cls: type, settings: Mapping[str, Setting], *, every: bool = False) -> None:
     """Raise the error of the first value that its option cannot have, with where it is from; `every`: overridden ones, too."""
     for item in fields(cls):
-        for test in filter(None, (item.metadata.get("check"), _bounded(item.name))):
+        for test in filter(None, (item.metadata.get("check"), _not_empty(item), _bounded(item.name))):
             setting = settings[item.name]
             blame(item.name, setting.layers if every or item.metadata["adds_up"] else setting.layers[-1:], test)
+
+
+def _not_empty(item: Field[Any]) -> Callable[[Any], None]:
+    """A check: no part of a list is empty, and no text but one that is empty where nobody gives it."""
+
+    def check(value: Any) -> None:
+        if "" in (value if isinstance(value, tuple) else (value,)) and value != item.default:
+            raise SpecError(f"{item.name.replace('_', '-')} '' is empty")
+
+    return check
 
 
 def _bounded(name: str) -> Callable[[Any], None]:

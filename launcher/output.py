@@ -87,14 +87,17 @@ def document(data: Mapping[str, Any], text: str) -> None:
         _print(data, text if text.endswith("\n") else text + "\n")
 
 
-def _print(data: Mapping[str, Any], text: str) -> None:
-    if as_json():
-        text = _envelope(True, result=data)
-    if text:
-        write(STDOUT, _encode(text))
+def _print(data: Mapping[str, Any], words: str) -> None:
+    text(_envelope(True, result=data) if as_json() else words)
+
+
+def text(words: str) -> None:
+    """Print that to stdout, whatever the format. Raises `StdoutClosedError`."""
+    if words:
+        write(STDOUT, _encode(words))
         if _manner.writer is not None:
             _manner.writer.drain()
-    if text and (reason := _manner.closed.get(STDOUT)) is not None:
+    if words and (reason := _manner.closed.get(STDOUT)) is not None:
         if reason.errno == errno.EPIPE:
             raise StdoutClosedError
         raise StorageError(f"cannot write to stdout: {reason.strerror}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import traceback
+from contextlib import redirect_stdout
 from itertools import zip_longest
 from typing import Any
 
@@ -69,9 +71,6 @@ def _explain(error: Exception) -> int:
     if isinstance(error, LaunchError):
         output.error(error)
         code = error.exit_code
-    elif isinstance(error, BrokenPipeError):
-        # typer's own help text, read by `head`; what Python still holds of it must not be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output.STDOUT)
     elif not isinstance(error, (typer.Exit, output.StdoutClosedError)):
         output.bug("".join(traceback.format_exception(error)))
         code = _BUG_EXIT_CODE
@@ -92,7 +91,11 @@ def _invoke_spread(args: list[str]) -> Any:
 def _invoke(args: list[str]) -> Any:
     group = typer.main.get_command(app)
     if "_DISTLAUNCH_COMPLETE" in os.environ:
-        return group.main(args, prog_name="distlaunch")
+        with redirect_stdout(io.StringIO()) as said:
+            try:
+                return group.main(args, prog_name="distlaunch")
+            finally:
+                output.text(said.getvalue())
     with group.make_context("distlaunch", args or ["--help"]) as context:
         return group.invoke(context)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 from typer.core import TyperCommand
 
-from launcher import config, runs
-from launcher.errors import LaunchError
+from launcher import config, output, runs
+from launcher.errors import LaunchError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +46,8 @@ class PlainValue:
         kind = param.type_descriptor.annotation
         if value is None:
             return () if several else None
+        if param.nargs != -1 and "" in (value if several else (value,)):  # ARGS are the script's own
+            raise _empty(param)
         if several or kind not in (int, float):
             return value
         try:
@@ -53,6 +55,13 @@ class PlainValue:
         except ValueError:
             wanted = "whole number" if kind is int else "number"
             raise typer.BadParameter(f"{value!r} is no {wanted}", ctx=ctx, param=param) from None
+
+
+def _empty(param: Any) -> RequestError:
+    """The error of a value that is empty, which most often is that of a shell variable that is not set."""
+    given = next((flag for flag in param.opts if flag.startswith("--")), param.metavar)
+    nothing = "names no folder" if param.metavar == "DIR" else "is empty"
+    return RequestError(f"{given} '' {nothing}", hint="is a variable of the shell not set? without a value, leave it out")
 
 
 class PlainParameters:
@@ -64,6 +73,19 @@ class PlainParameters:
         for parameter in parameters:
             parameter.get_runtime_param = PlainValue
         return parameters
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """typer's option, with the help printed as all else is: a stdout that cannot be written is one error."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+def _show_help(ctx: Any, _param: Any, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        output.text(ctx.get_help() + "\n")
+        ctx.exit()
 
 
 class PlainCommand(PlainParameters, TyperCommand):

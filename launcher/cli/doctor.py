@@ -69,8 +69,8 @@ class DoctorOptions:
 def doctor(ctx: typer.Context) -> int:
     """Examine a cluster's nodes: versions, clocks, disks, limits, network, GPUs, speed, links."""
     words = list(ctx.args)
-    name = words.pop(0) if words and words[0] in backends.names() else None
     asks = not words or "--help" in words
+    name = words.pop(0) if words and words[0] in backends.names() else None
     named = any(word == "--on" or word.startswith("--on=") for word in words)
     if name is None and not named and not asks:
         hint = names.hint(words[0], backends.names(), "a backend comes first") + "; or --on CLUSTER"

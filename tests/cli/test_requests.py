@@ -34,6 +34,20 @@ HEAVY = ("torch", "submitit", "ansible", "kubernetes", "jinja2", "rich", "yaml",
         (["local", "--start", "thread", "x.py"], "known: fork, spawn"),
         (["local", "--env", "1A=2", "x.py"], "is no variable name"),
         (["local", "--log-ranks", "a", "x.py"], "log-ranks 'a' is no list of ranks"),
+        (["local", "--render-to", "", "x.py"], "--render-to '' names no folder"),
+        (["local", "--python", "", "x.py"], "--python '' is empty"),
+        (["local", "--cluster", "", "x.py"], "--cluster '' is empty"),
+        (["local", "-m", ""], "SCRIPT '' is empty"),
+        (["run", "--on", "", "x.py"], "--on '' is empty"),
+        (["doctor", "local", "--render-to", ""], "--render-to '' names no folder"),
+        (["doctor", "--on", ""], "--on '' is empty"),
+        (["ansible", "-i", "", "x.py"], "--inventory '' is empty"),
+        (["ansible", "--inventory", "a,b,", "-i", "", "x.py"], "--inventory '' is empty"),
+        (["ansible", "-i", "a,", "--remote-dir", "", "x.py"], "--remote-dir '' names no folder"),
+        (["slurm", "--template", "", "x.py"], "--template '' is empty"),
+        (["k8s", "--image", "a", "--workdir", "", "x.py"], "--workdir '' is empty"),
+        (["k8s", "--image", "a", "--kubeconfig", "", "x.py"], "--kubeconfig '' is empty"),
+        (["ls", "--on", ""], "--on '' is empty"),
         (["local", "--output", "xml", "x.py"], "output 'xml' is not known"),
         (["local", "--nodez", "2", "x.py"], "--nodes"),
         (["local", "-m", "--no-python", "x"], "exclude each other"),
@@ -220,3 +234,39 @@ def test_run_ids_and_commands_are_completed(distlaunch: Cli) -> None:
 
     assert complete("distlaunch status tr", 2) == ["train-20250102-000000-abce", "train-20250101-000000-abcd"]
     assert complete("distlaunch l", 1) == ["local", "logs", "ls"]
+
+
+def test_doctor_of_a_backend_alone_examines_it(distlaunch: Cli) -> None:
+    """`distlaunch doctor local && train` must not go on where nothing was examined."""
+    broken = distlaunch.write("python", "#!/bin/sh\necho 'module load python first' >&2\nexit 3\n")
+    broken.chmod(0o755)
+
+    done = distlaunch("doctor", "local", env={"DISTLAUNCH_PYTHON": str(broken)})
+
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert f"no torch here: looked in {broken}" in done.stderr
+    for words in ((), ("--help",), ("local", "--help")):
+        told = distlaunch("doctor", *words)
+        assert (told.exit_code, told.stdout[:6]) == (0, "Usage:"), words
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], [], ["--version"], ["doctor"], ["doctor", "k8s", "--help"], ["local", "-h"], ["ls", "-h"], ["config"]]
+)
+def test_what_cannot_be_printed_is_one_error(distlaunch: Cli, words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = distlaunch(*words, stdout=full)
+
+    assert done.exit_code == 4
+    assert "Traceback" not in done.stderr
+    assert "error[storage]: cannot write to stdout: No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "a warning before it"
+
+
+def test_the_shells_completion_is_no_traceback_either(distlaunch: Cli) -> None:
+    env: dict[str, str | None] = {"_DISTLAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "distlaunch lo", "COMP_CWORD": "1"}
+    with open("/dev/full", "wb") as full:
+        done = distlaunch(env=env, stdout=full)
+
+    assert "local" in distlaunch(env=env).stdout.split()
+    assert (done.exit_code, "Traceback" in done.stderr) == (4, False)

@@ -35,6 +35,11 @@ ROOT = Path(__file__).parents[2]
         ("local", "rdzv_timeout = '0s'", "must be above zero"),
         ("local", "env = [1, 2]", "env '1': '1' is no variable name"),
         ("local", "env = [true]", "env wants a list of texts"),
+        ("local", 'env = ["A=x\\u0000y"]', "env holds a NUL character"),
+        ("local", 'python = "a\\u0000b"', "python holds a NUL character"),
+        ("ansible", "inventory = ['hosts.ini', '']", "inventory '' is empty"),
+        ("ansible", "remote_dir = ''", "remote-dir '' is empty"),
+        ("k8s", 'annotation = ["a=\\u0000"]', "annotation holds a NUL character"),
         ("local", "env = ['RANK=7']", "env RANK: distlaunch gives that to each worker itself"),
         ("local", "secret = ['a-b']", "secret 'a-b' is no variable name"),
         ("local", "start = 'frok'", "did you mean fork?"),
@@ -105,6 +110,17 @@ def test_a_bad_value_is_named_by_its_variable_its_flag_or_its_line(distlaunch: C
     assert "DISTLAUNCH_ENV: env C: no such variable here" in said
     said = distlaunch("ls", env={"DISTLAUNCH_OUTPUT": "jason"}).stderr
     assert "DISTLAUNCH_OUTPUT: output 'jason' is not known" in said
+
+
+@pytest.mark.parametrize(("text", "says"), [("A=x\\u0000y", "a NUL character"), ("A=\\ud800", "half of a character")])
+def test_a_variable_has_no_text_that_no_process_can_be_given(distlaunch: Cli, text: str, says: str) -> None:
+    distlaunch.write("x.py", "")
+
+    for words in (("config",), ("local", "--dry-run", "x.py"), ("local", "x.py")):
+        done = distlaunch(*words, env={"DISTLAUNCH_ENV": f'["{text}"]'})
+        assert (done.exit_code, done.stdout) == (2, ""), words
+        assert f"DISTLAUNCH_ENV holds {says}" in done.stderr
+    assert not distlaunch.runs.exists()
 
 
 @pytest.mark.parametrize(

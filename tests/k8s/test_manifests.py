@@ -332,7 +332,7 @@ def test_kueue_holds_the_run_until_it_is_admitted(distlaunch: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--image", ""], "no image given"),
+        (["--image", ""], "--image '' is empty"),
         (["--memory", "10 GB"], "memory '10 GB' is no quantity"),
         (["--cpu", "two"], "cpu 'two' is no quantity"),
         (["--max-requeues", "-1"], "max-requeues -1 is below 0"),
