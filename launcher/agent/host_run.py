@@ -67,12 +67,21 @@ def ended(request: Request) -> Request:
     identity = identity_of(folder, rank)
     if identity is None or host_checks.alive(identity):
         return {"ended": ""}
+    return {"ended": _why(os.path.join(folder, "nodes", str(rank)), identity)}
+
+
+def _why(own: str, identity: Request) -> str:
+    """The cause that an agent which has ended told last, else what we know of it as who had started it."""
     decoder = protocol.Decoder()
-    with open(os.path.join(folder, "nodes", str(rank), "stream"), "rb") as file:
+    with open(os.path.join(own, "stream"), "rb") as file:
         file.seek(max(identity["stream_from"], os.fstat(file.fileno()).st_size - _LAST_BYTES))
         records = [*decoder.feed(file.read()), *decoder.close()]
     causes = [record.fields["cause"] for record in records if isinstance(record, protocol.Event) and record.fields.get("cause")]
-    return {"ended": causes[-1]["message"] if causes else "it did not say why"}
+    if causes:
+        return str(causes[-1]["message"])
+    with contextlib.suppress(ChildProcessError):  # another session has started it
+        return _how(_status(identity["pid"]))
+    return "it did not say why"
 
 
 def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> Request:
@@ -119,8 +128,14 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
         raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()
-    how = f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
-    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else how}")
+    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else _how(status)}")
+
+
+def _how(status: Optional[int]) -> str:
+    """An exit code in words."""
+    if status is None:
+        return "it did not say why"
+    return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
 
 
 def _status(pid: int) -> Optional[int]:
@@ -173,8 +188,10 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
     while True:
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads(files.read_word(endpoint)))
-        if not host_checks.alive(identity) or time.monotonic() > limit:
-            raise HostError(f"node 0 has not opened its port; see {own}/stderr and {own}/stream")
+        if not host_checks.alive(identity):
+            raise HostError(f"the agent of node 0 has ended: {_why(own, identity)}; see {own}/stderr")
+        if time.monotonic() > limit:
+            raise HostError(f"node 0 has not opened its port in {_ENDPOINT_S:.0f} s; see {own}/stderr and {own}/stream")
         time.sleep(0.005)
 
 

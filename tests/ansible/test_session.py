@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher import bundle
+from launcher.agent import host_run, processes
 from launcher.agent import trust as rule
+from launcher.agent.host_files import HostError
+from launcher.agent.protocol import encode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,3 +176,13 @@ def test_a_socket_of_a_shared_connection_is_in_a_folder_that_nobody_else_can_wri
         flag, _, value = theirs.partition(" ")
         with pytest.raises(plugin.RefusedError, match=r"ControlPath=~/\.ssh/cm-%C"):
             words(*filter(None, (flag, value)))
+
+
+def test_of_a_node_0_that_is_killed_before_it_opens_its_port_the_signal_is_told(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as agent:
+        identity = {"pid": agent.pid, "start_ticks": processes.start_ticks(agent.pid), "stream_from": 0}
+        (tmp_path / "stream").write_bytes(encode_event("agent_started", 0))
+        agent.kill()
+
+        with pytest.raises(HostError, match="the agent of node 0 has ended: killed by SIGKILL; see "):
+            host_run._told(str(tmp_path / "rendezvous.json"), str(tmp_path), identity)
