@@ -58,6 +58,12 @@ def read_text(what: str, path: str | os.PathLike[str]) -> str:
     return input_file.text(read(what, path), path)
 
 
+def found(path: str | os.PathLike[str]) -> str:
+    """What is wrong with a path that is not refused, but not used either, and what mends it; empty: nothing."""
+    wrong = rule.problem(os.fspath(path), _words)
+    return f"{wrong.message} ({wrong.hint})" if wrong else ""
+
+
 def _refuse(what: str, path: str | os.PathLike[str], found: rule.Problem | None, more: str) -> None:
     if found is not None:
         raise UntrustedError(f"{what} {os.fspath(path)!r}: {found.message}", hint=found.hint + more)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import input_file, snapshot
+from launcher import input_file, snapshot, trust
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -150,3 +151,96 @@ def test_a_device_is_not_even_opened(work: Path) -> None:
     for name in ("pipe", "sub", "none"):
         with pytest.raises(OSError, match=r"."):
             input_file.open_below(work, name)
+
+
+EVIL = ("core.fsmonitor", "core.hooksPath", "core.sshCommand", "core.gitProxy", "core.editor", "core.pager", "diff.external")
+
+
+def repository(folder: Path, ran: Path, uid: int) -> None:
+    """One with a file in it that is ignored, and all the settings that name programs."""
+    program = folder / ".git/evil"
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    (folder / ".gitignore").write_text("ignored\n")
+    subprocess.run(["git", "-C", str(folder), "add", "."], check=True)
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    for name in EVIL:
+        subprocess.run(["git", "-C", str(folder), "config", name, str(program)], check=True)
+    for path in (folder / ".git", *(folder / ".git").rglob("*")):
+        os.lchown(path, uid, uid)
+
+
+@as_root
+@pytest.mark.parametrize("safe", [False, True], ids=["as git is", "after git's advice was followed"])
+@pytest.mark.parametrize("where", ["above", "here", "below", "by a link", "by a file"])
+def test_a_repository_of_a_strangers_is_none_and_nothing_of_it_runs(
+    tmp_path: Path, where: str, safe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, ran = tmp_path / "shared", tmp_path / "ran"
+    work = shared / "work"
+    work.mkdir(parents=True)
+    (work / "x.py").write_text("x")
+    theirs = {"above": shared, "here": work, "below": work / "sub"}.get(where, tmp_path / "theirs")
+    if where == "below":
+        repository(work, ran, 0)
+    repository(theirs, ran, STRANGER)
+    (work / "ignored").write_text("x")
+    if where == "by a link":
+        (work / ".git").symlink_to(theirs / ".git")
+    elif where == "by a file":
+        (work / ".git").write_text(f"gitdir: {theirs}/.git\n")
+    if where == "below":
+        (work / "sub/ignored").write_text("x")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if safe:
+        subprocess.run(["git", "config", "--global", "--add", "safe.directory", "*"], check=True)
+
+    root, found = snapshot.root(work), collect(work)
+
+    assert not ran.exists()
+    assert root == work
+    ours = {"here": [".gitignore"], "below": [".gitignore", "sub/.gitignore", "sub/ignored"]}.get(where, [])
+    assert [file.path for file in found.files] == sorted([*ours, *([] if where == "below" else ["ignored"]), "x.py"])
+    (warning,) = found.warnings
+    assert f"belongs to {STRANGER}" in warning
+    assert "git config" not in warning
+    assert "safe.directory" not in warning
+
+
+def test_a_repository_of_ones_own_runs_nothing_either(work: Path, tmp_path: Path) -> None:
+    """Its settings may have come with an archive."""
+    repository(work, tmp_path / "ran", os.getuid())
+    (work / "ignored").write_text("x")
+    (work / "sub/ignored").write_text("x")
+
+    assert [file.path for file in collect(work / "sub").files] == ["x"]
+    assert snapshot.root(work / "sub") == work
+    assert not (tmp_path / "ran").exists()
+
+
+@as_root
+def test_a_repository_that_is_trusted_counts_whoever_owns_it(work: Path, tmp_path: Path) -> None:
+    repository(work, tmp_path / "ran", STRANGER)
+    (work / "ignored").write_text("x")
+    trust.except_for([str(work)])
+    try:
+        found = collect(work)
+    finally:
+        trust.except_for(())
+
+    assert [file.path for file in found.files] == [".gitignore", "a.py", "sub/x"]
+    assert found.warnings == ()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_worktree_and_a_folder_with_a_colon_are_repositories(tmp_path: Path) -> None:
+    main, other = tmp_path / "a:b", tmp_path / "c:d"
+    repository(main, tmp_path / "ran", os.getuid())
+    who = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+    for words in (("commit", "--quiet", "-m", "x"), ("worktree", "add", "--quiet", "-b", "other", str(other))):
+        subprocess.run(["git", *who, "-C", str(main), *words], check=True, capture_output=True)
+    for folder in (main, other):
+        (folder / "ignored").write_text("x")
+        (folder / "deep").mkdir()
+        assert [file.path for file in collect(folder).files] == [".gitignore"]
+        assert snapshot.root(folder / "deep") == folder
