@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from launcher.findings import Status
 
 _GIB = 1 << 30
+_PARTS = 8
+"""In so many parts, at most, the other nodes are left out one after the other: comparing thousands takes a while."""
 
 
 def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
@@ -24,6 +26,27 @@ def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[st
     found += [*ports(first), *mtus(first)]
     measured = [report for report in reports if "gemm_tflops" in report]
     return [*found, *speed(measured), *(links(reports) if all("gbytes_per_s" in report for report in reports) else ())]
+
+
+def lasting(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> set[tuple[int, str]]:
+    """Nodes and checks that have failed by more than one other node's word: whichever part of the others is left out."""
+
+    def failing(without: frozenset[int]) -> set[tuple[int, str]]:
+        kept = {node: about for node, about in facts.items() if node not in without}
+        found = examine([report for report in reports if report["node"] not in without], kept)
+        return {(finding.node, finding.check) for finding in found if finding.status == "fail"}
+
+    nodes = sorted({report["node"] for report in reports} | set(facts))
+    parts = [frozenset(nodes[part::_PARTS]) for part in range(min(_PARTS, len(nodes)))]
+    found, known = failing(frozenset()), dict[frozenset[int], set[tuple[int, str]]]()
+    for node, check in sorted(found):
+        for part in parts:
+            others = part - {node}
+            if others not in known:
+                known[others] = failing(others)
+            if (node, check) not in known[others]:
+                found.discard((node, check))
+    return found
 
 
 def meeting(cause: Mapping[str, Any] | None) -> Iterable[Finding]:

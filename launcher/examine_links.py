@@ -42,7 +42,7 @@ def _joined(ranges: Iterable[str]) -> str:
     for text in sorted(ranges, key=lambda text: int(re.split(r"\D", text)[0])):
         first, _, last = text.partition("-")
         before = found[-1].rpartition("-") if found else ("", "", "")
-        if before[0] and int(before[2]) + 1 == int(re.split(r"\D", first)[0]):
+        if last and before[0] and int(before[2]) + 1 == int(re.split(r"\D", first)[0]):
             found[-1] = f"{before[0]}-{last}"
         else:
             found.append(text)
@@ -97,8 +97,8 @@ def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     pairs = {
         (report["rank"], other): max(report["gbytes_per_s"][other], 1e-9)
         for report in reports
-        for other in range(report["rank"] + 1, len(reports))
-        if machine[report["rank"]] != machine.get(other, machine[report["rank"]])
+        for other in node_of
+        if other > report["rank"] and machine[report["rank"]] != machine[other]
     }
     if len(hosts) < 3 or not pairs:
         return  # of two, who is to say which is slow
@@ -107,7 +107,7 @@ def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     for (a, b), rate in pairs.items():
         own[node_of[a]].append(rate)
         own[node_of[b]].append(rate)
-    usual: dict[int, float] = {node: statistics.median_high(rates) for node, rates in own.items()}
+    usual: dict[int, float] = {node: statistics.median_high(rates) for node, rates in own.items() if rates}
     bad, middle = _far_below(usual)
     bad = [node for node in bad if max(own[node]) < middle]
     for node in bad:

@@ -20,6 +20,7 @@ LAYERS = [
         "examine",
         "examine_links",
         "findings",
+        "reports",
         "heat_map",
         "quarantine",
     },

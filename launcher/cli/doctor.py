@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from launcher import backends, config, examine, findings, heat_map, names, output, quarantine, runs, storage, summary
-from launcher.agent.protocol import Event, Output
 from launcher.cli import _launch
 from launcher.cli._parameters import PlainCommand, from_fields, keyword
 from launcher.cli._request import resolve
 from launcher.errors import RequestError, SpecError, StorageError
 from launcher.options import option
 from launcher.reader import StreamReader
+from launcher.reports import Reports
 
 if TYPE_CHECKING:
-    from launcher.agent.protocol import Record
     from launcher.cli._request import Request
     from launcher.findings import Finding
     from launcher.heat_map import Pairs
@@ -35,7 +34,6 @@ CONTEXT_SETTINGS = {
 }
 """All words are read by the command of the backend that the first one, or --on, names."""
 
-_PREFIX = "doctor: "
 _COLLECT_S = 15.0
 _PICTURE = "links.svg"
 _NOT_OURS: tuple[str, ...] = (
@@ -121,7 +119,7 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
     hosts = _names(run, outcome)
     silent = sorted(set(range(len(run.hosts))) - {report["node"] for report in reports})
     if own.quarantine:
-        bad = {hosts[f.node]: f"{f.check}: {f.reason}" for f in found if f.status == "fail" and f.node not in silent}
+        bad = _to_leave_out(found, examine.lasting(reports, facts), hosts, silent)
         quarantine.add(str(request.cluster), bad, os.environ)
     first = {report["node"]: report for report in reports if report["local_rank"] == 0}
     marks = {
@@ -140,6 +138,13 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
             output.warn(error.message)
     _show(run, hosts, silent, found, pairs, table=table.rstrip("\n"), ok=not failed)
     return exit_code if exit_code not in (0, 1) else int(failed)
+
+
+def _to_leave_out(found: list[Finding], sure: set[tuple[int, str]], hosts: dict[int, str], silent: list[int]) -> dict[str, str]:
+    """Hosts that later runs are to leave out, and why. A name that two nodes have may be the other's."""
+    known = Counter(hosts.values())
+    bad = [f for f in found if f.status == "fail" and (f.node, f.check) in sure and f.node not in silent]
+    return {hosts[f.node]: f"{f.check}: {f.reason}" for f in bad if known[hosts[f.node]] == 1}
 
 
 def _names(run: Run, outcome: Outcome) -> dict[int, str]:
@@ -182,49 +187,11 @@ def _run(request: Request) -> tuple[Run, Outcome] | None:
     return run, outcome
 
 
-class _Collector:
-    """Takes the ranks' reports and each node's facts out of the agent streams."""
-
-    def __init__(self) -> None:
-        self._by_rank: dict[int, dict[str, Any]] = {}
-        self.facts: dict[int, dict[str, Any]] = {}
-        self.notes: dict[int, list[str]] = {}
-        self.done = 0
-        self._lines: dict[tuple[int, int], bytes] = {}
-
-    def _read(self, lines: bytes) -> None:
-        """A later report of a rank adds to its earlier one."""
-        for line in lines.splitlines():
-            if line.startswith(_PREFIX.encode()):
-                report = json.loads(line[len(_PREFIX) :])
-                self._by_rank.setdefault(report["rank"], {}).update(report)
-
-    @property
-    def reports(self) -> list[dict[str, Any]]:
-        """By rank."""
-        return [report for _, report in sorted(self._by_rank.items())]
-
-    def take(self, node: int, record: Record) -> None:
-        """One record of that node."""
-        if isinstance(record, Output) and not record.stderr:
-            line = self._lines.pop((node, record.rank), b"") + record.data
-            if not record.ends_line:
-                self._lines[node, record.rank] = line
-            else:
-                self._read(line)
-        elif isinstance(record, Event):
-            self.done += record.name == "done"
-            if record.name == "facts":
-                self.facts[node] = record.fields
-            elif record.name == "fabric":
-                self.notes[node] = list(record.fields.get("notes") or ())
-
-
 def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
     """What the streams hold, from their start."""
     stream = request.backend.open_stream(run.handle or {})
     readers = {node: StreamReader(None, node) for node in range(len(run.hosts))}
-    found = _Collector()
+    found = Reports(len(run.hosts))
     limit = time.monotonic() + _COLLECT_S
     try:
         while found.done < len(run.hosts) and time.monotonic() < limit:
@@ -233,8 +200,9 @@ def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int
                     found.take(chunk.node, record)
     finally:
         stream.close()
-    facts = {node: {**about, "notes": found.notes.get(node, [])} for node, about in found.facts.items()}
-    return found.reports, facts
+    for rank, nodes in list(found.claimed_twice.items())[:1]:
+        output.warn(f"nodes {' and '.join(map(str, nodes))} say that they have the same rank {rank}: no report of theirs counts")
+    return found.reports, found.facts
 
 
 def _show(
