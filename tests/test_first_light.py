@@ -132,7 +132,7 @@ def test_the_rendered_plan_runs_by_hand_and_is_what_a_submission_sends(distlaunc
     sent = distlaunch(*argv, "tells.py", cwd=work, env=env)
 
     assert (rendered.exit_code, sent.exit_code) == (0, 0), rendered.stderr + sent.stderr
-    assert rendered.stdout.splitlines() == ["by hand/spec.json", "by hand/start.sh"], "what a person may want to read"
+    assert rendered.stdout.splitlines() == [f"by hand/{name}" for name in ("spec.json", "start.sh", "agent.pyz", "key")]
     (run,) = distlaunch.runs.iterdir()  # the submission's: rendering makes none
     shutil.move(work / "by hand", tmp_path / "moved, it's here")
     folder = tmp_path / "moved, it's here"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from launcher import bundle, storage, trust
 from launcher.agent.job import KEY_FILE
 from launcher.errors import BackendUnavailableError, CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from launcher.outcome import Cause, Outcome
@@ -74,6 +73,14 @@ class Chunk:
     """`runs.JOB_OUTPUT` for what no agent wrote: the scheduler, or the job file."""
 
     data: bytes
+
+
+class Written(NamedTuple):
+    """What `Backend.write` has put into a folder."""
+
+    texts: Mapping[str, str]
+    more: tuple[str, ...] = ()
+    """Names of the other files, and of folders of the user's files, those with a slash at the end."""
 
 
 class Stream(Protocol):
@@ -153,12 +160,16 @@ class Backend(ABC, Generic[P]):
         """The user's files that go along."""
         return None
 
-    def write(self, plan: P, folder: Path) -> Mapping[str, str]:
-        """Write all that it takes to run the plan by hand, with the launcher gone and the folder moved; returns its texts."""
-        texts = self.render(plan)
+    def marks(self, plan: P) -> tuple[str, ...]:  # noqa: ARG002 - for those that have others
+        """Texts that every folder which `write` has filled has; the first one names the run."""
+        return ("spec.json", "start.sh")
+
+    def write(self, plan: P, folder: Path) -> Written:
+        """Write all that it takes to run the plan by hand, with the launcher gone and the folder moved."""
+        texts, more = self.render(plan), self.payload(plan)
         write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
-        write_files(folder, self.payload(plan))
-        return texts
+        write_files(folder, more)
+        return Written(texts, tuple(more))
 
     def printed(self, flag: str) -> str:
         """What one of `prints` prints."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import bundle, output, storage
-from launcher.backends._base import bundled_scripts, write_files, write_key
+from launcher.agent.job import KEY_FILE
+from launcher.backends._base import Written, bundled_scripts, write_files, write_key
 from launcher.errors import StorageError
 
 if TYPE_CHECKING:
@@ -35,16 +36,18 @@ def in_run(path: str, folder: Path, copied: Path | None) -> str:
     return path
 
 
-def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> None:
+def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> Written:
     """Write these texts into that folder, and all that they need."""
-    write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()})
-    write_files(folder, {"agent.pyz": bundle.agent_archive(), **(bundled_scripts() if plan.bundled else {})})
+    more = {"agent.pyz": bundle.agent_archive(), **(bundled_scripts() if plan.bundled else {})}
+    write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()} | more)
     write_key(folder)
     with storage.storage_errors(folder):
         for task in plan.tasks:
             (folder / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
     if plan.snapshot:
         _copy(plan, plan.snapshot, folder)
+    folders = (*(f"tasks/{task}/" for task in plan.tasks), *(["snapshot/"] if plan.snapshot else []))
+    return Written(found, (*more, KEY_FILE, *folders))
 
 
 def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:

@@ -215,6 +215,10 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         """The folder's text files; start.sh runs them by hand."""
         return playbook.texts(plan)
 
+    def marks(self, plan: AnsiblePlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
+        """What the agents are asked, and the command."""
+        return ("job.json", "start.sh")
+
     def payload(self, plan: AnsiblePlan) -> Mapping[str, bytes]:
         """The agent, and the user's files."""
         import io

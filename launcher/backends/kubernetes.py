@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle, storage
 from launcher.backends import _kube_objects as objects
 from launcher.backends import _kube_pod as pod
-from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, new_key, unrecorded
+from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, Written, new_key, unrecorded
 from launcher.backends._kube_options import KubernetesOptions
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
@@ -171,14 +171,18 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             _kube_submit.ask(self._cluster(), self.opts, plan)
         return {"run.yaml": _kube_yaml.text(plan, self.opts)}
 
-    def write(self, plan: KubernetesPlan, folder: Path) -> Mapping[str, str]:
+    def marks(self, plan: KubernetesPlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
+        """The one file that there is."""
+        return ("run.yaml",)
+
+    def write(self, plan: KubernetesPlan, folder: Path) -> Written:
         """The same with the run's key, in a file that nobody else can read; it is not printed."""
         from launcher.backends import _kube_yaml
 
         texts = self.render(plan)
         more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key())] if plan.has_key else []
         storage.write_whole(folder / "run.yaml", _kube_yaml.text(plan, self.opts, more).encode(), mode=0o600)
-        return texts
+        return Written(texts)
 
     def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one
         """The Role, for `kubectl apply -f -`."""

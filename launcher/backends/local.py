@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, install, proc, storage
 from launcher.agent import cgroup, facts
+from launcher.agent.job import KEY_FILE
 from launcher.agent.program import Program
 from launcher.backends._base import (
     Backend,
@@ -21,6 +22,7 @@ from launcher.backends._base import (
     Liveness,
     PlannedNode,
     Record,
+    Written,
     bundled_scripts,
     unrecorded,
     write_files,
@@ -131,18 +133,17 @@ class LocalBackend(Backend[LocalPlan]):
         """`spec.json`, and a shell script that runs the same agents by hand."""
         return {"spec.json": _spec_text(plan.job), "start.sh": _by_hand(plan)}
 
-    def write(self, plan: LocalPlan, folder: Path) -> Mapping[str, str]:
+    def write(self, plan: LocalPlan, folder: Path) -> Written:
         """What a submission sends, and a bundled script as well, in a folder that may be moved; `sh start.sh` does the rest."""
         job = {**plan.job, "may_move": True}
-        script, bundled = Path(job["command"][0]), bundle.data("train")
-        if script.parent == bundled:
+        script, more = Path(job["command"][0]), {"agent.pyz": bundle.agent_archive()}
+        if script.parent == bundle.data("train"):
             job["command"] = [str(plan.run_dir / "payload" / script.name), *job["command"][1:]]
-            write_files(folder, bundled_scripts())
+            more |= bundled_scripts()
         texts = {**self.render(plan), "spec.json": _spec_text(job)}
-        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
-        write_files(folder, {"agent.pyz": bundle.agent_archive()})
+        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
         write_key(folder)
-        return texts
+        return Written(texts, (*more, KEY_FILE))
 
     def submit(self, plan: LocalPlan, record: Record = unrecorded) -> Handle:
         """Write the spec and the agent, start one detached agent per node."""

@@ -30,7 +30,7 @@ from launcher.spec import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.backends._base import NodeState
+    from launcher.backends._base import NodeState, Written
     from launcher.backends._slurm_step import Allocation
     from launcher.backends._submitit import Queue
     from launcher.snapshot import Snapshot
@@ -155,11 +155,13 @@ class SlurmBackend(Backend[SlurmPlan]):
         """What `submit` writes and sends."""
         return _slurm_files.texts(plan, plan.text, plan.job)
 
-    def write(self, plan: SlurmPlan, folder: Path) -> Mapping[str, str]:
+    def marks(self, plan: SlurmPlan) -> tuple[str, ...]:
+        """The request, and the file that Slurm gets."""
+        return ("spec.json", "step.sh" if plan.within else "job.sbatch")
+
+    def write(self, plan: SlurmPlan, folder: Path) -> Written:
         """What a submission sends, but that its folder may be moved; `sbatch job.sbatch` in it does the rest."""
-        texts = _slurm_files.texts(plan, plan.by_hand, {**plan.job, "may_move": True})
-        _slurm_files.fill(plan, folder, texts)
-        return texts
+        return _slurm_files.fill(plan, folder, _slurm_files.texts(plan, plan.by_hand, {**plan.job, "may_move": True}))
 
     def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> Handle:
         """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher import backends, config, lock, output, runs, storage, summary, trust
-from launcher.cli import _again, _parameters, _undo
+from launcher.cli import _again, _parameters, _rendered, _undo
 from launcher.cli._request import LaunchOptions, chosen, resolve
 from launcher.errors import CommandError, LaunchError, SpecError, StorageError
 from launcher.options import JobOptions
@@ -265,9 +265,10 @@ def _render(request: Request, plan: Plan) -> None:
         with storage.storage_errors(folder):
             trust.make("--render-to", folder)
         trust.require("--render-to", folder, searched=True)  # what is in it is run
-        texts = request.backend.write(plan, Path(folder))
+        _rendered.check(Path(folder), request.backend.marks(plan))
+        texts, more = request.backend.write(plan, Path(folder))
     else:
-        texts = request.backend.render(plan)
+        texts, more = request.backend.render(plan), ()
         output.note(*summary.plan_table(plan).splitlines())
     nodes = [asdict(node) for node in plan.nodes]
     sent = request.backend.files(plan)
@@ -281,6 +282,7 @@ def _render(request: Request, plan: Plan) -> None:
     }
     data["plan"] = plan.to_json()
     if folder:
-        output.result(data, *(os.path.join(folder, name) for name in texts))
+        written = [os.path.join(folder, name) for name in (*texts, *more)]
+        output.result({**data, "written": written}, *written)
     else:
         output.document(data, summary.files(texts))

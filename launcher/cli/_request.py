@@ -66,6 +66,10 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     general = config.build(config.GlobalOptions, resolved)
     options = LaunchOptions(**{key: value for key, value in _of(LaunchOptions, values).items() if value is not None})
     output.setup(verbosity=-1 if options.quiet else int(options.verbose))
+    if options.render_to and (options.dry_run or options.detach):
+        raise SpecError(
+            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other", hint="it starts nothing"
+        )
     config_check.blame("output", resolved["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
     for file in settings.files:
         output.detail(f"settings: {file.path}")

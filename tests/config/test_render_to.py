@@ -70,7 +70,9 @@ def test_a_link_of_a_strangers_or_a_folder_above_that_is_his_is_none_to_write_by
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
-def test_ones_own_folder_is_filled_again_and_no_link_in_it_is_followed(distlaunch: Cli, precious: Path, backend: str) -> None:
+def test_ones_own_folder_is_filled_again_and_no_link_in_it_is_followed(
+    distlaunch: Cli, tmp_path: Path, precious: Path, backend: str
+) -> None:
     distlaunch.write("x.py", "")
     out = distlaunch.folder / "out"
     command = (*COMMANDS[backend][:1], "--render-to", str(out), *COMMANDS[backend][1:])
@@ -82,18 +84,67 @@ def test_ones_own_folder_is_filled_again_and_no_link_in_it_is_followed(distlaunc
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     written = [path for path in out.rglob("*") if path.is_file()]
     (out / "mine").write_text("of mine")
+    marks = {}
     for path in written:
-        path.unlink()
-        path.symlink_to(precious)
+        if path.name in ("spec.json", "start.sh", "job.sbatch", "run.yaml"):  # else it were no folder of ours
+            marks[path.rename(tmp_path / path.name)] = path
+        path.unlink(missing_ok=True)
+        path.symlink_to(tmp_path / path.name if path in marks.values() else precious)
+    texts = {path: path.read_bytes() for path in marks}
 
     done = distlaunch(*command)
 
     assert done.exit_code == 0, done
     assert precious.read_text() == "precious"
+    assert {path: path.read_bytes() for path in marks} == texts
     assert (out / "mine").read_text() == "of mine"
     assert [path for path in written if path.is_symlink()] == []
     secret = out / ("run.yaml" if backend == "k8s" else "key")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("backend", COMMANDS)
+def test_a_folder_with_files_of_ones_own_is_refused_and_nothing_in_it_is_changed(distlaunch: Cli, backend: str) -> None:
+    distlaunch.write("x.py", "")
+    others = {"key": "mine", "start.sh": "mine", "spec.json": '{"run": "mine"}', "job.sbatch": "mine", "run.yaml": "# Run mine"}
+    for name, text in others.items():
+        distlaunch.write(f"out/{name}", text)
+    command, *rest = COMMANDS[backend]
+
+    done = distlaunch(command, "--render-to", "out", *rest)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "error[bad_spec]: --render-to 'out' holds other files: job.sbatch, key, run.yaml and 2 more" in done.stderr
+    assert {path.name: path.read_text() for path in (distlaunch.folder / "out").iterdir()} == others
+    for name in others:
+        (distlaunch.folder / "out" / name).unlink()
+    assert distlaunch(command, "--render-to", "out", *rest).exit_code == 0, "an empty one is filled"
+    another = next(name for name in COMMANDS if name != backend)
+    assert distlaunch(another, "--render-to", "out", *COMMANDS[another][1:]).exit_code == 2, "but not for another backend"
+
+
+@pytest.mark.parametrize("backend", COMMANDS)
+def test_all_that_is_written_is_listed(distlaunch: Cli, backend: str) -> None:
+    distlaunch.write("x.py", "")
+    command, *rest = COMMANDS[backend]
+    for folder, more in (("out", ()), ("again", ("--output", "json"))):
+        done = distlaunch(command, "--render-to", folder, *more, *rest)
+        found = {os.path.relpath(path, distlaunch.folder) for path in (distlaunch.folder / folder).rglob("*") if path.is_file()}
+        listed = done.json["result"]["written"] if more else done.stdout.splitlines()
+        assert (set(listed), len(listed)) == (found, len(found))
+
+
+@pytest.mark.parametrize("backend", COMMANDS)
+@pytest.mark.parametrize("flag", ["--dry-run", "--detach"])
+def test_what_would_write_nothing_or_start_something_does_not_go_with_it(distlaunch: Cli, backend: str, flag: str) -> None:
+    distlaunch.write("x.py", "")
+    command, *rest = COMMANDS[backend]
+
+    done = distlaunch(command, "--render-to", "out", flag, *rest)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"error[bad_spec]: --render-to and {flag} exclude each other" in done.stderr
+    assert os.listdir(distlaunch.folder) == ["x.py"]
 
 
 @as_root

@@ -96,7 +96,7 @@ def test_the_runs_key_is_printed_nowhere_and_in_a_secret_of_a_file_that_others_c
     distlaunch.write("x.py", "print(1)\n")
     options = ("--image", "i", "--no-snapshot", "--nodes", "2", "x.py")
     printed = distlaunch("k8s", "--dry-run", *options)
-    told = distlaunch("k8s", "--render-to", str(tmp_path), "--output", "json", *options)
+    told = distlaunch("k8s", "--render-to", str(tmp_path / "out"), "--output", "json", *options)
     texts = (printed.stdout, printed.stderr, told.stdout, told.stderr)
     bare = [item for item in documents(printed.stdout) if item["kind"] != "ConfigMap"]
     alone = documents(distlaunch("k8s", "--dry-run", "--image", "i", "--no-snapshot", "x.py").stdout)
@@ -112,7 +112,7 @@ def test_the_runs_key_is_printed_nowhere_and_in_a_secret_of_a_file_that_others_c
     by_hand = json.loads(made.stdout)
     assert by_hand["metadata"]["name"] == f"{bare[-1]['metadata']['name']}-key"
     assert len(by_hand["stringData"]["key"]) == 44
-    file = tmp_path / "run.yaml"
+    file = tmp_path / "out/run.yaml"
     assert file.stat().st_mode & 0o777 == 0o600
     secret = one(documents(file.read_text()), "Secret")
     assert re.fullmatch("[0-9a-f]{64}\n", secret["stringData"]["key"])

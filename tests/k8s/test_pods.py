@@ -275,7 +275,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     pods.write("meet.py", MEET + 'print("the secret:", os.environ["TOKEN"], flush=True)\n')
     folder = tmp_path / "moved away"
     options = ("--nodes", "2", "--secret", "TOKEN", "meet.py")
-    done = pods("k8s", "--dry-run", "--render-to", str(tmp_path / "rendered"), *options, env={"TOKEN": "s3cr3t"})
+    done = pods("k8s", "--render-to", str(tmp_path / "rendered"), *options, env={"TOKEN": "s3cr3t"})
     assert done.exit_code == 0, done.stderr
     shutil.move(tmp_path / "rendered", folder)
     shutil.rmtree(pods.cli.runs, ignore_errors=True)
