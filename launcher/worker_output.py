@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_S = 2.0
+MAX_HELD_IN_ALL_BYTES = 64 << 20
+_HELD_COST_BYTES = 500
+"""What a held piece costs beside its bytes: a node may name any number of ranks."""
+
 BATCH_BYTES = 64 * 1024
 
 
@@ -30,6 +34,7 @@ class WorkerOutput:
         self._alone = ranks is not None and len(ranks) == 1
         self._stdout = stdout or (output.STDERR if output.as_json() else output.STDOUT)
         self._held: dict[tuple[int, int, bool], tuple[bytes, float]] = {}
+        self._held_bytes = 0
         self._open: dict[int, bool] = {}
         self._batch, self._batch_fd = bytearray(), self._stdout
         self.shown = False
@@ -43,7 +48,7 @@ class WorkerOutput:
             self._write(record.stderr, record.data + b"\n" if record.ends_line else record.data)
             return
         key = (record.node, record.rank, record.stderr)
-        before, since = self._held.pop(key, (b"", now))
+        before, since = self._take(key) if key in self._held else (b"", now)
         data = before + record.data
         if record.ends_line:
             self._write_lines(key, data)
@@ -52,13 +57,21 @@ class WorkerOutput:
             self._write_lines(key, data)
         else:
             self._held[key] = (data, since)
+            self._held_bytes += len(data) + _HELD_COST_BYTES
+            if self._held_bytes > MAX_HELD_IN_ALL_BYTES:
+                self.flush(float("inf"))
+
+    def _take(self, key: tuple[int, int, bool]) -> tuple[bytes, float]:
+        """What is held of a line, and since when; it is held no more."""
+        held = self._held.pop(key)
+        self._held_bytes -= len(held[0]) + _HELD_COST_BYTES
+        return held
 
     def flush(self, now: float) -> None:
         """Write out what was shown, and as lines of their own the pieces that have waited long enough."""
-        for key, (data, since) in list(self._held.items()):
+        for key, (_, since) in list(self._held.items()):
             if now - since >= MAX_HELD_S:
-                del self._held[key]
-                self._write_lines(key, data)
+                self._write_lines(key, self._take(key)[0])
         self._write_out()
 
     def close(self) -> None:

@@ -364,3 +364,18 @@ def test_what_a_node_says_is_not_kept_however_much_it_is(capfd: pytest.CaptureFi
         assert tracemalloc.get_traced_memory()[0] < 5_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_pieces_of_lines_of_any_number_of_ranks_are_shown_when_they_become_too_many(shown: list[tuple[int, bytes]]) -> None:
+    """A node may name any; the pieces wait for two seconds, in which it can name millions."""
+    workers = WorkerOutput(None)
+    for rank in range(200_000):
+        workers.show(Output(0, rank, False, b"x", False), 0.0)
+    assert 0 < len(workers._held) < 140_000
+
+    _, rank, _ = next(iter(workers._held))
+    workers.show(Output(0, rank, False, b"y", True), 0.0)
+    workers.close()
+
+    assert b"".join(data for _, data in shown).count(b"\n") == 200_000
+    assert workers._held_bytes == 0
