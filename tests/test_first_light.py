@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,9 +177,12 @@ def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
     assert result == "timeout" or done[1]["cause"]["exit_code"] == 7
 
 
-def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli) -> None:
+@pytest.mark.parametrize("interpreter", ['exec "{}" "$@"', '"{}" "$@"'], ids=["python", "below a script"])
+def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli, interpreter: str) -> None:
+    distlaunch.write("python", "#!/bin/sh\n" + interpreter.format(sys.executable) + "\n").chmod(0o755)
     distlaunch.write("tells.py", TELLS)
-    assert distlaunch("local", "--nodes", "2", "--render-to", "by hand", "tells.py", "waits").exit_code == 0
+    how = ["--nodes", "2", "--python", "./python", "--render-to", "by hand"]
+    assert distlaunch("local", *how, "tells.py", "waits").exit_code == 0
     with started(["sh", "by hand/start.sh"], cwd=distlaunch.folder, stdout=subprocess.PIPE) as shell:
         assert shell.stdout
         said = [next(line for line in shell.stdout if b'"argv"' in line) for _ in range(2)]

@@ -18,6 +18,9 @@ from .stops import CANCEL
 
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
+_HEARS_S = 1.0
+"""So long an agent may take to end its workers and itself when it is told to do so at once."""
+
 _LAST_BYTES = 64 * 1024
 Request = Dict[str, Any]
 
@@ -196,7 +199,7 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
 
 
 def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
-    """Signal the node's agent; `force`: it kills its workers at once. What a dead one has left is ended."""
+    """Signal the node's agent; `force`: it kills its workers at once, or is killed. What a dead one has left is ended."""
     if force or number == signal.SIGTERM:  # first, for one that is about to be started
         with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
             own = os.path.join(folder, "nodes", str(rank))
@@ -208,6 +211,12 @@ def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
         return {"signalled": False}
     with contextlib.suppress(ProcessLookupError):
         os.kill(identity["pid"], number)
+    if force:
+        limit = time.monotonic() + _HEARS_S
+        while host_checks.alive(identity) and time.monotonic() < limit:
+            time.sleep(0.02)
+        processes.kill_tree(identity["pid"], identity["start_ticks"])
+        _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
     return {"signalled": True}
 
 

@@ -8,10 +8,14 @@ import os
 import resource
 import signal
 import time
-from typing import Collection, List, Optional, Set, Tuple
+from typing import Collection, Dict, List, Optional, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_KILL_S = 5.0
+_LAST_WORD_S = 1.0
+"""So long an agent may say how it ended, when all below it was killed."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 PASSED_ON = frozenset(signal.valid_signals()) - {
@@ -91,6 +95,42 @@ def children() -> List[int]:
             if int(fields[1]) == me:
                 found.append(int(entry))
     return found
+
+
+def below(pid: int) -> List[Tuple[int, int]]:
+    """Pid and start time of all that runs below that process, zombies excluded."""
+    of: Dict[int, List[Tuple[int, int]]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                if fields[0] not in (b"Z", b"X"):
+                    of.setdefault(int(fields[1]), []).append((int(entry), int(fields[19])))
+    found = list(of.get(pid, ()))
+    for child, _ in found:
+        found += of.get(child, ())
+    return found
+
+
+def kill_tree(pid: int, ticks: int) -> None:
+    """SIGKILL for all below that process, which may not be ours, then for it, where that does not end it.
+
+    An agent is left until last: a subreaper becomes the parent of whatever the others leave behind, also while it is stopped.
+    """
+    limit = time.monotonic() + _KILL_S
+    while start_ticks(pid) == ticks and time.monotonic() < limit:
+        left = below(pid)
+        for child, began in left:
+            _kill(child, began)
+        if not left and time.monotonic() > limit - _KILL_S + _LAST_WORD_S:
+            _kill(pid, ticks)
+        time.sleep(0.01)
+
+
+def _kill(pid: int, ticks: int) -> None:
+    with contextlib.suppress(OSError):  # it has ended, or runs as another user
+        if start_ticks(pid) == ticks:
+            os.kill(pid, signal.SIGKILL)
 
 
 def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 10.0) -> List[int]:

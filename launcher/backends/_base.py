@@ -206,6 +206,10 @@ class Backend(ABC, Generic[P]):
     def liveness(self, handle: Handle) -> Liveness:
         """Which nodes still have something of this run on them."""
 
+    def left(self, handle: Handle) -> str:  # noqa: ARG002 - for those that can
+        """What of the run is still there, in words by which a person finds it; empty where nobody knows."""
+        return ""
+
     def refresh(self, handle: Handle) -> None:
         """Bring the streams in the run's folder up to date, where it is us who writes them there. Has a limit of its own."""
 

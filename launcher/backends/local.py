@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, install, proc, storage
-from launcher.agent import cgroup, facts
+from launcher.agent import facts
 from launcher.agent.job import KEY_FILE
 from launcher.agent.program import Program
+from launcher.backends import _local_agents
 from launcher.backends._base import (
     Backend,
     Handle,
@@ -47,8 +48,16 @@ _START = """\
 #!/bin/sh
 # Runs this folder's agents, wherever it lies, to the end of the run. Their streams come on stdout; Ctrl-C ends the run.
 cd "$(dirname "$0")" || exit
-rm -f rendezvous.json
-trap 'kill $agents 2>/dev/null' INT TERM HUP
+rm -f rendezvous.json nodes/*/agent.json
+stop() {{  # PYTHON may be a script, below which the agent is: that has noted its pid
+    node=0
+    for pid in $agents; do
+        noted=$(sed -n 's/^{{"pid": \\([0-9]*\\),.*/\\1/p' "nodes/$node/agent.json" 2>/dev/null)
+        kill "${{noted:-$pid}}" 2>/dev/null
+        node=$((node + 1))
+    done
+}}
+trap stop INT TERM HUP
 {agents}
 fine=0 code=0
 for agent in $agents; do
@@ -157,6 +166,8 @@ class LocalBackend(Backend[LocalPlan]):
         agents = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
         try:
+            for agent in _local_agents.of(handle):
+                agent.forget()
             for rank in range(nodes):
                 folder = run_dir / "nodes" / str(rank)
                 folder.mkdir(parents=True, exist_ok=True)
@@ -174,16 +185,14 @@ class LocalBackend(Backend[LocalPlan]):
 
     def recover(self, handle: Handle) -> Handle | None:
         """Each agent was noted before it began, and notes that it has."""
-        folders = [Path(handle["run_dir"]) / "nodes" / str(node) for node in range(len(handle["agents"]))]
-        begun = (_begun(folder / "agent.json", agent) for folder, agent in zip(folders, handle["agents"], strict=True))
-        return handle if any(begun) else None
+        return handle if any(agent.begun for agent in _local_agents.of(handle)) else None
 
     def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
         """Start the same agents again, when all have ended; those that have said so are waited for."""
         run_dir = Path(handle["run_dir"])
         limit = time.monotonic() + _FAREWELL_S
-        while alive := [rank for rank, identity in enumerate(_agents(handle)) if identity.alive()]:
-            if time.monotonic() > limit or not all(_is_done(run_dir / "nodes" / str(rank) / "stream") for rank in alive):
+        while alive := [agent for agent in _local_agents.of(handle) if agent.living()]:
+            if time.monotonic() > limit or not all(_is_done(agent.folder / "stream") for agent in alive):
                 raise RequestError("its agents still run", hint="distlaunch cancel RUN")
             time.sleep(0.02)
         job = storage.read_json(run_dir / "spec.json")
@@ -194,39 +203,32 @@ class LocalBackend(Backend[LocalPlan]):
 
     def liveness(self, handle: Handle) -> Liveness:
         """Which agents still run, by pid and start time."""
-        alive = [identity.alive() for identity in _agents(handle)]
-        return Liveness(nodes=tuple("running" if up else "ended" for up in alive))
+        return Liveness(nodes=tuple("running" if agent.living() else "ended" for agent in _local_agents.of(handle)))
+
+    def left(self, handle: Handle) -> str:
+        """Their pids."""
+        pids = [str(identity.pid) for agent in _local_agents.of(handle) for identity in agent.living()]
+        return f"pids {', '.join(pids)}" if pids else ""
 
     def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> FileStream:
         """The files that the agents write."""
         return FileStream(Path(handle["run_dir"]), len(handle["agents"]), offsets or {})
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
-        """SIGTERM to every agent; `force` is the second SIGTERM, at which an agent kills its workers."""
-        for identity in _agents(handle):
-            identity.send(signal.SIGTERM)
+        """SIGTERM to every agent; `force`: the second one, at which an agent kills its workers, and SIGKILL where it does not."""
+        agents = _local_agents.of(handle)
+        for agent in agents:
+            agent.send(signal.SIGTERM)
         if force:
-            time.sleep(0.05)  # two signals at one moment would be one
-            for identity in _agents(handle):
-                identity.send(signal.SIGTERM)
-        for node, identity in enumerate(_agents(handle)):
-            if not identity.alive():
-                _remove_cgroup(Path(handle["run_dir"]) / "nodes" / str(node) / "agent.json")
+            _local_agents.force(agents)
+        for agent in agents:
+            if not agent.living():
+                agent.remove_cgroup()
 
     def signal(self, handle: Handle, signum: int) -> None:
         """Agents pass every signal on."""
-        for identity in _agents(handle):
-            identity.send(signum)
-
-
-def _agents(handle: Handle) -> list[proc.Identity]:
-    return [proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"]]
-
-
-def _begun(agent_json: Path, agent: Mapping[str, Any]) -> bool:
-    """Whether that agent runs, or has run; one that was not told to begin ends without a note."""
-    noted = storage.read_json(agent_json) or {}
-    return proc.Identity(agent["pid"], agent["start_ticks"]).alive() or noted.get("pid") == agent["pid"] > 0
+        for agent in _local_agents.of(handle):
+            agent.send(signum)
 
 
 def _is_done(stream: Path) -> bool:
@@ -238,16 +240,6 @@ def _is_done(stream: Path) -> bool:
     except OSError:
         return False
     return bool(last) and last[0].startswith(b'{"event":"done"')
-
-
-def _remove_cgroup(agent_json: Path) -> None:
-    """End what an agent that is gone could not end any more, where it had a cgroup for it."""
-    try:
-        path = json.loads(agent_json.read_text(encoding="utf-8")).get("cgroup")
-    except (OSError, ValueError):
-        return
-    if path:
-        cgroup.remove(path)
 
 
 def _argv(run_dir: Path, python: str, node_rank: int) -> tuple[str, ...]:

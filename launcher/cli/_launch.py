@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher import backends, config, lock, output, runs, storage, summary, trust
-from launcher.cli import _again, _parameters, _rendered, _undo
+from launcher.cli import _again, _observe, _parameters, _rendered, _undo
 from launcher.cli._request import LaunchOptions, chosen, resolve
-from launcher.errors import CommandError, LaunchError, SpecError, StorageError
+from launcher.errors import LaunchError, SpecError, StorageError
 from launcher.options import JobOptions
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
         told = replace(run, handle={**(run.handle or {}), "shown": offsets})
         outcome = Follower(told, request.backend, **how).follow()
     if outcome.exit_code is None:
-        raise CommandError(f"{run.id} has not ended", hint=f"distlaunch cancel --force {run.id}")
+        raise _observe.not_ended(run, forced=True)
     data = {"run": run.id, "path": str(run.path), **outcome.to_json()}
     closing = summary.closing(run, outcome, time.monotonic() - since)
     if outcome.state == "success":

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher import config, config_check, output, runs, status
-from launcher.errors import LaunchError
+from launcher.errors import CommandError, LaunchError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +48,13 @@ def sent(run: Run) -> Run:
 def begun(handle: Handle) -> Handle:
     """What the backend had recorded of a submission."""
     return {key: value for key, value in handle.items() if key not in ("submitting", "before")}
+
+
+def not_ended(run: Run, *, forced: bool) -> CommandError:
+    """The error of a run that goes on after it was to end; what is left after a SIGKILL is named."""
+    left = backend_of(run).left(run.handle) if forced and run.handle else ""
+    hint = f"distlaunch cancel --force {run.id}"
+    return CommandError(f"{run.id} has not ended", hint=f"still there: {left}; {hint}" if left else hint)
 
 
 def state_of(run: Run) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 from launcher import lock, output, runs, status
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
-from launcher.errors import CommandError, RequestError, StorageError
+from launcher.errors import RequestError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,4 +81,4 @@ def _wait(run: Run, *, force: bool) -> dict[str, Any]:
             return state
         time.sleep(pause)
         pause = min(pause * 1.5, _POLL_S[1])
-    raise CommandError(f"{run.id} has not ended yet", hint=f"distlaunch cancel --force {run.id}")
+    raise _observe.not_ended(run, forced=force)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from launcher.agent import host_run, processes
 from tests.agent.harness import gone
 
 if TYPE_CHECKING:
@@ -119,3 +121,19 @@ def test_who_ends_in_order_is_not_lost(agents: Runner) -> None:
 
     for run in runs:
         assert run.wait().result() == "success"
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 3], ids=["agent", "agent and fork server", "all"])
+def test_a_forced_signal_over_ssh_kills_an_agent_that_hears_nothing(agents: Runner, stopped: int) -> None:
+    run = agents.start("import os, time\nos.fork() or os.setsid()\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run.until(lambda: run.stdout[0].count(b"up") == 2)
+    agent, pids = run.agent_pid(), [process.pid for process in family(run, 0)]
+    about = {"pid": agent, "start_ticks": processes.start_ticks(agent)}
+    (run.folder / "nodes/0/started.json").write_text(json.dumps(about))
+    for pid in [pids[:1], pids[:2], pids][stopped - 1]:
+        os.kill(pid, signal.SIGSTOP)
+
+    answer = host_run.send_signal(str(run.folder), 0, signal.SIGTERM, force=True)
+
+    assert answer == {"signalled": True}
+    assert gone(*pids, within_s=0)
