@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import bundle, proc
+from launcher import bundle, proc, snapshot_files
 from launcher.agent import prefork
 from launcher.backends import _ansible_ssh, _kube_watch, _slurm_step, local
 from launcher.errors import BackendUnavailableError
@@ -96,7 +96,9 @@ def test_nothing_of_the_working_folder_is_imported(where: str, ran: Path, monkey
 
 
 def test_these_are_all_places_that_give_python_a_text_to_run() -> None:
-    others = {Path(module.__file__ or "").name for module in (prefork, _slurm_step)}  # what a login runs; bash
+    others = {
+        Path(module.__file__ or "").name for module in (prefork, _slurm_step, snapshot_files)
+    }  # what a login runs; bash; git
     texts = (path for folder in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / folder).rglob("*.*"))
     found = {path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")}
 
