@@ -154,9 +154,9 @@ def hostile(folder: Path, *answers: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def collect(folder: Path, *answers: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def collect(folder: Path, *answers: dict[str, Any], hosts: str = "h") -> subprocess.CompletedProcess[str]:
     """What collect.yml comes to with the run x-1 on such a host; what it brings is put into `back`."""
-    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {"h": hostile(folder, *answers)}}}))
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": dict.fromkeys(hosts, hostile(folder, *answers))}}))
     (folder / "agent.pyz").write_bytes(bundle.agent_archive())
     more = {"distlaunch_run": "x-1", "distlaunch_collect_to": f"{folder}/back", "distlaunch_agent": f"{folder}/agent.pyz"}
     words = (
@@ -192,6 +192,32 @@ def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_pa
         assert [path.name for path in (tmp_path / "back").rglob("*")] == ["x-1", "nodes", "0", "stream"]
         assert told.returncode != 0
         assert "it answers, but not as an agent does" in told.stdout
+
+
+def test_what_else_is_in_a_hosts_problem_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/authorized_keys").write_text("theirs")
+    lie = {"run": "x-1", "node": "../../../victim", "folder": f"{tmp_path}/theirs", "files": ["authorized_keys"], "place": "../x"}
+
+    for nodes in ([lie], [5]):
+        told = collect(tmp_path, FACTS | {"time": time.time()}, {"problem": "so it is", "nodes": nodes})
+        assert not [path for path in tmp_path.rglob("*") if path.name in ("back", "victim")]
+        assert '"h": {"kind": "host", "message": "so it is"}' in told.stdout.replace("\\", ""), told.stdout + told.stderr
+
+
+def test_hosts_that_have_the_same_node_do_not_overwrite_what_the_other_had(tmp_path: Path) -> None:
+    """One took the other's place, or says so."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/stream").write_text("theirs")
+    node = {"run": "x-1", "node": 0, "running": False, "folder": f"{tmp_path}/theirs", "files": ["stream"], "place": "../../x"}
+
+    told = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [node]}, hosts="gh")
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert sorted(str(path.relative_to(tmp_path / "back")) for path in tmp_path.glob("back/*/*/*")) == [
+        "x-1/nodes/0-g",
+        "x-1/nodes/0-h",
+    ]
 
 
 def test_a_hostile_answer_that_is_a_problem_stops_nobody_elses_playbook(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ import distlaunch_session
 
 _PR_SET_PDEATHSIG = 1
 _PROBLEM_CHARACTERS = 4000
+_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "ssh", "python_used")
 _FILES_TIMES = 10
 """How much longer than a question the user's files may take."""
 
@@ -194,7 +195,9 @@ class ActionModule(ActionBase):
         request["find"] = self._args["do"] == "find"
         good = [host for host, facts in found.items() if not facts.get("problem")]
         self._failed({host: facts for host, facts in found.items() if host not in good})
-        self._failed(self._each("runs", good, lambda host: self._ask(host, request), request))
+        answers = self._each("runs", good, lambda host: self._ask(host, request), request)
+        self._failed(answers)
+        distlaunch_choice.place(answers)
 
     def _stop(self, facts):
         """End what has started, as not all could."""
@@ -213,7 +216,8 @@ class ActionModule(ActionBase):
         def one(host):
             answer = work(host)
             answer = distlaunch_choice.misfit(step, answer, asked) or answer
-            if answer.get("problem"):
+            if answer.get("problem"):  # what else the host says was held to no form
+                answer = {name: answer[name] for name in _OF_PROBLEMS if name in answer}
                 answer["problem"] = str(answer["problem"])[:_PROBLEM_CHARACTERS]
             with self._lock:
                 self._result["answers"].setdefault(step, {})[host] = answer

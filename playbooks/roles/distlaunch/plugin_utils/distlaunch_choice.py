@@ -81,6 +81,15 @@ def _wrong_node(node, asked):
     return next((f"{name} of a node is {str(node.get(name))[:40]!r}" for name, fits in good.items() if not fits), "")
 
 
+def place(answers):
+    """Give each node the name of its folder here: its number, and the host's name where several say that they have it."""
+    nodes = [(host, node) for host, answer in answers.items() for node in answer.get("nodes") or ()]
+    hosts = Counter((node["run"], node["node"]) for _, node in nodes)
+    for host, node in nodes:
+        several = hosts[node["run"], node["node"]] > 1
+        node["place"] = f"{node['node']}-{host}" if several else str(node["node"])
+
+
 def _nested(value, left):
     """Whether there are more lists and objects in one another than that."""
     if not isinstance(value, (dict, list)):
