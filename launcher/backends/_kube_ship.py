@@ -9,7 +9,7 @@ import base64
 import io
 from typing import TYPE_CHECKING, Any
 
-from launcher import bundle
+from launcher import bundle, output
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -57,7 +57,11 @@ def collect(folder: Path, script: str | None, leave_out: Path, *, ship_secrets: 
     from launcher import snapshot as snapshots
 
     also = [script] if script else []
-    return snapshots.collect(folder, limit_bytes=LIMIT_BYTES, also=also, leave_out=[leave_out], ship_secrets=ship_secrets)
+    how: dict[str, Any] = {"also": also, "leave_out": [leave_out], "ship_secrets": ship_secrets}
+    found = snapshots.collect(folder, limit_bytes=LIMIT_BYTES, **how)
+    for warning in found.warnings:
+        output.warn(warning)
+    return found
 
 
 def contents(spec_text: str, agent: bytes, packed: Mapping[str, bytes]) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.command import Cli
+
 STRANGER = 54321
 PRIVATE = "what nobody else may read"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
@@ -244,3 +246,18 @@ def test_a_worktree_and_a_folder_with_a_colon_are_repositories(tmp_path: Path) -
         (folder / "deep").mkdir()
         assert [file.path for file in collect(folder).files] == [".gitignore"]
         assert snapshot.root(folder / "deep") == folder
+
+
+@as_root
+@pytest.mark.parametrize(
+    "how", [("k8s", "--image", "x"), ("slurm", "--nodes", "1", "--snapshot", "--python", "python3")], ids=lambda how: how[0]
+)
+def test_each_backend_that_sends_files_tells_so_once(distlaunch: Cli, how: tuple[str, ...]) -> None:
+    work = distlaunch.write("work/x.py", "").parent
+    repository(distlaunch.folder, distlaunch.folder / "ran", STRANGER)
+
+    done = distlaunch(*how, "--dry-run", "x.py", cwd=work)
+
+    assert done.exit_code == 0, done
+    assert done.stderr.count("a git repository is not asked which files belong to the run") == 1, done.stderr
+    assert not (distlaunch.folder / "ran").exists()
