@@ -79,6 +79,19 @@ def result(data: Mapping[str, Any], *lines: str) -> None:
     _print(data, "".join(f"{plain(line)}\n" for line in lines))
 
 
+@contextmanager
+def after(what: str, hint: str | None = None, *, read: bool = False) -> Iterator[None]:
+    """For results of something that was done: where they cannot be printed, or `read`, the error says what."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{error.message}; {what}", hint=hint) from error
+    except StdoutClosedError as error:
+        if not read:
+            raise
+        raise StorageError(f"nobody reads stdout; {what}", hint=hint) from error
+
+
 def document(data: Mapping[str, Any], text: str) -> None:
     """The same with a text that may be redirected to a file: exact, but on a terminal."""
     if os.isatty(STDOUT):

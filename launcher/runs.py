@@ -305,9 +305,9 @@ def _find(folder: Path, text: str) -> Run:
         return read(folder, found[0])
     if found and text:
         raise RunNotFoundError(f"{text!r} is the start or a part of {len(found)} runs", hint=_some(reversed(found)))
-    if not real:
+    if not known:
         raise RunNotFoundError(f"no run {text!r}: there are no runs in {str(folder)!r}", hint="distlaunch local train.py")
-    raise RunNotFoundError(f"no run {text!r} in {str(folder)!r}", hint=_some(_nearest(text, real)))
+    raise RunNotFoundError(f"no run {text!r} in {str(folder)!r}", hint=_some(_nearest(text, real or known)))
 
 
 def read(folder: Path, name: str) -> Run:
@@ -322,7 +322,9 @@ def read(folder: Path, name: str) -> Run:
         return Run(id=name, path=path, created=created(name), damaged=reason)
     kept = {key: value for key, value in values.items() if _fits(key, value)}
     kept["command"] = tuple(str(part) for part in kept.get("command", ()))
-    return Run(id=name, path=path, damaged="" if "backend" in kept else "run.json is not a run's", **kept)
+    if "backend" in kept and ("handle" in kept or "handle" not in values):  # without one, nothing was sent
+        return Run(id=name, path=path, **kept)
+    return Run(id=name, path=path, damaged="run.json is not a run's", **{"created": created(name), **kept})
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

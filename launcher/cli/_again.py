@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def start(run: Run, backend: Backend[Any], attempt: int, *, doing: str) -> Run:
     """The run, started again; where that cannot be done, it is left as it had ended."""
     with lock.hold(run.whole_path, doing, submits=True):
-        now = _observe.sent(runs.read(run.path.parent, run.path.name)) if run.whole_path == run.path else run
+        now = _observe.sent(_observe.whole(runs.read(run.path.parent, run.path.name))) if run.whole_path == run.path else run
         if (known := now.handle) is None or now.attempt >= attempt:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         now = replace(now, ended=now.result)

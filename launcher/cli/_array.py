@@ -106,7 +106,7 @@ def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:
     text = f"{whole['state']} after {summary.duration(took_s)}: {run.id}: {whole['detail']}"
     if whole["state"] == "success":
         output.note(text)
-        with suppress(output.StdoutClosedError):
+        with suppress(output.StdoutClosedError), output.after(f"{run.id} has ended well"):
             output.result(data)
     else:
         output.report(text)

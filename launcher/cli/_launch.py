@@ -110,7 +110,8 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         runs.create(run)
         run = _submit(request.backend, plan, run, interrupts)
         if request.options.detach and not interrupts.stops:
-            output.result({"run": run.id, "path": str(run.path)}, run.id)
+            with output.after(f"{run.id} goes on", f"to end it: distlaunch cancel {run.id}", read=True):
+                output.result({"run": run.id, "path": str(run.path)}, run.id)
             return 0
         try:
             return _follow(request, plan, run, interrupts)
@@ -245,7 +246,7 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
     if outcome.state == "success":
         output.note(*closing)
         # Whoever read our stdout may have seen enough; the run is what counts.
-        with suppress(output.StdoutClosedError):
+        with suppress(output.StdoutClosedError), output.after(f"{run.id} has ended well"):
             output.result(data)
     else:
         output.report(*closing)

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher import config, config_check, output, runs, status
-from launcher.errors import CommandError, LaunchError
+from launcher.errors import CommandError, LaunchError, RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,13 @@ def sent(run: Run) -> Run:
     found = backend_of(run).recover(begun(run.handle))
     former = runs.as_before(run) if found is None and not status.unsure(run) else None
     return former or replace(run, handle=found)
+
+
+def whole(run: Run) -> Run:
+    """The run, unless its folder cannot be read as one: then nobody knows what there is of it, and `RequestError` says why."""
+    if run.damaged:
+        raise RequestError(f"{run.id} cannot be read as a run: {run.damaged}", hint=f"what it is may still run: see {run.path}")
+    return run
 
 
 def begun(handle: Handle) -> Handle:

@@ -37,4 +37,5 @@ def adopt(  # noqa: PLR0917 - typer's
     tell_project(settings, backend.options, own, cluster)
     options: Any = config.build(backend.options, own)
     found = backend(options).adopt(run, folder)
-    output.result({"run": found.id, "path": str(found.path), "hosts": found.hosts}, found.id)
+    with output.after(f"{found.id} is among the runs here now"):
+        output.result({"run": found.id, "path": str(found.path), "hosts": found.hosts}, found.id)

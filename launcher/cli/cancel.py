@@ -10,7 +10,7 @@ import typer
 from launcher import lock, output, runs, status
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
-from launcher.errors import RequestError, StorageError
+from launcher.errors import StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,10 +32,8 @@ def cancel(
 ) -> None:
     """End a run: SIGTERM to its workers, SIGKILL after its grace time."""
     folder = _observe.folder(fmt)
-    found = runs.find(folder, run)
+    found = _observe.whole(runs.find(folder, run))
     state = status.current(found)
-    if found.damaged:
-        raise RequestError(f"{found.id} cannot be cancelled: {found.damaged}")
     if state is None or state.get("exit_code") is None:
         try:
             with runs.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
@@ -47,12 +45,13 @@ def cancel(
             _observe.backend_of(found).cancel(found.handle, force=force)
         state = _wait(found, force=force) if wait else status.current(found) or {"state": "stopping"}
     data = {"run": found.id, "state": state.get("state"), "exit_code": state.get("exit_code")}
-    output.result(data, f"{found.id}: {state.get('state')}")
+    with output.after(said := f"{found.id}: {state.get('state')}"):
+        output.result(data, said)
 
 
 def _end(folder: Path, found: Run, *, force: bool) -> Run:
     """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
-    found = runs.find(folder, found.id)
+    found = _observe.whole(runs.find(folder, found.id))
     if (status.current(found) or {}).get("exit_code") is not None:
         return found
     sent = _observe.sent(found)

@@ -44,7 +44,7 @@ def ls(
             "cluster": each.cluster,
             "nodes": each.nodes,
             "tasks": list(each.tasks),
-            "created": each.created,
+            "created": each.created or None,
             "command": list(each.command),
             "cwd": each.cwd,
             "path": str(each.path),

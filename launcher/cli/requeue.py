@@ -10,7 +10,7 @@ from launcher.errors import RequestError
 
 def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     """Start a run again in its folder: a script that keeps checkpoints goes on from the last one."""
-    found = runs.find(_observe.folder(fmt), run)
+    found = _observe.whole(runs.find(_observe.folder(fmt), run))
     recorded, found = found, _observe.sent(found)
     if found.handle is None and recorded.result is None and status.unsure(recorded):
         raise RequestError(f"{found.id}: {status.nothing_found(recorded)}", hint=f"distlaunch cancel {found.id}")
@@ -20,4 +20,5 @@ def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch requeue {found.id}/{found.tasks[0]}")
     attempt = int(_observe.state_of(found).get("attempt") or 0) + 1
     _again.start(found, _observe.backend_of(found), attempt, doing="requeue")
-    output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")
+    with output.after(f"{found.id} goes on as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
+        output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")

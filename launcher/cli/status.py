@@ -24,9 +24,13 @@ def status(run: RunArgument, fmt: OutputOption = None) -> None:
         "cluster": found.cluster,
         "command": list(found.command),
         "cwd": found.cwd,
-        "created": found.created,
+        "created": found.created or None,
     }
     output.result({**about, **state}, *_lines(found, state))
+
+
+def _when(created: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(created))} ({summary.age(created)} ago)" if created else "-"
 
 
 def _lines(run: Run, state: dict[str, Any]) -> list[str]:
@@ -36,7 +40,7 @@ def _lines(run: Run, state: dict[str, Any]) -> list[str]:
         f"state    {summary.state_text(str(state.get('state')))}{detail}",
         f"on       {run.backend}" + (f", cluster {run.cluster}" if run.cluster else ""),
         f"command  {summary.command_line(run.command)}",
-        f"created  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.created))} ({summary.age(run.created)} ago)",
+        f"created  {_when(run.created)}",
     ]
     if isinstance(took := state.get("duration_s"), (int, float)):
         again = summary.restarts(state.get("restarts") or 0, state.get("attempt") or 0)

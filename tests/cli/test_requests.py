@@ -270,3 +270,32 @@ def test_the_shells_completion_is_no_traceback_either(distlaunch: Cli) -> None:
 
     assert "local" in distlaunch(env=env).stdout.split()
     assert (done.exit_code, "Traceback" in done.stderr) == (4, False)
+
+
+@pytest.mark.parametrize("where", ["full", "closed"])
+def test_a_run_that_goes_on_is_named_where_its_id_cannot_be_printed(distlaunch: Cli, where: str) -> None:
+    """A script that takes the failure for one of the launch would start a second one."""
+    distlaunch.write("waits.py", "import signal\nsignal.pause()\n")
+    if where == "full":
+        stdout = os.open("/dev/full", os.O_WRONLY)
+    else:
+        unread, stdout = os.pipe()
+        os.close(unread)
+    try:
+        done = distlaunch("local", "--detach", "waits.py", stdout=stdout)
+        (run,) = [path.name for path in distlaunch.runs.iterdir()]
+        ended = distlaunch("cancel", "--force", run, stdout=stdout)
+    finally:
+        os.close(stdout)
+
+    assert done.exit_code == 4
+    reason = "cannot write to stdout: No space left on device" if where == "full" else "nobody reads stdout"
+    assert f"error[storage]: {reason}; {run} goes on\n  hint: to end it: distlaunch cancel {run}" in done.stderr
+    assert ended.exit_code == (4 if where == "full" else 0)
+    assert (f"{reason}; {run}: cancelled" in ended.stderr) == (where == "full")
+    assert distlaunch("status", run, "--output", "json").json["result"]["state"] == "cancelled"
+    with open("/dev/full", "wb") as full:
+        again = distlaunch("requeue", run, stdout=full)
+    assert distlaunch("cancel", "--force", run).exit_code == 0
+    assert again.exit_code == 4
+    assert f"{run} goes on as attempt 1" in again.stderr

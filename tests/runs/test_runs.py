@@ -131,6 +131,28 @@ def test_a_damaged_folder_is_listed_as_unknown(distlaunch: Cli, content: str | N
     assert distlaunch("cancel", "Foreign").exit_code == 2
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"backend": "local", "handle": 5}', '{"backend": "local", "handle": "x"}'])
+@pytest.mark.parametrize("name", ["Foreign folder", "train-20250101-000000-abcd"])
+def test_a_run_that_cannot_be_read_is_not_taken_for_one_that_was_never_there(distlaunch: Cli, content: str, name: str) -> None:
+    """Launched anew, as `requeue` had it, it would be there twice."""
+    path = distlaunch.write(f"runs/{name}/run.json", content)
+
+    for command in ("requeue", "cancel"):
+        done = distlaunch(command, name)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"{name} cannot be read as a run: run.json " in done.stderr
+        assert str(path.parent) in done.stderr
+        assert "launch" not in done.stderr.replace("distlaunch", "")
+    missing = distlaunch("status", "nope")
+    assert "there are no runs" not in missing.stderr
+    assert name in missing.stderr, "which ls lists"
+    told = distlaunch("status", name).stdout
+    assert "1970" not in told
+    assert ("created  -\n" in told) == (name == "Foreign folder")
+    assert (distlaunch("status", name, "--output", "json").json["result"]["created"] is None) == (name == "Foreign folder")
+    assert [item.name for item in path.parent.iterdir()] == ["run.json"], "nothing is noted of it"
+
+
 def test_a_run_whose_plan_is_damaged_inside_does_not_break_the_listing(distlaunch: Cli) -> None:
     run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
     values = json.loads((run.path / "run.json").read_text())
