@@ -1,4 +1,4 @@
-"""The one place that opens files which a person names: nothing waits for a pipe or a device, and nothing of any size is read."""
+"""The one place that opens files which a person names or a run has left: no pipe is waited for, no device is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,6 +111,18 @@ def open_below(folder: StrPath, name: str) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def open_file(path: StrPath) -> BinaryIO:
+    """The file, to be read as it grows; `OSError` as in `read`."""
+    return open(open_fd(path), "rb", buffering=0)
+
+
+def end_of(path: StrPath, limit_bytes: int) -> bytes:
+    """So much of its end at most; `OSError` as in `read`."""
+    with open_file(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
+        return file.read(limit_bytes)
 
 
 def check(path: StrPath) -> None:

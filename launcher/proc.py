@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from launcher import input_file
 from launcher.agent.processes import start_ticks
 from launcher.errors import CommandError
 
@@ -109,13 +110,17 @@ def start_detached(
     It is one that begins when a line comes on its stdin, and ends where none does: that is sent once `record` has returned.
     """
     try:
+        for path in filter(os.path.exists, (stdout, stderr)):  # of an attempt before
+            input_file.check(path)
         with open(stdout, "ab") as out, open(stderr, "ab") as err:
             before = err.tell()
             process = subprocess.Popen(
                 list(argv), cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=out, stderr=err, bufsize=0, start_new_session=True
             )
     except OSError as error:
-        raise CommandError(f"{argv[0]} cannot be started: {error.strerror}", hint=f"working folder: {cwd}") from error
+        of_ours = str(error.filename) in (str(stdout), str(stderr))
+        why = f"{error.filename}: {error.strerror}" if of_ours else error.strerror
+        raise CommandError(f"{argv[0]} cannot be started: {why}", hint=f"working folder: {cwd}") from error
     assert process.stdin
     with process.stdin as go:
         ticks = start_ticks(process.pid)

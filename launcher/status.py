@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher import events, lock, runs
+from launcher import events, input_file, lock, runs, storage
 from launcher.agent.protocol import Event, Foreign, Output
 from launcher.errors import StorageError
 from launcher.outcome import EXIT_CODES, Outcome, RunReport
@@ -92,7 +92,7 @@ def _settled(outcome: Outcome) -> bool:
 def current(run: Run) -> dict[str, Any] | None:
     """The state as far as the folder alone tells it; None when the backend has to be asked."""
     if run.damaged:
-        return _without_streams("unknown", run.damaged)
+        return without_streams("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:
         return result
     return None if run.submitted else _unsubmitted(run)
@@ -102,29 +102,28 @@ def _unsubmitted(run: Run) -> dict[str, Any] | None:
     """The state of a run whose launcher is still sending it, or has died before it began to; None: of one that it died of."""
     owner = lock.owner(run.whole_path)
     if owner is not None and owner.submits and not owner.seems_gone:
-        return _without_streams("pending", f"being submitted by {owner}")
+        return without_streams("pending", f"being submitted by {owner}")
     if run.handle is not None:
         return None
     young = owner is None and time.time() - run.created < SUBMISSION_S
-    return _without_streams(*(("pending", "being submitted") if young else ("unknown", NOTHING_SENT)))
+    return without_streams(*(("pending", "being submitted") if young else ("unknown", NOTHING_SENT)))
 
 
-def _without_streams(state: str, detail: str) -> dict[str, Any]:
+def without_streams(state: str, detail: str) -> dict[str, Any]:
+    """The state of a run whose streams say nothing."""
     return {"state": state, "exit_code": None, "cause": None, "detail": detail, "nodes": []}
 
 
 def ends(path: Path) -> Iterator[Record]:
-    """Events and foreign lines at the head and at the tail of a stream."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            parts = [file.read(size if size <= 2 * END_BYTES else END_BYTES)]
-            if size > 2 * END_BYTES:
-                file.seek(size - END_BYTES)
-                parts.append(file.read(END_BYTES).partition(b"\n")[2])
-    except OSError:
-        return
+    """Events and foreign lines at the head and at the tail of a stream; none where there is no stream yet."""
+    parts: list[bytes] = []
+    with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        parts = [file.read(size if size <= 2 * END_BYTES else END_BYTES)]
+        if size > 2 * END_BYTES:
+            file.seek(size - END_BYTES)
+            parts.append(file.read(END_BYTES).partition(b"\n")[2])
     for part in parts:
         for line in part.split(b"\n")[:-1]:
             record = events.record(line)
@@ -135,9 +134,7 @@ def ends(path: Path) -> Iterator[Record]:
 def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
     """The last lines that a rank wrote to stderr: what there is to say of a worker without a Python traceback."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
-            data = file.read()
+        data = input_file.end_of(path, END_BYTES)
     except OSError:
         return []
     text = b""
@@ -151,7 +148,7 @@ def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
 def last_words(run: Run, node: int) -> list[Event]:
     """What an agent tells where there is room for it on a full disk, too: what its stream should have had."""
     try:
-        lines = (run.path / "nodes" / str(node) / "last_words").read_bytes().splitlines()
+        lines = input_file.read(run.path / "nodes" / str(node) / "last_words").splitlines()
     except OSError:
         return []
     return [record for line in lines if isinstance(record := events.record(line), Event)]
@@ -172,9 +169,8 @@ def agent_stderr(run: Run, node: int, *, started: bool, count: int = 5) -> list[
     """
     lines: list[str] = []
     for path in (run.path / "nodes" / str(node) / "stderr", run.path / "job.out"):
-        with suppress(OSError), open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            said = file.read().decode(errors="replace").splitlines()
+        with suppress(OSError):
+            said = input_file.end_of(path, 4096).decode(errors="replace").splitlines()
             own = started and path.name == "stderr"
             lines = lines or (next(([line] for line in said if line.startswith("Fatal Python error")), []) if own else said)
     return [line for line in lines if line.strip()][-count:]

@@ -58,6 +58,15 @@ def _json_of(read: Callable[[], bytes]) -> dict[str, Any] | None:
 
 
 @contextmanager
+def read_errors(path: StrPath) -> Iterator[None]:
+    """Turns an `OSError` of what is read into a `StorageError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{os.fspath(path)}: {error.strerror}") from error
+
+
+@contextmanager
 def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
     """Turns an `OSError` about the path into a `StorageError` that names it."""
     try:

@@ -72,11 +72,14 @@ def _title_area() -> Tuple[int, int]:
 
 
 def start_ticks(pid: int) -> Optional[int]:
-    """When a process started, in clock ticks since boot: with the pid its identity. None: no such process, or a zombie."""
+    """When a process started, in clock ticks since boot: with the pid its identity. None: no such process of ours, or a zombie.
+
+    `OSError` where that cannot be known, as by a process that has no descriptor left.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 

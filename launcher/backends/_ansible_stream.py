@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from launcher import proc
 from launcher.backends import _ansible_ssh as ssh
 from launcher.backends._ansible_frames import FrameError, Frames
-from launcher.backends._files import FileStream
+from launcher.backends._files import FileStream, allow_files
 from launcher.errors import CommandError
 from launcher.storage import Room, storage_errors
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _SILENT_S = (20.0, 160.0)
 """A host that has not even said that it has nothing to say is not connected any more. Where that happens again it is doubled,
 up to the second: a login that takes longer, on a machine with much to do, must come to its end one day."""
+
+_FILES_PER_NODE = 5
+"""The stream as it is written and as it is read, and both ends of a connection with its errors."""
 
 _PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
@@ -209,6 +212,7 @@ class HostStreams:
     def __init__(self, handle: Handle, offsets: Mapping[int, int]) -> None:
         run_dir = Path(handle["run_dir"])
         self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
+        allow_files(_FILES_PER_NODE * len(self.tails))
         self._pump = Pump(self.tails)
         self._files = FileStream(run_dir, len(handle["hosts"]), offsets)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
+from launcher import input_file, storage
+from launcher.agent import processes
 from launcher.backends._base import Chunk
 from launcher.runs import JOB_OUTPUT
 
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.02
 _READ_BYTES = 1 << 20
+_OTHER_FILES = 64
+"""So many a launcher may have open besides; what asks and starts programs must never find that there are too many."""
+
+
+def allow_files(count: int) -> int:
+    """Raise our own limit of open files, as far as that is allowed; how many of those that are wanted may be open at once."""
+    return max(0, processes.allow_files(count + _OTHER_FILES) - _OTHER_FILES)
 
 
 class FileStream:
@@ -24,8 +33,10 @@ class FileStream:
         self._paths = {node: run_dir / "nodes" / str(node) / "stream" for node in range(nodes)}
         if job_output:
             self._paths[JOB_OUTPUT] = run_dir / "job.out"
-        self._offsets = offsets
-        self._files: dict[int, Any] = {}
+        self._offsets = dict(offsets)
+        self._files: dict[int, BinaryIO] = {}
+        self._kept = allow_files(len(self._paths))
+        """So many stay open; the others are opened for each look."""
 
     def read(self, timeout_s: float) -> list[Chunk]:
         """What the files have grown by."""
@@ -38,14 +49,23 @@ class FileStream:
             time.sleep(min(_POLL_S, left))
 
     def _read_node(self, node: int) -> Chunk | None:
-        if node not in self._files:
-            try:
-                self._files[node] = open(self._paths[node], "rb", buffering=0)  # noqa: SIM115 - closed by close()
-                self._files[node].seek(self._offsets.get(node, 0))
-            except OSError:
-                return None
-        data = self._files[node].read(_READ_BYTES)
+        with storage.read_errors(self._paths[node]):
+            file = self._files.get(node) or self._open(node)
+            data = file.read(_READ_BYTES) if file else b""
+            if file and node not in self._files:
+                self._offsets[node] = file.tell()
+                file.close()
         return Chunk(node, data) if data else None
+
+    def _open(self, node: int) -> BinaryIO | None:
+        try:
+            file = input_file.open_file(self._paths[node])
+        except FileNotFoundError:
+            return None
+        file.seek(self._offsets.get(node, 0))
+        if len(self._files) < self._kept:
+            self._files[node] = file
+        return file
 
     def close(self) -> None:
         """Close the files."""

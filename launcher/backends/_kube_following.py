@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
 import threading
 from typing import TYPE_CHECKING
 
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_states as states
+from launcher.backends._files import allow_files
 from launcher.backends._kube_logs import NodeLog
 from launcher.backends._kube_pod import RUN_LABEL
 from launcher.errors import LaunchError, StorageError
@@ -40,7 +40,7 @@ class Following:
         self._synced = False
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        _allow_files(_FILES_PER_NODE * nodes)
+        allow_files(_FILES_PER_NODE * nodes)
         self._logs = [NodeLog(folder / "nodes" / str(node), node, cluster) for node in range(nodes)]
         size = threading.stack_size(_STACK_BYTES)
         try:
@@ -166,11 +166,3 @@ class Following:
     def _latest(self, uid: str) -> Pod | None:
         with self._changed:
             return self._known.get(uid)
-
-
-def _allow_files(count: int) -> None:
-    """Raise our own limit of open files, as far as that is allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = soft + count if hard == resource.RLIM_INFINITY else min(soft + count, hard)
-    if wanted > soft != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -39,8 +39,9 @@ class Agent:
     def living(self) -> list[proc.Identity]:
         """What is there of the agent and of the script that started it."""
         noted = self._noted()
-        known = [identity for identity in dict.fromkeys(filter(None, (noted, self.started))) if identity.alive()]
-        return known or self._of_session()
+        with storage.read_errors("/proc"):
+            known = [identity for identity in dict.fromkeys(filter(None, (noted, self.started))) if identity.alive()]
+            return known or self._of_session()
 
     def send(self, number: int) -> None:
         """Signal the agent alone, where it is known: a script that hears a signal, too, may pass it on, or end before it."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher import proc
+from launcher import input_file, proc
 from launcher.agent.slurm import expand
 from launcher.errors import CommandError
 
@@ -108,9 +107,9 @@ def ending(job_id: str, state: str, reason: str) -> Cause | None:
 
 def lost_host(job_output: Path) -> str | None:
     """The node that Slurm has lost, by what srun wrote of it; None where that was srun's own."""
-    with suppress(OSError), open(job_output, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-        found = re.findall(rb"^srun: error: Node failure on ([^\s,]+)", file.read(), re.MULTILINE)
+    with suppress(OSError):
+        said = input_file.end_of(job_output, 65536)
+        found = re.findall(rb"^srun: error: Node failure on ([^\s,]+)", said, re.MULTILINE)
         return found[-1].decode(errors="replace") if found else None
     return None
 
@@ -119,7 +118,7 @@ def not_started(job_output: Path) -> dict[str, str]:
     """Hosts on which there could be no agent, and what was said of it: the run folder or the interpreter is not there."""
     found: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        text = job_output.read_bytes()[-65536:].decode(errors="replace")
+        text = input_file.end_of(job_output, 65536).decode(errors="replace")
         said = re.findall(
             r"^(?!srun: )(?!slurmstepd).*(?:can't open file|No such file or directory|cannot read|agent\.pyz: ).*",
             text,

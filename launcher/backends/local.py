@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, install, proc, storage
+from launcher import bundle, input_file, install, proc, storage
 from launcher.agent import facts
 from launcher.agent.job import KEY_FILE
 from launcher.agent.program import Program
@@ -234,9 +234,7 @@ class LocalBackend(Backend[LocalPlan]):
 def _is_done(stream: Path) -> bool:
     """Whether an agent has said its last word; it may still be about to end."""
     try:
-        with stream.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
-            last = file.read().splitlines()[-1:]
+        last = input_file.end_of(stream, _END_BYTES).splitlines()[-1:]
     except OSError:
         return False
     return bool(last) and last[0].startswith(b'{"event":"done"')

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, output, storage
+from launcher import bundle, input_file, output, storage
 from launcher.backends import _slurm_control, _slurm_files, _slurm_step
 from launcher.backends._base import Backend, Handle, Liveness, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
@@ -291,9 +291,8 @@ def _folder(handle: Handle) -> Path:
 def _last_word_said(handle: Handle) -> bool:
     """Whether the first node's agent has ended: then Slurm's word is worth a question at once."""
     try:
-        with open(_folder(handle) / "nodes/0/stream", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-            return file.read().rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
+        last = input_file.end_of(_folder(handle) / "nodes/0/stream", 65536)
+        return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
     except OSError:
         return False
 

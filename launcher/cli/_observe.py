@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher import config, config_check, output, runs, status
-from launcher.errors import CommandError, LaunchError, RequestError
+from launcher.errors import CommandError, LaunchError, RequestError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,11 @@ def state_of(run: Run) -> dict[str, Any]:
     known = status.current(run)
     if known is not None:
         return known
-    if (seen := status.observe(run)).final:
+    try:
+        seen = status.observe(run)
+    except StorageError as error:
+        return status.without_streams("unknown", error.message)
+    if seen.final:
         return seen.to_json()
     try:
         found = _asked(run)

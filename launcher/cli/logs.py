@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from launcher import output, runs, status
+from launcher import input_file, output, runs, status, storage
 from launcher.agent.protocol import Event, Output
 from launcher.cli import _observe
 from launcher.cli._parameters import OutputOption, RunArgument  # noqa: TC001 - typer reads them
@@ -101,12 +102,9 @@ def _blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[i
 
 
 def _file_blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                yield block
-    except FileNotFoundError:
-        return
+    with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
 
 
 def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:

@@ -1,0 +1,99 @@
+"""Streams that are no files, and more of them than a process may open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent.protocol import encode_event
+from tests.cli.test_follow import nothing_is_left, recorded  # noqa: F401 - a fixture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.command import Cli
+
+LIMIT_S = 30
+KINDS: dict[str, Callable[[Path], None]] = {
+    "a FIFO": os.mkfifo,
+    "a folder": os.mkdir,
+    "a device": lambda path: os.symlink("/dev/zero", path),
+}
+
+
+def damaged(distlaunch: Cli, kind: str, *names: str) -> str:
+    """A run whose result nobody has written down, with that in the place of a file."""
+    distlaunch.write("quick.py", "print('whole')\n")
+    distlaunch("local", "quick.py")
+    (run,) = distlaunch.runs.iterdir()
+    (run / "result.json").unlink()
+    for name in names:
+        (run / name).unlink(missing_ok=True)
+        KINDS[kind](run / name)
+    return run.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_is_no_file_is_one_clear_error_and_other_runs_are_listed(distlaunch: Cli, kind: str) -> None:
+    run = damaged(distlaunch, kind, "nodes/0/stream")
+    assert distlaunch("local", "quick.py").exit_code == 0
+
+    listed = distlaunch("ls", timeout_s=LIMIT_S)
+    status = distlaunch("status", run, "--output", "json", timeout_s=LIMIT_S)
+    logs = [distlaunch("logs", run, *follow, timeout_s=LIMIT_S) for follow in ([], ["-f"])]
+    again = distlaunch("requeue", run, timeout_s=LIMIT_S)
+
+    states = {line.split()[0]: line.split()[1] for line in listed.stdout.splitlines() if "quick-" in line}
+    assert states.pop(run) == "unknown", listed
+    assert list(states.values()) == ["success"], listed
+    assert status.json["result"]["state"] == "unknown"
+    for said in (status.json["result"]["detail"], *(each.stderr for each in logs), again.stderr):
+        assert f"nodes/0/stream: {kind}, not a file" in said
+    assert all(each.exit_code and "Traceback" not in each.stderr for each in (*logs, again))
+
+
+def test_what_else_an_agent_leaves_is_not_waited_for(distlaunch: Cli) -> None:
+    run = damaged(distlaunch, "a FIFO", "nodes/0/last_words", "nodes/0/stderr")
+    stream = distlaunch.runs / run / "nodes/0/stream"
+    stream.write_bytes(stream.read_bytes().splitlines(keepends=True)[0])
+
+    assert distlaunch("status", run, timeout_s=LIMIT_S).exit_code == 0
+    assert distlaunch("logs", run, timeout_s=LIMIT_S).exit_code == 0
+
+
+def test_a_run_with_more_nodes_than_the_launcher_may_open_files_is_told_as_it_ended(distlaunch: Cli) -> None:
+    distlaunch.write("says.py", "import os\nprint('rank', os.environ['RANK'])\n")
+    command = [sys.executable, "-m", "launcher", "local", "--nodes", "24", "--log-ranks", "all", "says.py"]
+    limited = ["sh", "-c", 'ulimit -Sn 24; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, env=distlaunch.env(), cwd=distlaunch.folder, capture_output=True, timeout=150, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert recorded(distlaunch)["state"] == "success"
+    assert {line.split()[-1] for line in done.stdout.splitlines()} == {str(rank).encode() for rank in range(24)}
+
+
+@pytest.mark.parametrize("hard", [40, 4096])
+def test_every_stream_is_read_whatever_the_limit_of_files_is(tmp_path: Path, hard: int) -> None:
+    for node in range(64):
+        (tmp_path / f"nodes/{node}").mkdir(parents=True)
+        (tmp_path / f"nodes/{node}/stream").write_bytes(encode_event("heartbeat", node))
+    script = f"""
+import resource, sys
+from pathlib import Path
+from launcher.backends._files import FileStream
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, {hard}))
+stream = FileStream(Path({str(tmp_path)!r}), 64, {{}})
+first = stream.read(0)
+for node in range(64):
+    with open(f"{tmp_path}/nodes/{{node}}/stream", "ab") as file:
+        file.write(b"more")
+print(len(first), sum(chunk.data == b"more" for chunk in stream.read(0)), len(stream.read(0)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout == "64 64 0\n", done.stderr
