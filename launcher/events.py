@@ -76,5 +76,6 @@ _KINDS = _named(
     ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),
     ("cause", lambda value: isinstance(value, dict)),
+    ("early", lambda value: isinstance(value, bool)),
 )
 """Those of docs/agent-stream.md that something here relies on."""

@@ -234,7 +234,8 @@ class Follower:
         """See to it that a run that is to end does end."""
         gone = any(state == "ended" and not self._done(node) for node, state in enumerate(self._alive))
         failing = gone or any(self._ends_the_run(node) for node in outcome.nodes)
-        if not (self._report.all_needed and failing):
+        late = self._report.comes_too_late
+        if not (self._report.all_needed and (failing or late)):
             self._hanging_since = None
         else:
             self._hanging_since = self._hanging_since or now
@@ -242,6 +243,8 @@ class Follower:
             limit, told = (
                 (HANG_S, f"{HANG_S:.0f} s after one failed") if not gone or self._others_know() else (UNAWARE_S, "without it")
             )
+            if late:
+                limit, told = HANG_S, "though all had ended well: one was lost at the end, and came back to nobody"
             if self._hanging_since is not None and now - self._hanging_since > limit:
                 output.warn(f"other nodes still run {told}; ending them")
                 self._cancel(now, force=False, asked=False)

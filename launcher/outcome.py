@@ -50,6 +50,9 @@ class NodeReport:
     result: str | None = None
     """Of its `done` event; None before."""
 
+    early: bool = False
+    """Whether it has ended well before the others, which could do without it: it was taken back."""
+
     attempt: int = 0
     """How often the scheduler has started it again."""
 
@@ -83,7 +86,7 @@ class NodeReport:
         """What the attempt before has come to does not count any more."""
         self.attempt = attempt
         self.result = self.cause = self.workers = None
-        self.stopping = ""
+        self.stopping, self.early = "", False
         self.lines_lost = 0
         self.last_words.clear()
 
@@ -126,7 +129,7 @@ class NodeReport:
             self.cause = cause
 
     def _on_done(self, fields: dict[str, Any]) -> None:
-        self.result = str(fields.get("result") or "failed")
+        self.result, self.early = str(fields.get("result") or "failed"), fields.get("early") is True
         self.restarts = fields.get("restarts") or self.restarts
         self.workers = 0
         self._lost(fields.get("lines_lost"))
@@ -188,6 +191,18 @@ class RunReport:
     def all_needed(self) -> bool:
         """Whether one failed node fails the run; an elastic run goes on without it."""
         return self.min_nodes >= len(self.nodes)
+
+    @property
+    def all_well(self) -> NodeReport | None:
+        """A node by which all have ended well: agents of a fixed number of nodes do so together only, and a log may be gone."""
+        well = (node for node in self.nodes if node.result == "success" and not node.early)
+        return next(well, None) if self.all_needed and self.may_start_again else None
+
+    @property
+    def comes_too_late(self) -> bool:
+        """Whether a node was lost when all had ended well, and was started again: nobody is left to meet it."""
+        well = self.all_well
+        return well is not None and any(node.result is None and node.attempt > well.attempt for node in self.nodes)
 
     def add(self, node: int, record: Record) -> None:
         """Take a record from that node's stream into account."""
@@ -256,8 +271,7 @@ class RunReport:
 
     def _final(self, cause: Cause | None, cancel_requested: float | None, succeeded: bool) -> State:
         well = sum(node.result == "success" for node in self.nodes)
-        # Agents of a fixed number of nodes end well together only; a log may be gone with its pod.
-        if succeeded or well >= (1 if self.all_needed and self.may_start_again else self.min_nodes):
+        if succeeded or self.all_well or well >= self.min_nodes:
             return "success"
         kind = cause.get("class") if cause else None
         asked = cancel_requested or 0.0

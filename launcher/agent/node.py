@@ -69,6 +69,9 @@ class Node:
         """Of the present round, as the other nodes were told it."""
 
         self.failed: Optional[cause.Cause] = None
+        self._early: Dict[str, bool] = {}
+        """Said with its `done` by a node that has left well before the others."""
+
         self.broken: Optional[Tuple[str, str]] = None
         """Message and traceback of a thread of ours that has failed."""
 
@@ -453,6 +456,7 @@ class Node:
             return
         if tell_peers and self._is_done(reason):
             self.server.gang.send({"stop": reason, "done": True})
+            self._early = {"early": True}
             return
         self.failed = self.failed or self.first_cause
         deadline = self.stops.begin(reason, deadline)
@@ -489,7 +493,8 @@ class Node:
             self.out.event("failure", cause=why)
         code = RESULTS[result]
         duration = round(time.monotonic() - self.began, 3)
-        self.out.event("done", result=result, exit_code=code, cause=why, restarts=self.restarts, duration_s=duration)
+        told = {"exit_code": code, "cause": why, "restarts": self.restarts, "duration_s": duration, **self._early}
+        self.out.event("done", result=result, **told)
         self.out.finish(self.job.stream_wait_s, self._is_to_leave, self.stderr.say)
         self.stderr.finish(_LAST_LINES_S)
         return code

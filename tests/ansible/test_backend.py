@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher import bundle
+from launcher.agent.protocol import encode_event
 from launcher.backends import ansible
 from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
 from launcher.errors import CommandError, SpecError
@@ -122,13 +123,19 @@ def tail(rank: int, state: str, *, silent_since: float | None = None, problem: s
     return SimpleNamespace(node=about, state=state, lost_at=silent_since, problem=problem, ending=told, finished=state == "ended")
 
 
-def test_a_host_is_lost_once_another_has_ended_without_it_and_it_was_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_silent_for_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stream = tmp_path / "stream"
+    stream.write_bytes(encode_event("agent_started", 0) + encode_event("rendezvous", 0))
     clock = Clock()
     monkeypatch.setattr(ansible, "time", clock)
     now = clock.monotonic()
 
     def said(*tails: Any) -> Any:
         backend = AnsibleBackend(AnsibleOptions())
+        for each in tails:
+            each.stream = stream
         backend._streams = SimpleNamespace(tails=tails)  # type: ignore[assignment]
         return backend.liveness({"hosts": ["n1", "n2"]})
 
@@ -138,6 +145,8 @@ def test_a_host_is_lost_once_another_has_ended_without_it_and_it_was_silent_for_
     assert said(tail(0, "ended"), silent).nodes == ("ended", "unknown"), "it may come back"
     clock.ahead_s += 60
     assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "the run goes on"
+    stream.write_bytes(encode_event("agent_started", 0))
+    assert said(tail(0, "running"), silent).nodes == ("running", "ended"), "nobody there would miss it"
     lost = said(tail(0, "ended"), silent)
     assert lost.nodes == ("ended", "ended")
     assert lost.causes == {1: {"class": "node", "message": "host n2 does not answer any more: ssh: timed out"}}

@@ -73,9 +73,9 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(follow, name, seconds)
 
 
-def followed(backend: Scripted, tmp_path: Path) -> tuple[runs.Run, Any]:
+def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[runs.Run, Any]:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
-    plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1}
+    plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1, **about}
     run = runs.record_handle(runs.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan), {})
     backend_: Any = backend
     return run, Follower(run, backend_, ranks=None, interrupts=Interrupts()).follow()
@@ -106,6 +106,26 @@ def test_an_agent_that_is_gone_before_its_peers_can_miss_it_ends_them(
     assert outcome.state == "failed"
     assert outcome.cause["message"] == "the agent on host b ended without a word"
     assert "other nodes still run without it; ending them" in capfd.readouterr().err
+
+
+class TooLate(Unaware):
+    """All had ended well when node 0 was lost; it was started again, and waits."""
+
+    def __init__(self) -> None:
+        again = encode_event("agent_started", 0, host="h0", attempt=1)
+        super().__init__(started(0), started(1), Chunk(1, encode_event("done", 1, result="success")), Chunk(0, again))
+
+
+def test_a_node_that_comes_back_when_all_have_ended_well_is_ended_and_the_run_has_succeeded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    backend = TooLate()
+
+    _, outcome = followed(backend, tmp_path, may_start_again=True)
+
+    assert backend.cancels[:1] == [False]
+    assert (outcome.state, outcome.cause) == ("success", None)
+    assert "other nodes still run though all had ended well: one was lost at the end, and came back" in capfd.readouterr().err
 
 
 def started(node: int) -> Chunk:

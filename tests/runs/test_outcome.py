@@ -262,3 +262,13 @@ def test_who_cancels_while_a_lost_run_starts_again_has_cancelled_it() -> None:
     found = made.outcome(("ended", "ended"), cancel_requested=102.0)
 
     assert (found.state, found.exit_code) == ("cancelled", 130)
+
+
+def test_a_node_that_was_taken_back_when_it_was_done_says_nothing_of_the_others() -> None:
+    left: Said = ("done", {"result": "success", "early": True})
+    failed = [*RUNNING, done("failed", cause("user_code", 5))]
+    for others, state in ((failed, "failed"), (RUNNING, "failed"), ([*RUNNING, done("success")], "success")):
+        made = report(others, [*RUNNING, left])
+        made.may_start_again = True
+        assert made.outcome(("ended", "ended")).state == state
+        assert not made.comes_too_late
