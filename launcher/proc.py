@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import select
 import subprocess
+import sys
 import tempfile
+import termios
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
 
 _STDERR_BYTES = 1 << 20
 _LAST_BYTES = 1 << 16
+_LAST_LINES = 3
+_LOOK_MS = 5
+_ENDS_S = 2.0
+_HEARS_S = 10.0
+"""An interpreter that is a script, and loads modules, may take longer; then whoever follows the run hears of its end."""
 
 WITHOUT_HERE = "import sys;sys.path[:]=filter(None,sys.path);"
 """How each text begins that we have a Python run: without the working folder, where other users may have files of any name."""
@@ -102,12 +111,67 @@ def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> s
     return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
 
+class Told:
+    """A program that was told to begin on its stdin."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], stderr: Path, before: int) -> None:
+        assert process.stdin
+        self._name, self._process, self._go, self._stderr, self._before = name, process, process.stdin, stderr, before
+
+    def close(self) -> None:
+        """Let go of its stdin."""
+        self._go.close()
+
+    def tell(self) -> None:
+        """Tell it; `CommandError` where it has ended."""
+        try:
+            self._go.write(b"\n")
+        except BrokenPipeError:
+            raise self.ended() from None
+
+    def wait(self) -> None:
+        """Until it has heard that; `CommandError` where it ends before. One that takes long for it is waited for no longer."""
+        limit = time.monotonic() + _HEARS_S
+        poller = select.poll()
+        poller.register(self._go, 0)  # the error that there is no reader is told always
+        while self._unread() and time.monotonic() < limit:
+            if poller.poll(_LOOK_MS) and self._unread():
+                raise self.ended()
+
+    def ended(self) -> CommandError:
+        """The error of one that has ended before it began, with the last lines that it wrote."""
+        self._process.returncode = None
+        how = "has closed its stdin"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_ENDS_S)
+            how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        self._process.returncode = self._process.returncode or 0
+        said = b""
+        with contextlib.suppress(OSError), open(self._stderr, "rb") as file:
+            file.seek(max(self._before, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            said = file.read()
+        lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+        words = ": ".join([f"{how} as soon as it was started", *filter(None, ["; ".join(lines[-_LAST_LINES:])])])
+        return CommandError(f"{self._name} {words}", hint=f"see {self._stderr}")
+
+    def _unread(self) -> int:
+        return int.from_bytes(fcntl.ioctl(self._go, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def start_detached(
-    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, record: Callable[[Identity], None]
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    stdout: Path,
+    stderr: Path,
+    record: Callable[[Identity], None],
+    told: list[Told] | None = None,
 ) -> Identity:
     """Start a program that outlives us, in a session of its own, with its output in files.
 
     It is one that begins when a line comes on its stdin, and ends where none does: that is sent once `record` has returned.
+    Who gives `told` finds it there, and waits for it to have begun.
     """
     try:
         for path in filter(os.path.exists, (stdout, stderr)):  # of an attempt before
@@ -122,29 +186,20 @@ def start_detached(
         why = f"{error.filename}: {error.strerror}" if of_ours else error.strerror
         raise CommandError(f"{argv[0]} cannot be started: {why}", hint=f"working folder: {cwd}") from error
     assert process.stdin
-    with process.stdin as go:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(process.stdin)
         ticks = start_ticks(process.pid)
         process.returncode = 0  # ours to find by identity, not to wait for: Popen must not warn when it is collected
+        word = Told(argv[0], process, stderr, before)
         if ticks is None:
-            raise _ended_at_once(argv, stderr, before)
+            raise word.ended()
         identity = Identity(process.pid, ticks)
         record(identity)
-        try:
-            go.write(b"\n")
-        except BrokenPipeError:
-            raise _ended_at_once(argv, stderr, before) from None
+        word.tell()
+        if told is not None:
+            told.append(word)
+            stack.pop_all()
     return identity
-
-
-def _ended_at_once(argv: Sequence[str], stderr: Path, before: int) -> CommandError:
-    """The error of a program that has ended before it was told to begin, with the reason that it wrote."""
-    said = b""
-    with contextlib.suppress(OSError), open(stderr, "rb") as file:
-        file.seek(max(before, file.seek(0, os.SEEK_END) - _LAST_BYTES))
-        said = file.read()
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    words = ["ended as soon as it was started", *lines[-1:]]
-    return CommandError(f"{argv[0]} {': '.join(words)}", hint=f"see {stderr}")
 
 
 class Pipe:

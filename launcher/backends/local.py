@@ -165,6 +165,7 @@ class LocalBackend(Backend[LocalPlan]):
     def _start(self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record) -> Handle:
         agents = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
+        told: list[proc.Told] = []
         try:
             for agent in _local_agents.of(handle):
                 agent.forget()
@@ -178,9 +179,14 @@ class LocalBackend(Backend[LocalPlan]):
 
                 argv = (*_argv(run_dir, python, rank), "--when-told")
                 out, err = folder / "stream", folder / "stderr"
-                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note)
+                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told)
+            for word in told:
+                word.wait()
         except OSError as error:
             raise StorageError(f"{run_dir}: {error.strerror}") from error
+        finally:
+            for word in told:
+                word.close()
         return handle
 
     def recover(self, handle: Handle) -> Handle | None:

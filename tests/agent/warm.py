@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from launcher import bundle
 from launcher.agent.processes import start_ticks
-from launcher.proc import Identity
+from launcher.proc import Identity, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -121,11 +121,12 @@ class WarmStart:
         stdout: Path,
         stderr: Path,
         record: Callable[[Identity], None],
+        told: list[Told] | None = None,
         held: Collection[str] = (),
     ) -> Identity:
         """An agent with its output in files; one of the nodes `held` stands still before it begins, until SIGCONT."""
-        told = [word for word in argv if word != "--when-told"]
-        request = json.dumps([told, dict(env), cwd, told[-1] in held]).encode()
+        words = [word for word in argv if word != "--when-told"]
+        request = json.dumps([words, dict(env), cwd, words[-1] in held]).encode()
         with open(stdout, "ab") as out, open(stderr, "ab") as err:
             socket.send_fds(self._requests, [request], [out.fileno(), err.fileno()])
             pid = int(self._requests.recv(100))

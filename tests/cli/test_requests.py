@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -299,3 +300,23 @@ def test_a_run_that_goes_on_is_named_where_its_id_cannot_be_printed(distlaunch: 
     assert distlaunch("cancel", "--force", run).exit_code == 0
     assert again.exit_code == 4
     assert f"{run} goes on as attempt 1" in again.stderr
+
+
+@pytest.mark.parametrize("before", ["", "sleep 0.5\n"])
+def test_an_interpreter_that_ends_at_once_is_one_error(distlaunch: Cli, before: str) -> None:
+    """Also where it ends only after it was told to begin."""
+    broken = distlaunch.write(
+        "python", f"#!/bin/sh\necho 'not found:' >&2\n{before}echo 'module load python first' >&2\nexit 3\n"
+    )
+    broken.chmod(0o755)
+    distlaunch.write("x.py", "")
+
+    for more in ((), ("--detach",), ("--nodes", "2")):
+        done = distlaunch("local", "--python", str(broken), *more, "x.py")
+
+        said = f"{broken} ended with exit code 3 as soon as it was started: not found:; module load python first"
+        assert (done.exit_code, done.stdout) == (4, "")
+        assert done.stderr.startswith(f"error[command_failed]: {said}\n  hint: see {distlaunch.runs}")
+        assert len(done.stderr.splitlines()) == 2
+        assert distlaunch("status", "last", "--output", "json").json["result"]["cause"]["message"] == said
+        shutil.rmtree(distlaunch.runs)

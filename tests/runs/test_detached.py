@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from launcher.errors import CommandError
 from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -23,10 +25,51 @@ def test_one_that_ends_before_it_is_told_to_begin_is_an_error_with_the_reason_th
     def gone(identity: proc.Identity) -> None:
         wait_until("it to end", lambda: not identity.alive(), limit_s=60)
 
-    argv = ["sh", "-c", f"printf '%s\\n' '{said}' >&2; exit 1"]
+    argv = ["sh", "-c", f"printf '%s\\n' '{said}' >&2; exit 3"]
     with pytest.raises(CommandError) as raised:
         proc.start_detached(argv, cwd=str(tmp_path), env=os.environ, stdout=tmp_path / "out", stderr=stderr, record=gone)
 
-    reason = said.splitlines()[-1] if said else ""
-    assert raised.value.message == "sh ended as soon as it was started" + (f": {reason}" if reason else "")
+    reason = "; ".join(said.splitlines())
+    assert raised.value.message == "sh ended with exit code 3 as soon as it was started" + (f": {reason}" if reason else "")
     assert str(stderr) in (raised.value.hint or "")
+
+
+def begin(folder: Path, argv: list[str], record: Callable[[proc.Identity], None], told: list[proc.Told]) -> None:
+    """Start it with its files in that folder."""
+    proc.start_detached(
+        argv, cwd=str(folder), env=os.environ, stdout=folder / "out", stderr=folder / "err", record=record, told=told
+    )
+
+
+@pytest.mark.parametrize("script", ["read line; exec sleep 1000", "read line <&0; sleep 1000; true"])
+def test_one_that_hears_the_word_has_begun(tmp_path: Path, script: str) -> None:
+    found: list[proc.Identity] = []
+    told: list[proc.Told] = []
+    argv = ["sh", "-c", script]
+    begin(tmp_path, argv, found.append, told)
+    try:
+        for word in told:
+            word.wait()
+            word.close()
+        assert found[0].alive()
+    finally:
+        found[0].send_group(signal.SIGKILL)
+        os.waitpid(found[0].pid, 0)
+
+
+@pytest.mark.parametrize("ends", ["exit 3", "kill -9 $$", "exec true"])
+def test_one_that_ends_without_hearing_the_word_is_the_same_error_however_late(tmp_path: Path, ends: str) -> None:
+    """It has ended after the word was sent, which somebody who reads might still have read."""
+    told: list[proc.Told] = []
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    argv = ["sh", "-c", f"read line < {fifo}; echo 'module load python first' >&2; {ends}"]
+    begin(tmp_path, argv, lambda _: None, told)
+    fifo.write_text("go on\n")
+
+    with pytest.raises(CommandError) as raised:
+        told[0].wait()
+    told[0].close()
+
+    how_it_ended = {"exit 3": "ended with exit code 3", "exec true": "ended with exit code 0"}.get(ends, "was killed by signal 9")
+    assert raised.value.message == f"sh {how_it_ended} as soon as it was started: module load python first"
