@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-PROCESSES = 2
-"""Tests mostly wait; a third process was no gain on two cores."""
+PROCESSES = 3
+"""On two cores: tests with clusters mostly wait."""
 
 
 def argv(request: subjects.Request, cores: int) -> list[str]:

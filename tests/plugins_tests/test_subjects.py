@@ -60,7 +60,7 @@ def test_words_before_the_first_option_or_path_say_which_tests(words: str, optio
     monkeypatch.delenv("CI", raising=False)
     argv = command.argv(subjects.request(words.split()), cores=2)
 
-    assert argv[:4] == [sys.executable, "-m", "pytest", "--numprocesses=2"]
+    assert argv[:4] == [sys.executable, "-m", "pytest", f"--numprocesses={command.PROCESSES}"]
     assert argv[4:] == options.split()
 
 
@@ -68,7 +68,10 @@ def test_ci_measures_and_one_core_has_one_process(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CI", "1")
 
     assert command.argv(subjects.request(["fast"]), cores=1)[3:] == ["--numprocesses=0", "--tier=fast", "--cov"]
-    assert command.argv(subjects.request(["--cov-by-test"]), cores=8)[3:] == ["--numprocesses=2", "--cov-by-test"]
+    assert command.argv(subjects.request(["--cov-by-test"]), cores=8)[3:] == [
+        f"--numprocesses={command.PROCESSES}",
+        "--cov-by-test",
+    ]
 
 
 def test_an_unknown_word_lists_the_known_ones() -> None:
