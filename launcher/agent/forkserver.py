@@ -114,6 +114,7 @@ class ForkServer:
             os._exit(0)
         self.listen_fd = next(iter(fds), None)
         processes.become_subreaper()
+        processes.limit_files(setup["files"])  # the agent has raised it for itself; workers have what they would have without it
         numbers = processes.PASSED_ON | {signal.SIGCHLD}
         self.original = {n: handler for n in numbers if (handler := signal.getsignal(n)) is not None}
         for number in processes.PASSED_ON:

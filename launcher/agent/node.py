@@ -35,6 +35,7 @@ _LAST_LINES_S = 1.0
 _SAME_SIGNAL_S = 1.0
 _LOOK_AT_ROOM_S = 0.1
 _DRAINED_BLOCKS = 32
+_SPARE_FILES = 16
 
 
 class Node:
@@ -47,6 +48,8 @@ class Node:
         self.host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         self.folder = os.path.join(job.folder, "nodes", str(node_rank))
         os.makedirs(self.folder, exist_ok=True)
+        self.files = processes.allow_all_files()
+        self.spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_FILES)]
         self.stderr = Stderr()
         self.scratch = Scratch(self.folder)
         self.out = Writer(stream_fd, node_rank, self.folder, job.attempt, job.log_limit_bytes)
@@ -104,9 +107,9 @@ class Node:
             self._end_processes()
             return self._done()
         except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
-            import traceback
-
-            trace = traceback.format_exc()
+            for fd in self.spare:  # it may be that we had none left, and ending needs some
+                os.close(fd)
+            trace = threads.trace_of(error)
             self.stderr.say(trace)
             self._fail(f"{type(error).__name__}: {error}", trace=trace)
             self._end_processes()
@@ -142,7 +145,7 @@ class Node:
         self.host_facts = facts.host(env)
         if self.node_rank == 0:
             self.joining.endpoint.open()
-        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "agent": os.getpid()}
+        about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "agent": os.getpid(), "files": self.files}
         about.update(folder=self.folder, scratch=self.scratch.path)
         self.server.start(env, about, self.joining.endpoint)
         self.joining.look_at_fabric(env)  # while torch is imported

@@ -12,6 +12,7 @@ from typing import Collection, Dict, List, Optional, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_MANY_FILES = 65536
 _KILL_S = 5.0
 _LAST_WORD_S = 1.0
 """So long an agent may say how it ended, when all below it was killed."""
@@ -45,6 +46,19 @@ def allow_files(count: int) -> int:
     soft = count if hard == resource.RLIM_INFINITY else min(count, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return soft
+
+
+def allow_all_files() -> int:
+    """Let this process open as many files as its hard limit allows; the limit that it had before, for `limit_files`."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allow_files(_MANY_FILES if hard == resource.RLIM_INFINITY else hard)
+    return before
+
+
+def limit_files(soft: int) -> None:
+    """Give this process, and what it starts, that soft limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def set_title(argv: List[str]) -> None:

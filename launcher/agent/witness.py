@@ -16,6 +16,7 @@ from .protocol import encode_event
 from .scratch import within
 from .sink import RESERVED_BYTES
 
+_ENDS_S = 1.0
 _SAY_S = 3.0
 """So long at most, until the others have heard it; a store that does not answer keeps nobody from ending."""
 
@@ -49,7 +50,11 @@ class Witness:
             self.gang.farewell(told=True, well=False)
 
     def _cause(self) -> cause.Cause:
-        number = _how_it_ended(self._agent) or signal.SIGKILL  # else it would have said a word itself
+        status = _how_it_ended(self._agent)
+        if status is not None and not os.WIFSIGNALED(status):
+            message = f"the agent (pid {self._agent}) ended without a word, exit code {os.WEXITSTATUS(status)}"
+            return cause.of_node(host=self._host, node=self._node, message=message, time=time.time())
+        number = signal.SIGKILL if status is None else os.WTERMSIG(status)  # else it would have told of its end itself
         name = signal.Signals(number).name
         by_kernel = number == signal.SIGKILL and facts.oom_kills() > self._oom_kills
         who = ", sent by the kernel's out-of-memory killer" if by_kernel else ""
@@ -77,10 +82,13 @@ class Witness:
 
 
 def _how_it_ended(pid: int) -> Optional[int]:
-    """The signal that ended a process which is not our child, as long as it was not waited for."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-        status = int(fields[49])  # exit_code of proc_pid_stat(5)
-        if fields[0] in (b"Z", b"X") and os.WIFSIGNALED(status):
-            return os.WTERMSIG(status)
+    """The status of a process which is not our child and is ending; None where its parent has waited for it already."""
+    limit = time.monotonic() + _ENDS_S
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while time.monotonic() < limit:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] in (b"Z", b"X"):
+                return int(fields[49])  # exit_code of proc_pid_stat(5)
+            time.sleep(0.005)  # its channels are closed a moment before
     return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from launcher.agent import host_run, processes
+from launcher.agent import host_run, processes, witness
 from tests.agent.harness import gone
 
 if TYPE_CHECKING:
@@ -137,3 +138,22 @@ def test_a_forced_signal_over_ssh_kills_an_agent_that_hears_nothing(agents: Runn
 
     assert answer == {"signalled": True}
     assert gone(*pids, within_s=0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "sig", "said"),
+    [
+        ("exit 7", "node", None, "ended without a word, exit code 7"),
+        ("kill -SEGV $$", "killed", "SIGSEGV", "was killed by SIGSEGV"),
+    ],
+)
+def test_an_agent_that_ended_without_a_word_is_told_by_how_it_ended(ends: str, kind: str, sig: str | None, said: str) -> None:
+    with subprocess.Popen(["sh", "-c", f"read x; {ends}"], stdin=subprocess.PIPE) as process:
+        about = {"node_rank": 1, "host": "h", "folder": "/", "agent": process.pid}
+        found = witness.Witness(None, about)  # type: ignore[arg-type]
+        assert process.stdin
+        process.stdin.close()
+
+        why = found._cause()
+
+    assert (why["class"], why["signal"], why["message"]) == (kind, sig, f"the agent (pid {process.pid}) {said}")

@@ -178,10 +178,37 @@ def test_workers_keep_their_limit_of_files_and_the_runs_store_has_room_for_all_n
 
     assert list(run.stdout.values()) == [b"256\n"] * 2
     limits = [sorted(process.rlimit(psutil.RLIMIT_NOFILE)[0] for process in family(run.agent_pid(node))) for node in (0, 1)]
-    assert limits[0] == [256, 256, 256, 2 * 2 + 258 + 64], "agent, fork server, worker, and the process that serves the store"
-    assert limits[1] == [256, 256, 256, 256]
+    assert limits[0] == [256, 256, 2 * 2 + 258 + 64, before[1]], "fork server, worker, the process that serves the store, agent"
+    assert limits[1] == [256, 256, 256, before[1]]
 
 
 def family(pid: int) -> list[psutil.Process]:
     agent = psutil.Process(pid)
     return [agent, *agent.children(recursive=True)]
+
+
+ALL_AT_ONCE = """
+import glob, os, resource, time
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+open("up" + os.environ["RANK"], "w").close()
+while len(glob.glob("up*")) < 32:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("hard", [40, 4096])
+def test_an_agent_that_lacks_descriptors_for_its_workers_says_so_itself(agents: Runner, hard: int) -> None:
+    (agents.folder / "says.py").write_text(ALL_AT_ONCE)
+    python = agents.folder / "limited"
+    python.write_text(f'#!/bin/sh\nulimit -Sn 40\nulimit -Hn {hard}\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+
+    run = agents(agents.folder / "says.py", nproc_per_node="32", python=str(python))
+
+    if hard > 40:
+        assert run.result() == "success"
+        assert list(run.stdout.values()) == [b"40\n"] * 32
+    else:
+        assert run.result() == "failed"
+        assert run.cause()["class"] == "node"
+        assert "no file descriptors are left" in run.cause()["message"]
