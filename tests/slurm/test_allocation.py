@@ -98,7 +98,8 @@ def test_in_salloc_the_run_is_a_step_on_as_many_nodes_as_asked_for(shells: dict[
 def test_a_rendered_step_runs_by_hand_wherever_its_folder_is(shells: dict[str, tuple[Login, Result]]) -> None:
     login, done = shells["by hand"]
 
-    assert done.stdout.splitlines() == ["rendered/step.sh", "rendered/spec.json", "ended 0"], done.stderr
+    written = [f"rendered/{name}" for name in ("step.sh", "spec.json", "agent.pyz", "key")]
+    assert done.stdout.splitlines() == [*written, "ended 0"], done.stderr
     streams = [login.cli.folder / f"elsewhere/by hand/nodes/{rank}/stream" for rank in (0, 1)]
     for rank, stream in enumerate(streams):
         (line,) = re.findall(rf"(?m)^{rank}\.{rank}\| found (.*)$", stream.read_text())
