@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _ADDR = "127.0.0.1"
 _END_BYTES = 128 * 1024
+_TOLD = 8
+"""So many agents at most are waited for at once, to have begun: each holds a descriptor of ours."""
+
 _FAREWELL_S = 10.0
 """So long an agent may take to end after its last word."""
 
@@ -170,6 +173,9 @@ class LocalBackend(Backend[LocalPlan]):
             for agent in _local_agents.of(handle):
                 agent.forget()
             for rank in range(nodes):
+                if len(told) == _TOLD:
+                    told[0].wait()
+                    told.pop(0).close()
                 folder = run_dir / "nodes" / str(rank)
                 folder.mkdir(parents=True, exist_ok=True)
 
