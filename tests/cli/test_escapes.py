@@ -30,6 +30,7 @@ HOSTILE = f"<{TITLE}{CLEAR}{C1_BIDI}\nerror[fake]: password:\n\udc9b>"
 
 FAKE = """
 import json, os, sys, time
+sys.stdin.buffer.readline()
 hostile, folder = HOSTILE, os.path.dirname(sys.argv[3])
 node = int(sys.argv[5])
 out = sys.stdout.buffer

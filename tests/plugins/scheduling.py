@@ -29,6 +29,9 @@ TESTBED = "tests.testbed.fixtures"
 BY_NAME = {"pods": "kube_nodes", "cut_off": "kube_nodes"}
 """Fixtures that ask for a cluster only when they run."""
 
+CLUSTER_S = {"kube_controllers": 14.0, "kube_nodes": 14.0, "kube": 1.3, "slurm": 4.5, "ssh_hosts": 3.7}
+"""How long a test with such a cluster takes of which nothing is known yet; of others see `subjects.TYPICAL_S`."""
+
 
 class Timing:
     """Keeps how long each test took."""
@@ -180,7 +183,7 @@ def make_scheduler(config: pytest.Config, log: Any, path: Path) -> Any:
             """Weigh the units, and set the clusters aside."""
             known = read_seconds(self.config)
             self.weights = {
-                unit: sum(known.get(nodeid, subjects.typical_s(nodeid)) for nodeid in tests)
+                unit: sum(known.get(nodeid, CLUSTER_S.get(unit) or subjects.typical_s(nodeid)) for nodeid in tests)
                 for unit, tests in self.workqueue.items()
             }
             clusters = [unit for unit in self.workqueue if "::" not in unit and ":" not in unit]
