@@ -109,11 +109,12 @@ def _file_blocks(path: Path) -> Iterator[bytes]:
 
 def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:
     """What a rank above its limit has written last, while its worker runs or where its agent was killed."""
-    for newest in sorted(folder.glob("*.2")) if node >= 0 else ():
-        rank, pipe, _ = newest.name.split(".")
+    pipes = {path.stem for path in folder.glob("*.[12]")} if node >= 0 else ()  # for a moment, the newer one becomes the older
+    for name in sorted(pipes):
+        rank, pipe = name.split(".")
         output.warn(f"node {node}: lines of rank {rank} on {pipe} before these are not kept (--log-limit)")
-        for path in (newest.with_suffix(".1"), newest):
-            yield from _file_blocks(path)
+        for number in "12":
+            yield from _file_blocks(folder / f"{name}.{number}")
 
 
 def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:
