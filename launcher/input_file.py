@@ -60,7 +60,11 @@ def open_fd(path: StrPath) -> int:
     """A descriptor of the file; `OSError` as in `read`."""
     check(path)
     # It may be another one by now: opened like this, a pipe is not waited for.
-    fd = os.open(path, _HOW)
+    return _checked(os.open(path, _HOW), path)
+
+
+def _checked(fd: int, path: StrPath) -> int:
+    """The descriptor, which is closed where it is of nothing to be read."""
     try:
         _check_mode(os.fstat(fd).st_mode, path)
     except OSError:
@@ -104,13 +108,7 @@ def open_below(folder: StrPath, name: str) -> int:
     """`open_fd` of a path relative to the folder, by no link from there on."""
     with parent(folder, name) as (above, last):
         _check_mode(os.lstat(last, dir_fd=above).st_mode, name)
-        fd = os.open(last, _HOW | os.O_NOFOLLOW, dir_fd=above)
-    try:
-        _check_mode(os.fstat(fd).st_mode, name)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+        return _checked(os.open(last, _HOW | os.O_NOFOLLOW, dir_fd=above), name)
 
 
 def open_file(path: StrPath) -> BinaryIO:

@@ -37,7 +37,8 @@ _LOST_S = 45.0
 """A host that is silent for so long is lost, if another has seen the run's end: its own peers gave it up after 30 s. So it is if
 the nodes have never met: then none of them would miss it."""
 
-_HEAD_BYTES = 256 * 1024
+_TAIL_BYTES = 256 * 1024
+"""More than a node has to say before it has met the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,17 +371,21 @@ def _on_record(handle: Handle, record: Record) -> Handle:
     return handle
 
 
+def _has_met(tail: Tail) -> bool:
+    """Whether a node has come through a rendezvous since it was started last, by what was fetched of it."""
+    left_out = max(0, _size(tail.stream) - _TAIL_BYTES)
+    try:
+        with open(tail.stream, "rb") as file:
+            file.seek(left_out)
+            said = b"\n" + file.read()
+    except FileNotFoundError:
+        return False
+    began = said.rfind(b'\n{"event":"agent_started",')
+    return (began < 0 and left_out > 0) or b'\n{"event":"rendezvous",' in said[max(0, began) :]
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
 BACKEND = AnsibleBackend
-
-
-def _has_met(tail: Tail) -> bool:
-    """Whether a node has come through a rendezvous, by what was fetched of it."""
-    try:
-        with open(tail.stream, "rb") as file:
-            return b'{"event":"rendezvous",' in file.read(_HEAD_BYTES)
-    except FileNotFoundError:
-        return False

@@ -145,8 +145,13 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
     assert said(tail(0, "ended"), silent).nodes == ("ended", "unknown"), "it may come back"
     clock.ahead_s += 60
     assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "the run goes on"
-    stream.write_bytes(encode_event("agent_started", 0))
-    assert said(tail(0, "running"), silent).nodes == ("running", "ended"), "nobody there would miss it"
+    alone = encode_event("agent_started", 0)
+    once_more = encode_event("agent_started", 0, attempt=1)
+    for text in (alone, alone + encode_event("rendezvous", 0) + once_more):
+        stream.write_bytes(text)
+        assert said(tail(0, "running"), silent).nodes == ("running", "ended"), "nobody there would miss it"
+    stream.write_bytes(once_more + encode_event("rendezvous", 0, attempt=1) + b'0.0| {"event":"agent_started",\n' * 9000)
+    assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "it has met them long ago"
     lost = said(tail(0, "ended"), silent)
     assert lost.nodes == ("ended", "ended")
     assert lost.causes == {1: {"class": "node", "message": "host n2 does not answer any more: ssh: timed out"}}

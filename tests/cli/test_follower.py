@@ -132,6 +132,16 @@ def started(node: int) -> Chunk:
     return Chunk(node, encode_event("agent_started", node, host=f"h{node}"))
 
 
+def tell(monkeypatch: pytest.MonkeyPatch, backend: Silent | Mute, said: list[str]) -> None:
+    """A backend hears what a person is told."""
+
+    def note(text: str) -> None:
+        said.append(text)
+        backend.told.set()
+
+    monkeypatch.setattr(output, "note", note)
+
+
 class Silent(Scripted):
     """Both agents run, and one says nothing any more; once that is told, all end."""
 
@@ -148,12 +158,8 @@ def test_a_node_that_says_nothing_though_it_runs_is_told_once(monkeypatch: pytes
     monkeypatch.setattr(follow, "SILENT_S", 0.01)
     backend, said = Silent(started(1)), list[str]()
     backend.told = threading.Event()
+    tell(monkeypatch, backend, said)
 
-    def note(text: str) -> None:
-        said.append(text)
-        backend.told.set()
-
-    monkeypatch.setattr(output, "note", note)
     _, outcome = followed(backend, tmp_path)
 
     assert outcome.state == "success"
@@ -208,12 +214,8 @@ def test_that_a_backend_says_for_long_that_it_cannot_say_anything_is_told_once(
 ) -> None:
     monkeypatch.setattr(announce, "UNANSWERED_S", 0.05)
     backend, said = Mute(started(0), started(1)), list[str]()
+    tell(monkeypatch, backend, said)
 
-    def note(text: str) -> None:
-        said.append(text)
-        backend.told.set()
-
-    monkeypatch.setattr(output, "note", note)
     _, outcome = followed(backend, tmp_path)
 
     assert outcome.state == "success"
