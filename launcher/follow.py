@@ -12,6 +12,7 @@ from launcher.agent.failures import may_come_back
 from launcher.agent.protocol import Event, Output
 from launcher.announce import Announcer
 from launcher.errors import LaunchError, StorageError
+from launcher.outcome import TOO_LATE
 from launcher.question import Question
 from launcher.reader import StreamReader
 from launcher.runs import JOB_OUTPUT
@@ -234,8 +235,7 @@ class Follower:
         """See to it that a run that is to end does end."""
         gone = any(state == "ended" and not self._done(node) for node, state in enumerate(self._alive))
         failing = gone or any(self._ends_the_run(node) for node in outcome.nodes)
-        late = self._report.comes_too_late
-        if not (self._report.all_needed and (failing or late)):
+        if not (self._report.all_needed and failing):
             self._hanging_since = None
         else:
             self._hanging_since = self._hanging_since or now
@@ -243,9 +243,10 @@ class Follower:
             limit, told = (
                 (HANG_S, f"{HANG_S:.0f} s after one failed") if not gone or self._others_know() else (UNAWARE_S, "without it")
             )
-            if late:
-                limit, told = HANG_S, "though all had ended well: one was lost at the end, and came back to nobody"
-            if self._hanging_since is not None and now - self._hanging_since > limit:
+            if outcome.comes_too_late:
+                output.note(TOO_LATE)
+                self._cancel(now, force=False, asked=False)
+            elif self._hanging_since is not None and now - self._hanging_since > limit:
                 output.warn(f"other nodes still run {told}; ending them")
                 self._cancel(now, force=False, asked=False)
         elif now > self._deadline:

@@ -25,6 +25,9 @@ EXIT_CODES = {"success": 0, "failed": 1, **{state: CLASSES[state].exit_code or 0
 HEARTBEAT_S = 10.0
 """An agent without a word for so long was gone by then: its end is dated so, as what is known to be earlier came first."""
 
+TOO_LATE = "all had ended well; node 0, lost at the end, has come back to nobody and is ended"
+"""What there is to say of such a run."""
+
 _STOPPED = ("cancelled", "preempted", "lost", "timeout")
 """Results of a node that was stopped from outside, or by the loss of another one."""
 
@@ -152,6 +155,9 @@ class Outcome:
     detail: str = ""
     """Why it is pending, in the backend's words."""
 
+    comes_too_late: bool = False
+    """Whether all have ended well, and yet a node was started again, which has nobody to meet."""
+
     @property
     def final(self) -> bool:
         """Whether nothing of it can change any more."""
@@ -200,9 +206,12 @@ class RunReport:
 
     @property
     def comes_too_late(self) -> bool:
-        """Whether a node was lost when all had ended well, and was started again: nobody is left to meet it."""
+        """Whether node 0 was lost when all had ended well, and was started again: nobody is left to meet it.
+
+        It is the last to end. Others that are lost then hear of the end from it, or are not started again as it has ended well.
+        """
         well = self.all_well
-        return well is not None and any(node.result is None and node.attempt > well.attempt for node in self.nodes)
+        return well is not None and self.nodes[0].result is None and self.nodes[0].attempt > well.attempt
 
     def add(self, node: int, record: Record) -> None:
         """Take a record from that node's stream into account."""
@@ -239,6 +248,7 @@ class RunReport:
             duration_s=round(max(seen) - min(started), 3) if started and seen else None,
             attempt=max((node.attempt for node in self.nodes), default=0),
             detail="" if ended else detail,
+            comes_too_late=self.comes_too_late and not ended,
         )
 
     def _first_cause(
@@ -286,7 +296,7 @@ class RunReport:
     def _current(self, alive: Sequence[str], cancel_requested: float | None) -> State:
         if self.may_start_again and cancel_requested is None and "pending" in alive:
             return "pending"
-        if cancel_requested is not None or any(node.stopping or node.failing for node in self.nodes):
+        if cancel_requested is not None or self.comes_too_late or any(node.stopping or node.failing for node in self.nodes):
             return "stopping"
         if any(node.workers for node in self.nodes):
             return "running"

@@ -99,6 +99,7 @@ class Node:
         processes.become_subreaper()
         self._catch_signals()
         threads.watch(self._thread_failed)
+        self.scratch.keep_crash()
         try:
             if not self._cancelled_meanwhile():
                 self._begin()
@@ -114,6 +115,8 @@ class Node:
             self._fail(f"{type(error).__name__}: {error}", trace=trace)
             self._end_processes()
             return self._done()
+        finally:  # whoever could not end what it had started has not been killed
+            self.server.gang.send({"ends": True})
 
     def _thread_failed(self, message: str, trace: str) -> None:
         """Called in that thread; the loop goes on from here."""

@@ -6,6 +6,7 @@ The workers' error files and the deadline are there; where the machine has no su
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
 import stat
@@ -16,6 +17,9 @@ from . import processes
 
 _MEMORY = "/dev/shm"  # noqa: S108 - each agent has a folder of its own there, for its owner alone
 _NAME = re.compile(r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
+CRASH = "crash"
+"""File in an agent's folder that says how it crashed."""
+
 T = TypeVar("T")
 
 
@@ -34,6 +38,11 @@ class Scratch:
             os.mkdir(own, 0o700)
             self.path = own
         os.makedirs(os.path.join(self.path, "errors"), 0o700, exist_ok=True)
+
+    def keep_crash(self) -> None:
+        """What the interpreter says when this process crashes; its exit status is for its parent alone."""
+        if self.path != os.path.dirname(self._kept):
+            faulthandler.enable(os.open(os.path.join(self.path, CRASH), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def keep(self, before: str) -> None:
         """Move error files of rounds before that one into the node's folder, whenever its disk takes them."""

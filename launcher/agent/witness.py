@@ -13,9 +13,16 @@ from .channel import Message
 from .endpoint import Endpoint
 from .job import Job
 from .protocol import encode_event
-from .scratch import within
+from .scratch import CRASH, within
 from .sink import RESERVED_BYTES
 
+_FAULTS = {
+    "segmentation fault": signal.SIGSEGV,
+    "aborted": signal.SIGABRT,
+    "bus error": signal.SIGBUS,
+    "illegal instruction": signal.SIGILL,
+    "floating point exception": signal.SIGFPE,
+}
 _ENDS_S = 1.0
 _SAY_S = 3.0
 """So long at most, until the others have heard it; a store that does not answer keeps nobody from ending."""
@@ -29,12 +36,12 @@ class Witness:
         """Once there is one."""
 
         self._job, self._node, self._host, self._folder = job, setup["node_rank"], setup["host"], setup["folder"]
-        self._agent = setup["agent"]
+        self._agent, self._scratch = setup["agent"], setup["scratch"]
         self._oom_kills = facts.oom_kills()
 
-    def agent_is_gone(self) -> None:
-        """It was killed: whoever ends in order ends this process before."""
-        why = self._cause()
+    def agent_is_gone(self, by_itself: bool) -> None:
+        """It has ended without ending this process: it was killed, or has crashed, or says that it ends `by_itself`."""
+        why = self._cause(by_itself)
         within(_SAY_S, lambda: self._keep("failure", why), None)
         if self._job.elastic and self._node > 0:  # the others go on without it
             if self.gang is not None:
@@ -49,18 +56,21 @@ class Witness:
             self.gang.say_lost(why)
             self.gang.farewell(told=True, well=False)
 
-    def _cause(self) -> cause.Cause:
-        status = _how_it_ended(self._agent)
-        if status is not None and not os.WIFSIGNALED(status):
-            message = f"the agent (pid {self._agent}) ended without a word, exit code {os.WEXITSTATUS(status)}"
+    def _cause(self, by_itself: bool) -> cause.Cause:
+        status, crash = _how_it_ended(self._agent), _text(os.path.join(self._scratch, CRASH))
+        if by_itself or (status is not None and not os.WIFSIGNALED(status)):
+            code = "" if status is None else f", exit code {os.WEXITSTATUS(status)}"
+            message = f"the agent (pid {self._agent}) ended without a word{code}"
             return cause.of_node(host=self._host, node=self._node, message=message, time=time.time())
-        number = signal.SIGKILL if status is None else os.WTERMSIG(status)  # else it would have told of its end itself
+        # Its parent may have waited for it already. Then it is no signal but this one that leaves nothing behind.
+        number = os.WTERMSIG(status) if status is not None else _signal_of(crash) or signal.SIGKILL
         name = signal.Signals(number).name
         by_kernel = number == signal.SIGKILL and facts.oom_kills() > self._oom_kills
         who = ", sent by the kernel's out-of-memory killer" if by_kernel else ""
         message = f"the agent (pid {self._agent}) was killed by {name}{who}"
         kind = "out_of_memory" if by_kernel else "killed"
-        return {**cause.of_node(host=self._host, node=self._node, message=message, kind=kind, time=time.time()), "signal": name}
+        about = cause.of_node(host=self._host, node=self._node, message=message, kind=kind, time=time.time())
+        return {**about, "signal": name, "traceback": crash or None}
 
     def _keep(self, event: str, why: cause.Cause) -> None:
         """Where a reader finds it: in the stream, or on a full disk in the room for last words."""
@@ -88,7 +98,20 @@ def _how_it_ended(pid: int) -> Optional[int]:
         while time.monotonic() < limit:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in (b"Z", b"X"):
-                return int(fields[49])  # exit_code of proc_pid_stat(5)
+            status = int(fields[49])  # exit_code of proc_pid_stat(5)
+            if status or fields[0] in (b"Z", b"X"):
+                return status
             time.sleep(0.005)  # its channels are closed a moment before
     return None
+
+
+def _text(path: str) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+    return ""
+
+
+def _signal_of(crash: str) -> int:
+    """Of what faulthandler has written; 0 where it has not."""
+    said = crash.partition("\n")[0].lower().replace("-", " ")
+    return next((number for words, number in _FAULTS.items() if words in said), 0)

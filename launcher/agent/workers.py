@@ -24,8 +24,8 @@ _FIRST_CAUSE_S = 2.0
 class AgentLink:
     """The agent of this node: events go to it, and a thread takes what it says at any moment."""
 
-    def __init__(self, channel: Channel, on_end: Callable[[], None]) -> None:
-        """`on_end` is called when the agent is gone, before this process ends."""
+    def __init__(self, channel: Channel, on_end: Callable[[bool], None]) -> None:
+        """`on_end` is called when the agent is gone, before this process ends: with whether it has said that it ends."""
         self.on_stop: Callable[[Message], None] = lambda _: None
         self._on_end = on_end
         self._channel = channel
@@ -34,13 +34,16 @@ class AgentLink:
         threading.Thread(target=self._listen, daemon=True, name="agent").start()
 
     def _listen(self) -> None:
+        ends = False
         while True:
             message = self._channel.receive()[0]
             if message is None:
-                self._on_end()
+                self._on_end(ends)
                 os._exit(1)  # the agent is gone, and the fork server ends the workers
             if "stop" in message:
                 self.on_stop(message)
+            elif "ends" in message:
+                ends = True
             else:
                 self._answers.put(message)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import config, config_check, output, runs, status
 from launcher.errors import CommandError, LaunchError, RequestError, StorageError
+from launcher.outcome import TOO_LATE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +95,12 @@ def _asked(run: Run) -> dict[str, Any]:
         return whole.result
     if whole.handle is None:
         return {**status.observe(run).to_json(), "state": "unknown", "detail": status.nothing_found(run)}
-    found = status.observe(whole, backend_of(run).liveness(whole.handle)).to_json()
+    backend = backend_of(run)
+    outcome = status.observe(whole, backend.liveness(whole.handle))
+    found = outcome.to_json()
+    if outcome.comes_too_late:  # and nobody follows the run, who would do this
+        backend.cancel(whole.handle)
+        found["detail"] = TOO_LATE
     if not run.submitted and found["exit_code"] is None:
         found["detail"] = "; ".join(filter(None, [status.partly_sent(run), found["detail"]]))
     return found

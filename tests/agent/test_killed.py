@@ -6,16 +6,19 @@ import json
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from launcher.agent import host_run, processes, witness
+from launcher.agent import channel, host_run, processes, witness, workers
 from tests.agent.harness import gone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.agent.harness import Run, Runner
 
 HEARTBEATS: dict[str, Any] = {"request": {"peer_timeout_s": 600.0}}
@@ -140,20 +143,61 @@ def test_a_forced_signal_over_ssh_kills_an_agent_that_hears_nothing(agents: Runn
     assert gone(*pids, within_s=0)
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "its parent was first"])
 @pytest.mark.parametrize(
-    ("ends", "kind", "sig", "said"),
+    ("ends", "says", "crash", "kind", "sig", "said"),
     [
-        ("exit 7", "node", None, "ended without a word, exit code 7"),
-        ("kill -SEGV $$", "killed", "SIGSEGV", "was killed by SIGSEGV"),
+        ("exit 7", True, "", "node", None, "ended without a word"),
+        ("kill -SEGV $$", False, "Fatal Python error: Segmentation fault\n\n", "killed", "SIGSEGV", "was killed by SIGSEGV"),
+        ("kill -KILL $$", False, "", "killed", "SIGKILL", "was killed by SIGKILL"),
     ],
 )
-def test_an_agent_that_ended_without_a_word_is_told_by_how_it_ended(ends: str, kind: str, sig: str | None, said: str) -> None:
+def test_an_agent_that_ended_without_a_word_is_told_by_how_it_ended(
+    tmp_path: Path, ends: str, says: bool, crash: str, kind: str, sig: str | None, said: str, seen: bool
+) -> None:
+    (tmp_path / "crash").write_text(crash)
     with subprocess.Popen(["sh", "-c", f"read x; {ends}"], stdin=subprocess.PIPE) as process:
-        about = {"node_rank": 1, "host": "h", "folder": "/", "agent": process.pid}
+        about = {"node_rank": 1, "host": "h", "folder": "/", "agent": process.pid, "scratch": str(tmp_path)}
         found = witness.Witness(None, about)  # type: ignore[arg-type]
         assert process.stdin
         process.stdin.close()
+        if not seen:
+            process.wait()
 
-        why = found._cause()
+        why = found._cause(says)
 
-    assert (why["class"], why["signal"], why["message"]) == (kind, sig, f"the agent (pid {process.pid}) {said}")
+    code = ", exit code 7" if says and seen else ""
+    assert (why["class"], why["signal"], why["message"]) == (kind, sig, f"the agent (pid {process.pid}) {said}{code}")
+
+
+@pytest.mark.parametrize("fault", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"])
+def test_an_agent_that_crashes_is_told_by_its_signal_where_its_parent_waits_for_it(agents: Runner, fault: str) -> None:
+    run = agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run.until(lambda: run.stdout[0])
+    with ThreadPoolExecutor(1) as parent:
+        ended = parent.submit(os.waitpid, run.agent_pid(), 0)
+
+        os.kill(run.agent_pid(), signal.Signals[fault])
+
+        assert os.WTERMSIG(ended.result()[1]) == signal.Signals[fault]
+    run.wait()
+    (cause,) = failures(run, 0)
+    assert (cause["class"], cause["signal"]) == ("killed", fault)
+
+
+def test_an_agent_that_ends_by_itself_and_leaves_its_node_behind_is_not_called_killed() -> None:
+    """Its parent may have waited for it before anybody else can see how it has ended."""
+    heard: list[bool] = []
+    for says in (False, True):
+        agent, mine = channel.Channel.pair()
+        child = os.fork()
+        if child == 0:
+            agent.close()
+            workers.AgentLink(mine, lambda ends: os._exit(40 + ends))
+            signal.pause()
+        mine.close()
+        if says:
+            agent.send({"ends": True})
+        agent.close()
+        heard.append(os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 41)
+    assert heard == [False, True]

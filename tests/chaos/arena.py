@@ -88,9 +88,6 @@ class Arena:
     mended: Callable[[], object] = lambda: None
     """Waits until a host that was cut off is as before."""
 
-    comes_back: bool = False
-    """Whether the scheduler starts what was lost again."""
-
     length_s: float = 0.0
     """How long a run takes that nothing happens to."""
 
@@ -268,20 +265,25 @@ class Arena:
                 report.wrong.append(f"the {victim.kind} of node {victim.node} was killed, and the cause is {cause}")
 
     def _judge_lines(self, logs: str, events: list[Event], cut: int | None, report: Report) -> None:
-        """Every rank's lines are there in order, up to where it ended; each of them once."""
-        said: dict[tuple[str, str], list[str]] = {}
+        """Every rank's lines are there in order, up to where it ended; each of them once, or once in each attempt."""
+        said: dict[tuple[str, str], list[list[str]]] = {}
         for prefix, kind, again, rest in re.findall(r"^\[(\S+)\] (begin|line|end) (\d+)(.*)$", logs, re.MULTILINE):
-            said.setdefault((prefix, again), []).append(kind if kind != "line" else rest.strip())
-        for (prefix, again), words in said.items():
-            if words.count("begin") > 1 and not self.comes_back:
-                report.wrong.append(f"[{prefix}] began {words.count('begin')} times in round {again}")
-            numbers = [word for word in words if word.isdigit()]
-            if numbers != [str(number) for number in range(len(numbers))] and not self.comes_back:
-                report.wrong.append(f"[{prefix}] lines of round {again} are {numbers}")
-            if "end" in words and len(numbers) != LINES:
-                report.wrong.append(f"[{prefix}] ended round {again} after {len(numbers)} lines")
-            if len(numbers) < LINES and cut is not None and prefix.startswith(f"{cut}:"):
-                report.lost_lines += 1
+            begun = said.setdefault((prefix, again), [])
+            if kind == "begin" or not begun:
+                begun.append([])
+            begun[-1].append(rest.strip() if kind == "line" else kind)
+        attempts = 1 + max((event.fields.get("attempt", 0) for event in events), default=0)
+        for (prefix, again), begun in said.items():
+            if len(begun) > attempts:
+                report.wrong.append(f"[{prefix}] began {len(begun)} times in round {again}, in {attempts} attempts")
+            for words in begun:
+                numbers = [word for word in words if word.isdigit()]
+                if numbers != [str(number) for number in range(len(numbers))]:
+                    report.wrong.append(f"[{prefix}] lines of round {again} are {numbers}")
+                if "end" in words and len(numbers) != LINES:
+                    report.wrong.append(f"[{prefix}] ended round {again} after {len(numbers)} lines")
+                if len(numbers) < LINES and cut is not None and prefix.startswith(f"{cut}:"):
+                    report.lost_lines += 1
 
 
 def _events(run: Path) -> list[Event]:

@@ -58,5 +58,5 @@ def test_on_kubernetes(distlaunch: Cli, kube_nodes: Kube, kube_nodes_namespace: 
         return next((node.host for node in kube_nodes.nodes if process in node.containers()), None)
 
     with shell(distlaunch, kube_nodes, kube_nodes_namespace) as user:
-        arena = Arena("k8s", distlaunch, ("k8s", *JOB), env=user.env(), comes_back=True, host_of=host_of)
+        arena = Arena("k8s", distlaunch, ("k8s", *JOB), env=user.env(), host_of=host_of)
         score.play(arena, blows.draw(score.seed, score.tries(3), cuts_s=(HICCUP_S, 5.0)))

@@ -125,7 +125,7 @@ def test_a_node_that_comes_back_when_all_have_ended_well_is_ended_and_the_run_ha
 
     assert backend.cancels[:1] == [False]
     assert (outcome.state, outcome.cause) == ("success", None)
-    assert "other nodes still run though all had ended well: one was lost at the end, and came back" in capfd.readouterr().err
+    assert "node 0, lost at the end, has come back to nobody and is ended" in capfd.readouterr().err
 
 
 def started(node: int) -> Chunk:

@@ -123,6 +123,27 @@ def test_an_agent_that_hears_of_its_deletion_before_the_end_of_the_run_ends_well
     assert pods.state(run.run)["state"] == "success"
 
 
+def test_a_node_0_that_is_lost_when_all_have_ended_well_is_not_waited_for(pods: User, machines: Kube) -> None:
+    """By who follows the run, and where nobody does by the next who looks at it: nobody is left to meet it."""
+    followed = follow(pods, 1, 5.0)
+    alone = pods.detached("--nodes", "2", "--grace", "5s", "ends1-5.0.py")
+    pods.wait_said(alone, "attempt 0", 2)
+    for run in (followed.run, alone):
+        agent = agent_of(machines, run, 0)
+        os.kill(agent, signal.SIGSTOP)
+        other = pod_of(pods, run, 1)
+        pods.kube.wait_pods(pods.namespace, "the other to end", lambda found, name=other: _has_ended(found, name))
+        os.kill(agent, signal.SIGKILL)
+
+    done = followed.result()
+    assert done.exit_code == 0, done.stderr
+    assert "has come back to nobody and is ended" in done.stderr
+    pods.kube.wait_pods(pods.namespace, "node 0 to come back", _runs_again, selector=f"distlaunch/run={alone}")
+    wait_until("the run to be over", lambda: pods.state(alone)["state"] == "success")
+    pods.wait_nothing_left()
+    assert pods("logs", alone).stdout.count("finished\n") == 2
+
+
 def agent_of(machines: Kube, run: str, node: int) -> int:
     """The process of a node's agent, as this machine sees it."""
     for process in (process for machine in machines.nodes for process in machine.containers()):
@@ -147,6 +168,11 @@ def _has_ended(found: list[dict[str, Any]], name: str) -> bool:
 def _one_has_ended(found: list[dict[str, Any]]) -> bool:
     states = [item["state"] for pod in found for item in pod["status"].get("containerStatuses", ())]
     return any("terminated" in state for state in states)
+
+
+def _runs_again(found: list[dict[str, Any]]) -> bool:
+    first = [pod for pod in found if index_of(pod) == 0]
+    return len(first) > 1 and any("running" in item["state"] for pod in first for item in pod["status"]["containerStatuses"])
 
 
 def test_a_pod_that_is_deleted_by_force_is_a_lost_node_and_comes_back(pods: User) -> None:
