@@ -129,6 +129,7 @@ def _acquire(folder: Path, about: Owner, wait_s: float) -> int:
         if free or now - since > _SILENT_S:
             if _take(folder, number + 1, about):
                 return number + 1
+            time.sleep(_LOOK_S)  # somebody has it, whom the cache of a network file system may not show yet
             continue
         lives = renewed or (holder is not None and holder.gone is False)
         if lives and now - began >= wait_s:

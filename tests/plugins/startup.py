@@ -180,7 +180,26 @@ class Lines:
         sys.gettrace = hidden
         if self.by_test:
             os.register_at_fork(after_in_child=self.load)
+        pass_over_libraries(gettrace, call)
         sys.settrace(call)
+
+
+def pass_over_libraries(gettrace: Callable[[], object], call: Callable[..., Any]) -> None:
+    """Look at nothing while a module of a library or of Python is imported: nothing of the project runs then."""
+    loader: Any = sys.modules["_frozen_importlib_external"].SourceFileLoader
+    libraries, exec_module = (f"{sys.prefix}/lib/", f"{sys.base_prefix}/lib/"), loader.exec_module
+
+    def unlooked(self: Any, module: ModuleType) -> None:
+        if gettrace() is not call or not self.path.startswith(libraries):
+            exec_module(self, module)
+            return
+        sys.settrace(None)
+        try:
+            exec_module(self, module)
+        finally:
+            sys.settrace(call)
+
+    loader.exec_module = unlooked
 
 
 def measure() -> Lines | None:

@@ -1,0 +1,150 @@
+"""Runs in a folder that several hosts share over the network, each with a cache of its own that shows what was there before.
+
+sshfs stands for NFS, whose client is the kernel's, so not everywhere: it caches folders, attributes and names as NFS does,
+creates a file for one alone, and has no locks that hold between hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+from tests.testbed import packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.testbed import Host, SshHosts
+
+pytestmark = [pytest.mark.ssh, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+HELD = 5
+WORDS = 12
+CACHED_S = 3
+"""So long a host shows a folder as it was."""
+
+HOLDS = f"""
+import json, os, sys, time
+from pathlib import Path
+from launcher import lock, storage
+folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
+first = []
+for number in range({WORDS}):
+    os.listdir(folder)  # so that there is something to remember
+    first.append(storage.write_once(folder / f"word-{{number}}", json.dumps(os.uname().nodename).encode()))
+for _ in range({HELD}):
+    with lock.hold(folder, "test", wait_s=120):
+        with open(inside, "x"):  # on a disk that needs no network
+            time.sleep(0.02)
+        inside.unlink()
+print(json.dumps(first))
+"""
+"""Fails where two are inside at once."""
+
+COMES_LATE = """
+import os, sys
+from pathlib import Path
+from launcher import lock
+folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
+os.listdir(folder)
+print("has looked", flush=True)
+sys.stdin.readline()
+with lock.hold(folder, "late", wait_s=120):
+    open(inside, "x")
+"""
+
+MANY_TIMES = """
+import sys
+from pathlib import Path
+from launcher import lock
+folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(5):
+    with lock.hold(folder, "often"):
+        pass
+with lock.hold(folder, "often"):
+    open(inside, "x")
+    print("inside", flush=True)
+    sys.stdin.readline()
+    inside.unlink()
+"""
+
+OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable, "-c")
+"""Each is a machine of its own to the other: their processes do not see one another."""
+
+
+@pytest.fixture(params=[True, False], ids=["with hard links", "without"])
+def shared(request: pytest.FixtureRequest, ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Path]:
+    """A folder of the first host's, mounted on the second and the third under one name."""
+    packages.require(packages.NETWORK_FOLDER)
+    disk, name = tmp_path / "disk", tmp_path / "shared"
+    for path in (disk, name):
+        path.mkdir()
+    with ExitStack() as stack:
+        for host in ssh_hosts.hosts[1:3]:
+            stack.enter_context(mounted(ssh_hosts, host.name, disk, name, hard_links=request.param))
+        yield name
+
+
+@contextmanager
+def mounted(hosts: SshHosts, on: str, disk: Path, name: Path, *, hard_links: bool) -> Iterator[None]:
+    (host,) = (host for host in hosts.hosts if host.name == on)
+    options = [f"{kind}_timeout={CACHED_S}" for kind in ("dcache", "dcache_stat", "dcache_dir", "dcache_link", "entry", "attr")]
+    options += [] if hard_links else ["disable_hardlink"]
+    source = f"{hosts.hosts[0].name}:{disk}"
+    host.run(("sshfs", "-F", str(hosts.config), source, str(name), "-o", ",".join(options)), check=True)
+    try:
+        yield
+    finally:
+        host.run(("umount", "--lazy", str(name)), check=True)
+
+
+def test_one_alone_changes_a_run_and_writes_its_result(shared: Path, ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        started = [stack.enter_context(on(host, HOLDS, shared, tmp_path)) for host in ssh_hosts.hosts[1:3]]
+        said = [process.communicate(timeout=150) for process in started]
+
+    assert [process.returncode for process in started] == [0, 0], said
+    first = [json.loads(out) for out, _ in said]
+    assert all(one != other for one, other in zip(*first, strict=True)), first
+    assert len(list((tmp_path / "disk").glob("lock-*"))) == 1
+    assert len(list((tmp_path / "disk").glob("word-*"))) == WORDS
+
+
+def test_who_sees_the_folder_as_it_was_does_not_take_a_lock_that_somebody_holds(
+    shared: Path, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
+    """Its cache shows none, and the first ones are free to be made again, as those who came after have removed them."""
+    late, often = ssh_hosts.hosts[1:3]
+    with on(late, COMES_LATE, shared, tmp_path) as second:
+        assert said(second.stdout) == "has looked\n"
+        with on(often, MANY_TIMES, shared, tmp_path) as first:
+            assert said(first.stdout) == "inside\n"
+            tell(second)
+            assert said(second.stderr).startswith("waiting for `distlaunch often`, process ")
+            tell(first)
+            assert (first.wait(60), said(first.stderr)) == (0, "")
+        assert (second.wait(60), said(second.stderr)) == (0, "")
+
+
+def on(host: Host, program: str, shared: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    argv = (*OWN, program, str(shared), str(tmp_path / "inside"))
+    pipe = subprocess.PIPE
+    return host.popen(argv, cwd=str(ROOT), text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def said(stream: IO[str] | None) -> str:
+    assert stream
+    return stream.readline()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
