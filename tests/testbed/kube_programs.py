@@ -49,6 +49,9 @@ class Build:
     room_gb: float = 0.5
     """What building it takes of the disk, beside what other builds have left in Go's caches."""
 
+    fork_of: str = ""
+    """The module whose packages these are, by the names that they have in it."""
+
     ldflags: str = "-s -w"
     trees: tuple[str, ...] = ()
     """Folders of the module that are kept beside its programs: manifests."""
@@ -152,7 +155,17 @@ KUEUE = Build(
     staging=False,
     trees=("config",),
 )
-ALL = (ETCD, KUBERNETES, COREDNS, KWOK, JOBSET, TRAINER, TRAINING_OPERATOR, KUEUE)
+KUBE_ROUTER = Build(
+    name="kube-router",
+    module="github.com/k3s-io/kube-router/v2",
+    version="v2.2.1",
+    fork_of="github.com/cloudnativelabs/kube-router/v2",
+    beside={KUBERNETES.module: KUBERNETES.version},
+    room_gb=0.2,
+    programs={"kube-policies": ""},
+    main=Path(__file__).with_name("kube_policies.go").read_text(encoding="utf-8"),
+)
+ALL = (ETCD, KUBERNETES, COREDNS, KWOK, KUBE_ROUTER, JOBSET, TRAINER, TRAINING_OPERATOR, KUEUE)
 """The smallest one first: what is wrong with a Go toolchain shows at once."""
 
 _failed: dict[str, NotAvailableError] = {}
@@ -272,8 +285,9 @@ def _go_build(build: Build, go: str, folder: Path) -> None:
     (folder / "go.mod").write_text("module distlaunch.test/build\n\ngo 1.24\n")
     told = json.loads(_run(build, (go, "mod", "download", "-json", f"{build.module}@{build.version}"), folder))
     replaced = _staging(build, go, folder) if build.staging else ()
-    required = {**build.beside, build.module: build.version}
+    required = {**build.beside, build.fork_of or build.module: build.version}
     lines = [f"require {module} {version}" for module, version in required.items()]
+    lines += [f"replace {build.fork_of} => {build.module} {build.version}"] if build.fork_of else []
     lines += [f"replace {name} => {name} {STAGING_VERSION}" for name in replaced]
     language = re.findall(r"^go (\S+)", Path(told["GoMod"]).read_text(), re.MULTILINE)
     (folder / "go.mod").write_text("\n".join(("module distlaunch.test/build", f"go {(*language, '1.24')[0]}", *lines, "")))

@@ -32,6 +32,7 @@ KUBERNETES: Mapping[str, str] = {"openssl": "openssl"}
 KUBERNETES_NODE: Mapping[str, str] = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "/usr/lib/cni/host-local": "containernetworking-plugins",
 }  # fmt: skip
+KUBERNETES_POLICIES: Mapping[str, str] = {"iptables": "iptables", "ipset": "ipset"}
 
 SERVICES: Mapping[str, str] = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb",
