@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.command import Cli
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,4 +33,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # An agent that has said its last word is about to end, and may still have its stream open.
+    wait_until("the disk to be let go of", lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0)
