@@ -66,6 +66,11 @@ def run(argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None 
     return subprocess.CompletedProcess(done.args, done.returncode, *said)
 
 
+def in_one_line(said: str) -> str:
+    """What a program has said in several lines."""
+    return "; ".join(filter(None, map(str.strip, said.splitlines())))
+
+
 def run_bytes(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:

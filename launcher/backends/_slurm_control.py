@@ -39,7 +39,7 @@ def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
         done = proc.run(argv, timeout_s=_CONTROL_S)
     except CommandError as error:
         raise BackendUnavailableError(error.message, hint=PING) from error
-    said = done.stderr.strip()
+    said = proc.in_one_line(done.stderr)
     if done.returncode and out_of_reach(said):
         raise BackendUnavailableError(f"{argv[0]}: {said}", hint=PING)
     return done, said

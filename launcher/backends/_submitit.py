@@ -34,7 +34,7 @@ def send(job_file: Path) -> str:
         done = proc.run(("sbatch", str(job_file)), timeout_s=_SBATCH_S)
     except CommandError as error:
         raise BackendUnavailableError(error.message) from error
-    said = " ".join((done.stderr if done.returncode else done.stdout).split())
+    said = proc.in_one_line(done.stderr if done.returncode else done.stdout)
     with contextlib.suppress(FailedSubmissionError):
         if done.returncode == 0:
             return SlurmExecutor._get_job_id_from_submission_command(said)
@@ -69,7 +69,7 @@ class Queue(SlurmInfoWatcher):
         except CommandError as error:
             self.reached, self.refusal = False, error.message
         else:
-            self.reached, self.refusal = done.returncode == 0, f"squeue: {done.stderr.strip()}"
+            self.reached, self.refusal = done.returncode == 0, f"squeue: {proc.in_one_line(done.stderr)}"
             if self.reached:
                 self._info_dict = self.read_info(done.stdout)
         self._last_status_check = time.time()

@@ -99,8 +99,11 @@ def _asked(run: Run) -> dict[str, Any]:
     outcome = status.observe(whole, backend.liveness(whole.handle))
     found = outcome.to_json()
     if outcome.comes_too_late:  # and nobody follows the run, who would do this
-        backend.cancel(whole.handle)
         found["detail"] = TOO_LATE
+        try:
+            backend.cancel(whole.handle)
+        except LaunchError as error:
+            found["detail"] += f", which cannot be done: {error.message}"
     if not run.submitted and found["exit_code"] is None:
         found["detail"] = "; ".join(filter(None, [status.partly_sent(run), found["detail"]]))
     return found

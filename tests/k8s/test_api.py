@@ -132,6 +132,19 @@ def test_an_object_is_created_once_whatever_becomes_of_the_answers(
     assert pauses == [0.5, 1.0, 2.0]
 
 
+def test_a_train_job_waits_until_the_webhook_has_seen_its_runtime(tmp_path: Path, pauses: list[float]) -> None:
+    why = "admission webhook denied the request: spec.runtimeRef: Invalid value: specified trainingRuntime must be created before"
+    refused = (403, json.dumps({"reason": "Forbidden", "message": why}))
+    job = {**OURS, "kind": "TrainJob"}
+    with answering(tmp_path, [refused, (201, json.dumps(job))]) as (cluster, asked):
+        assert _kube_submit._create(cluster, job) == job
+    assert (asked, pauses) == (["POST"] * 2, [0.5])
+
+    with answering(tmp_path, [refused] * 4) as (cluster, asked), pytest.raises(ApiError, match="must be created before"):
+        _kube_submit._create(cluster, job)
+    assert asked == ["POST"] * 4
+
+
 def test_another_runs_object_of_that_name_is_not_ours(tmp_path: Path, pauses: list[float]) -> None:
     theirs = {"kind": "ConfigMap", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-2"}}}
     with answering(tmp_path, [EXISTS, (200, json.dumps(theirs))]) as (cluster, _), pytest.raises(ApiError, match="it exists"):

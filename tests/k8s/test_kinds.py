@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) -> None:
     """All at once, one of them with torch."""
     kinds.write("meet.py", MEET)
+    asked = kinds("k8s", "--dry-run=server", "--kind", "trainjob", "--nodes", "2", "meet.py")
+    assert asked.exit_code == 0, asked.stderr
     kinds.write("fails.py", FAILS)
     two = ("--nodes", "2", "--log-ranks", "all", "--ttl", "15s")
     fails = kinds.follow("--kind", "pytorchjob", *two, "--grace", "5s", "fails.py")

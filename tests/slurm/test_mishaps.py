@@ -89,6 +89,7 @@ def test_a_run_survives_its_controller_and_without_one_all_is_said_clearly(misha
         assert said[name].exit_code == 3, said[name].stderr
         assert said[name].stderr.startswith("error[backend_unavailable]: "), said[name].stderr
         assert "Unable to contact slurm controller" in said[name].stderr
+        assert "\\n" not in said[name].stderr
     assert "nothing was submitted" in said["submit"].stderr
     assert "stopping" not in other.text()
     assert not (other.folder / "cancel.json").exists(), "nobody was told"
