@@ -19,6 +19,7 @@ from .stops import CANCEL
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
 _HEARS_S = 1.0
+_ENDS_S = 3.0
 """So long an agent may take to end its workers and itself when it is told to do so at once."""
 
 _LAST_BYTES = 64 * 1024
@@ -65,11 +66,16 @@ def reach(request: Request) -> Request:
 
 
 def ended(request: Request) -> Request:
-    """Why the node's agent does not run any more, in its own last words; empty while it does."""
+    """Why the node's agent does not run any more, in its own last words; empty where it goes on.
+
+    Who asks has not reached it: one that was struck closes its port before it has told why, and ended.
+    """
     folder, rank = request["folder"], int(request["node_rank"])
-    identity = identity_of(folder, rank)
-    if identity is None or host_checks.alive(identity):
-        return {"ended": ""}
+    identity, limit = identity_of(folder, rank), time.monotonic() + _ENDS_S
+    while identity is None or host_checks.alive(identity):
+        if identity is None or time.monotonic() > limit:
+            return {"ended": ""}
+        time.sleep(0.05)
     return {"ended": _why(os.path.join(folder, "nodes", str(rank)), identity)}
 
 

@@ -143,6 +143,19 @@ def test_a_forced_signal_over_ssh_kills_an_agent_that_hears_nothing(agents: Runn
     assert gone(*pids, within_s=0)
 
 
+def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(agents: Runner) -> None:
+    run = agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run.until(lambda: run.stdout[0])
+    agent = run.agent_pid()
+    about = {"pid": agent, "start_ticks": processes.start_ticks(agent), "stream_from": 0}
+    (run.folder / "nodes/0/started.json").write_text(json.dumps(about))
+    os.kill(agent, signal.SIGTERM)
+
+    answer = host_run.ended({"folder": str(run.folder), "node_rank": 0})
+
+    assert answer["ended"]
+
+
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "its parent was first"])
 @pytest.mark.parametrize(
     ("ends", "says", "crash", "kind", "sig", "said"),

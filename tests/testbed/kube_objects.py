@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tests.testbed import kube_conf
 from tests.testbed.errors import TestbedError, WaitError
+from tests.testbed.kube_api import ApiError
 from tests.testbed.kube_watch import SILENT_S, brief, briefly, wait_for
 from tests.testbed.waiting import wait_until
 
@@ -208,8 +209,17 @@ class AdminObjects(KubeObjects):
     def quota(self, namespace: str, **hard: str) -> None:
         """Limit a namespace: `pods="1"`, `**{"requests.cpu": "1"}`; returns when the limit counts."""
         path = f"/api/v1/namespaces/{namespace}/resourcequotas"
-        self.api.post(path, {"metadata": {"name": "quota"}, "spec": {"hard": hard}})
-        wait_until("the quota to count", lambda: self.api.get(f"{path}/quota")["status"].get("hard"), limit_s=30)
+        self.api.post(path, {"metadata": {"name": "quota"}, "spec": {"hard": {**hard, "count/podtemplates": "0"}}})
+        template = {"metadata": {"name": "x"}, "template": {"spec": {"containers": [{"name": "x", "image": "x"}]}}}
+
+        def counts() -> bool:  # it is on record before admission knows it
+            try:
+                self.api.post(f"/api/v1/namespaces/{namespace}/podtemplates", template, dryRun="All")
+            except ApiError as error:
+                return "exceeded quota" in str(error)
+            return False
+
+        wait_until("the quota to count", counts, limit_s=30)
 
     def _wait_account(self, namespace: str) -> None:
         """Wait for a namespace's default service account and its certificate, without which no pod starts."""
