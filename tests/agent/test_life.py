@@ -97,11 +97,10 @@ def test_killing_one_of_our_own_processes_ends_the_whole_family(agents: Runner, 
         assert run.cause()["message"].endswith(" was killed by SIGKILL, sent by somebody else, not distlaunch")
 
 
-@pytest.fixture
-def unified_cgroups(tmp_path: Path) -> Iterator[Path]:
-    """The unified hierarchy, mounted where the agent finds it."""
-    folder = tmp_path / "unified"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def unified_cgroups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The unified hierarchy, mounted where the agent finds it; one mount, as an agent takes whichever there is."""
+    folder = tmp_path_factory.mktemp("unified")
     mounted = subprocess.run(["mount", "-t", "cgroup2", "none", str(folder)], capture_output=True)
     if mounted.returncode:
         pytest.skip("cgroup v2 cannot be mounted here")
