@@ -156,7 +156,7 @@ class Outcome:
     """Why it is pending, in the backend's words."""
 
     comes_too_late: bool = False
-    """Whether all have ended well, and yet a node was started again, which has nobody to meet."""
+    """As `RunReport` has it, of a run that has not ended."""
 
     @property
     def final(self) -> bool:

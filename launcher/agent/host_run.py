@@ -72,10 +72,10 @@ def ended(request: Request) -> Request:
     """
     folder, rank = request["folder"], int(request["node_rank"])
     identity, limit = identity_of(folder, rank), time.monotonic() + _ENDS_S
-    while identity is None or host_checks.alive(identity):
-        if identity is None or time.monotonic() > limit:
-            return {"ended": ""}
+    while identity is not None and host_checks.alive(identity) and time.monotonic() < limit:
         time.sleep(0.05)
+    if identity is None or host_checks.alive(identity):
+        return {"ended": ""}
     return {"ended": _why(os.path.join(folder, "nodes", str(rank)), identity)}
 
 

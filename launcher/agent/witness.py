@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any, Optional
 
-from . import cause, facts
+from . import cause, facts, files
 from .channel import Message
 from .endpoint import Endpoint
 from .job import Job
@@ -106,8 +106,8 @@ def _how_it_ended(pid: int) -> Optional[int]:
 
 
 def _text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    with contextlib.suppress(OSError):
+        return files.read_word(path).decode(errors="replace")
     return ""
 
 

@@ -93,13 +93,12 @@ def shared(request: pytest.FixtureRequest, ssh_hosts: SshHosts, tmp_path: Path) 
         path.mkdir()
     with ExitStack() as stack:
         for host in ssh_hosts.hosts[1:3]:
-            stack.enter_context(mounted(ssh_hosts, host.name, disk, name, hard_links=request.param))
+            stack.enter_context(mounted(ssh_hosts, host, disk, name, hard_links=request.param))
         yield name
 
 
 @contextmanager
-def mounted(hosts: SshHosts, on: str, disk: Path, name: Path, *, hard_links: bool) -> Iterator[None]:
-    (host,) = (host for host in hosts.hosts if host.name == on)
+def mounted(hosts: SshHosts, host: Host, disk: Path, name: Path, *, hard_links: bool) -> Iterator[None]:
     options = [f"{kind}_timeout={CACHED_S}" for kind in ("dcache", "dcache_stat", "dcache_dir", "dcache_link", "entry", "attr")]
     options += [] if hard_links else ["disable_hardlink"]
     source = f"{hosts.hosts[0].name}:{disk}"
