@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -214,3 +215,47 @@ def test_an_agent_that_ends_by_itself_and_leaves_its_node_behind_is_not_called_k
         agent.close()
         heard.append(os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 41)
     assert heard == [False, True]
+
+
+CANNOT_GO_ON = """#!{python}
+import os, runpy, signal, sys
+import psutil
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0])
+if "--node-rank" in sys.argv:
+    from distlaunch_agent import node
+    turn = node.Node._turn
+    def fails(self, *given):
+        if not os.path.exists("works"):
+            return turn(self, *given)
+        if node.Node._end_processes is fails:
+            left = psutil.Process().children(recursive=True)
+            os.write(out, " ".join(str(process.pid) for process in left).encode())
+            for process in left:
+                process.suspend()
+        node.Node._end_processes = fails
+        raise MemoryError
+    node.Node._turn = fails
+    left, out = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(out)
+        os.waitpid(child, 0)
+        for pid in os.read(left, 1000).split():
+            os.kill(int(pid), signal.SIGCONT)
+        sys.exit(1)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Its agents have no memory left once a worker runs, not even to end it, and their exit code is gone when that is looked at."""
+
+
+def test_an_agent_that_cannot_end_in_order_says_that_it_ends(agents: Runner) -> None:
+    wrapper = agents.folder / "python"
+    wrapper.write_text(CANNOT_GO_ON.format(python=sys.executable))
+    wrapper.chmod(0o755)
+
+    run = agents("import time\nopen('works', 'w').close()\nprint('works')\ntime.sleep(600)\n", python=str(wrapper))
+
+    cause = failures(run, 0)[-1]
+    assert (cause["class"], cause["signal"]) == ("node", None)
+    assert cause["message"] == f"the agent (pid {run.of('agent_started')[0]['pid']}) ended without a word"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,10 @@ def test_a_host_with_a_full_disk_is_left_out_by_its_name_in_the_inventory(rack: 
     found = {(item["host"], item["check"]) for item in done.json["result"]["findings"] if item["status"] == "fail"}
     by_load = {"speed", "links"}  # others may use the processors that all hosts here share
     assert {item for item in found if item[1] not in by_load} == {("gpu2", "disk")}
+    kept = json.loads((rack.cli.folder / ".config/distlaunch/quarantine.json").read_text())["lab"]
+    assert kept.pop("gpu2")["reason"].startswith("disk: ")
+    for host in kept:
+        assert {check for name, check in found if name == host} <= by_load
+        assert rack.shell("doctor", "--on", "lab", "--release", host).exit_code == 0
     after = rack.shell("run", "--on", "lab", "--dry-run", "--output", "json", "reduce.py")
-    left = [node["host"] for node in after.json["result"]["nodes"]]
-    assert left == [host for host in ("gpu1", "gpu3") if (host, "speed") not in found], after.stderr
+    assert [node["host"] for node in after.json["result"]["nodes"]] == ["gpu1", "gpu3"], after.stderr
