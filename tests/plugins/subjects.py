@@ -20,18 +20,18 @@ TIERS = ("fast",)
 CHANGED = "changed"
 
 TYPICAL_S = {
-    "agent": 1.1,
-    "benchmarks": 8.0,
-    "chaos": 20.0,
-    "cli": 0.4,
+    "agent": 1.0,
+    "benchmarks": 11.0,
+    "chaos": 4.5,
+    "cli": 0.7,
     "fabric": 0.8,
-    "k8s": 2.4,
-    "runner": 0.6,
-    "slurm": 2.1,
-    "ssh": 2.5,
-    "testbed": 1.9,
-    "train": 0.3,
-    "project": 0.8,
+    "k8s": 0.4,
+    "runner": 0.9,
+    "slurm": 0.9,
+    "ssh": 0.4,
+    "testbed": 1.8,
+    "train": 0.5,
+    "project": 1.1,
 }
 """How long a test takes of which nothing is known yet; others are short."""
 

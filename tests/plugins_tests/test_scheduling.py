@@ -23,7 +23,7 @@ def test_tests_that_share_something_are_together_also_through_others() -> None:
 
 
 def test_clusters_are_one_processs_as_long_as_that_is_no_more_than_its_share() -> None:
-    weights = {"k8s": 300.0, "slurm": 200.0, "ssh": 150.0, "rest": 700.0}
+    weights = {"k8s": 300.0, "slurm": 200.0, "ssh": 150.0, "rest": 1100.0}
 
     assert scheduling.shares(weights, ["ssh", "k8s", "slurm"], 2) == [["k8s", "slurm", "ssh"], []]
     assert scheduling.shares({**weights, "rest": 100.0}, ["ssh", "k8s", "slurm"], 2) == [["k8s"], ["slurm", "ssh"]]
