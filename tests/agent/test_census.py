@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import pytest
 from tests.agent.harness import SCRIPTS, Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.command import Cli
@@ -29,6 +30,18 @@ PER_RUN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ER
 """Variables that torchrun gives too, with a value of each run's own."""
 
 ARGS = ["a b", "'\"$HOME`x`\\", "--flag=ü", "line\nbreak", "--", "-x"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def heeding() -> Iterator[None]:
+    """Signals as from a terminal, also where the tests run under nohup: torchrun has handlers, so its workers have none."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)}
+    ignored = [number for number, handler in before.items() if handler == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def read(prefix: Path, ranks: int) -> list[dict[str, Any]]:

@@ -172,7 +172,8 @@ def _one_has_ended(found: list[dict[str, Any]]) -> bool:
 
 def _runs_again(found: list[dict[str, Any]]) -> bool:
     first = [pod for pod in found if index_of(pod) == 0]
-    return len(first) > 1 and any("running" in item["state"] for pod in first for item in pod["status"]["containerStatuses"])
+    states = [item["state"] for pod in first for item in pod["status"].get("containerStatuses", ())]
+    return len(first) > 1 and any("running" in state for state in states)
 
 
 def test_a_pod_that_is_deleted_by_force_is_a_lost_node_and_comes_back(pods: User) -> None:
