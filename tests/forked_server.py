@@ -285,6 +285,7 @@ def end(code: int, inherited: frozenset[str]) -> None:
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             setattr(sys, name, None)
+    threading.excepthook = lambda _: None  # daemon threads, which an interpreter holds up while it is taken apart
     libc = ctypes.CDLL(None)
     own = [module for name, module in sys.modules.items() if name not in inherited]
     for module in [sys.modules["__main__"], *reversed(own)]:

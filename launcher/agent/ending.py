@@ -24,6 +24,7 @@ _preloaded: FrozenSet[str] = frozenset()
 _may_skip = _collect = False
 _STDLIB = os.path.dirname(os.__file__)
 _SITE = ("site-packages", "dist-packages")
+_NEVER_S = 1e6
 
 
 def install() -> None:
@@ -107,8 +108,12 @@ def _flush() -> bool:
 def _let_go() -> None:
     """Destroy what the script's modules hold: the main module's names first and the latest first, as each may need the earlier.
 
-    The interpreter promises no order either. What is in a reference cycle goes last.
+    The interpreter promises no order either. What is in a reference cycle goes last. Daemon threads, which an interpreter would
+    hold up, run only where a destructor waits for something; what they miss then is told to nobody.
     """
+    sys.setswitchinterval(_NEVER_S)
+    if "threading" in sys.modules:
+        vars(sys.modules["threading"])["excepthook"] = lambda _: None
     atexit._clear()  # the hooks have run, and hold what they were made from
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):

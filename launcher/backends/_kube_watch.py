@@ -23,7 +23,7 @@ from launcher.backends._kube_logs import NodeLog
 from launcher.backends._kube_objects import KINDS
 from launcher.backends._kube_pod import RUN_LABEL, STARTS_AGAIN
 from launcher.backends._kube_stream import KubeStream
-from launcher.errors import LaunchError
+from launcher.errors import CommandError, LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +43,9 @@ _PATIENCE_S = 10.0
 
 _LOG_PATIENCE_S = 30.0
 """So long the log of a pod that has ended is waited for."""
+
+_STARTS_S, _LOOK_S = 30.0, 1.0
+"""So long a signal waits for nodes that have not started, trying them this often."""
 
 _runs: dict[str, RunWatch] = {}
 
@@ -279,12 +282,32 @@ class RunWatch:
             raise api.explained(error, self.cluster, "to end the run") from error
 
     def signal(self, signum: int) -> None:
-        """Have every running pod's agent signalled, which passes it on."""
+        """Have every node's agent signalled, which passes it on. Raises `LaunchError` for nodes that do not come to run in time.
+
+        What the API server knows of a pod may be a minute old, its log is not: one that it takes to be starting is tried, too.
+        """
         code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's first process
+        told: set[str] = set()
+        limit = time.monotonic() + _STARTS_S
+
+        def tell(pod: Pod) -> api.UnreachableError | None:
+            try:
+                self.cluster.execute(pod.name, self._container, ["python3", "-c", code])
+            except api.UnreachableError as error:
+                return error
+            told.add(pod.name)
+            return None
+
         try:
-            running = [pod.name for known in self._pods() for pod in known[-1:] if "running" in pod.container]
-            with ThreadPoolExecutor(8) as pool:
-                list(pool.map(lambda name: self.cluster.execute(name, self._container, ["python3", "-c", code]), running))
+            while True:
+                left = [pod for known in self._pods() for pod in known[-1:] if not pod.ended and pod.name not in told]
+                with ThreadPoolExecutor(8) as pool:
+                    errors = list(filter(None, pool.map(tell, left)))
+                if not errors:
+                    return
+                if time.monotonic() > limit:
+                    raise CommandError(f"{len(errors)} pods could not be signalled in {_STARTS_S:.0f} s: {errors[0]}")
+                time.sleep(_LOOK_S)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to signal the workers") from error
 

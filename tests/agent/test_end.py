@@ -106,6 +106,28 @@ def test_a_worker_ends_like_an_interpreter(
     assert run.result() == ("success" if like.returncode == 0 else "failed")
 
 
+DAEMONS = """
+import threading, time
+class Slow:
+    def __del__(self, sleep=time.sleep): sleep(0.1)
+slow = Slow()
+def work():
+    while True:
+        time.sleep(0.001)
+        helper()
+def helper(): pass
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+"""
+
+
+@pytest.mark.torch
+def test_daemon_threads_that_are_at_work_when_all_is_taken_apart_say_nothing(warm_agents: Runner) -> None:
+    run = warm_agents(DAEMONS, nproc_per_node="2")
+
+    assert (run.result(), dict(run.stderr)) == ("success", {})
+
+
 def test_the_cause_has_the_scripts_own_traceback_without_our_frames(agents: Runner, tmp_path: Path) -> None:
     for start in ("fork", "spawn"):
         run = agents("def f():\n    raise ValueError('broken')\nf()\n", start=start)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from launcher.backends._kube_api import ApiError, UnreachableError
 from launcher.backends._kube_following import Following
 from launcher.backends._kube_logs import NodeLog, Position
 from launcher.backends._kube_states import Pod
-from launcher.errors import StorageError
+from launcher.errors import CommandError, StorageError
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
@@ -280,3 +282,35 @@ def test_who_is_refused_the_lock_of_the_logs_does_not_take_it_from_who_has_it(tm
     again = watch._lock()
     assert again is not None
     os.close(again)
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    """Its log is read from the kubelet, which tells the API server of the pod later."""
+    asked: list[str] = []
+
+    def execute(pod: str, _container: str, command: list[str]) -> None:
+        asked.append(pod)
+        assert command[-1].endswith("os.kill(1, 10)")
+        if pod == "late" and (not starts or asked.count(pod) < 3):
+            raise UnreachableError(f"pod {pod}: container not found")
+
+    watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 3, "kind": "job"})
+    watch.__dict__["cluster"] = SimpleNamespace(execute=execute)
+    waiting = {"containerStatuses": [{"name": "node", "state": {"waiting": {}}}]}
+    pods = [
+        replace(a_pod(), name="runs", phase="Running", status={}),
+        replace(a_pod(), name="late", node=1, phase="Pending", status=waiting),
+        replace(a_pod(), name="ended", node=2, phase="Succeeded"),
+    ]
+    watch._pods = lambda: [[pod] for pod in pods]  # type: ignore[method-assign]
+    for name, value in (("_LOOK_S", 0.0), ("_STARTS_S", 60.0 if starts else 0.05)):
+        monkeypatch.setattr(_kube_watch, name, value)
+
+    with nullcontext() if starts else pytest.raises(CommandError, match=r"1 pods could not be signalled .* pod late"):
+        watch.signal(signal.SIGUSR1)
+
+    assert (asked.count("runs"), asked.count("ended")) == (1, 0)
+    assert asked.count("late") == 3 if starts else asked.count("late") > 1

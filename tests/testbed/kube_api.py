@@ -29,6 +29,13 @@ class ApiError(TestbedError):
         self.status = status
 
 
+class _Socket(ssl.SSLSocket):
+    """Closes itself: `SSLContext.wrap_socket` loses one whose peer, an API server that ends, is gone before the handshake."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class KubeApi:
     """One user's connection; threads that share it wait for one another.
 
@@ -125,6 +132,7 @@ class KubeApi:
 
     def _open(self, silent_s: float = 60) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self._ca))
+        context.sslsocket_class = _Socket
         return http.client.HTTPSConnection(self._address, timeout=silent_s, context=context)
 
 

@@ -10,9 +10,12 @@ import base64
 import json
 import re
 import shutil
+import ssl
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +165,9 @@ def install(kube: Kube, names: Sequence[str]) -> None:
     wait_until("all new kinds to be served", lambda: all_served(kube.api), limit_s=LIMIT_S)
     with ThreadPoolExecutor(len(all_of_them)) as pool:
         list(pool.map(Controller.run, all_of_them))
+    for controller in all_of_them:  # one may look later for kinds that another has brought
+        wait_until(f"{controller.name}'s webhooks to answer (see {kube.files.logs})", controller.answers, limit_s=LIMIT_S)
+        controller.api.close()
 
 
 def all_served(api: KubeApi) -> bool:
@@ -184,6 +190,9 @@ class Controller:
     api: KubeApi = field(repr=False)
     secret: tuple[str, str] = ("", "")
     """Where it puts its certificate: namespace and name."""
+
+    webhooks: list[Object] = field(default_factory=list, repr=False)
+    """What the API server is to ask it."""
 
     @property
     def kind(self) -> Kind:
@@ -216,7 +225,6 @@ class Controller:
         wait_until(f"{self.name} to be ready (see {self.kube.files.logs})", lambda: self._is_ready(daemon), limit_s=LIMIT_S)
         for made in self.kind.objects:
             self.kube.kubectl("apply", "-f", "-", stdin=json.dumps(made))
-        self.api.close()
 
     def _documents(self) -> list[str]:
         """Its manifests, one by one."""
@@ -237,6 +245,7 @@ class Controller:
             service = webhook["clientConfig"].pop("service")
             host = f"{service['name']}.{service['namespace']}.svc"
             webhook["clientConfig"]["url"] = f"https://{host}:{self.kind.port}{service['path']}"
+            self.webhooks.append({"path": service["path"], "rules": webhook["rules"]})
             hosts.add(host)
         for host in sorted(hosts):
             self.kube.know_name(host)
@@ -295,6 +304,27 @@ class Controller:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+    def answers(self) -> bool:
+        """Whether it knows all webhooks for kinds that there are; it looks for some kinds only now and then."""
+        while self.webhooks:
+            if any(self._is_served(rule) for rule in self.webhooks[-1]["rules"]):
+                url = f"https://{self.kube.controller.address}:{self.kind.port}{self.webhooks[-1]['path']}"
+                unverified = ssl._create_unverified_context()  # its name is known to the hosts alone
+                try:
+                    urllib.request.urlopen(url, data=b"{}", timeout=5, context=unverified).close()
+                except urllib.error.HTTPError as error:
+                    with error:
+                        if error.code == HTTPStatus.NOT_FOUND:
+                            return False
+            self.webhooks.pop()
+        return True
+
+    def _is_served(self, rule: Object) -> bool:
+        """Whether the API server has the kinds of a webhook's rule."""
+        places = [f"/apis/{group}/{version}" for group in rule["apiGroups"] if group for version in rule["apiVersions"]]
+        served = [(self.api.get_or_none(place) or {"resources": ()})["resources"] for place in places]
+        return any(resource["name"] in rule["resources"] for resources in served for resource in resources)
 
     def _is_alive(self, daemon: subprocess.Popen[Any]) -> None:
         """Say at once that it has ended."""
