@@ -57,7 +57,9 @@ def test_cancel_ends_the_agent_below_a_wrapper_before_it_says_so(distlaunch: Cli
     done = distlaunch("cancel", run.name)
 
     assert (done.exit_code, done.stdout) == (0, f"{run.name}: cancelled\n")
-    assert not psutil.wait_procs(working, timeout=0)[1]
+    last = [path.read_bytes().splitlines()[-1] for path in run.glob("nodes/*/stream")]
+    assert [json.loads(line)["event"] for line in last] == ["done"] * 2
+    assert not psutil.wait_procs(working, timeout=10)[1]  # they have said their last word, and are about to end
 
 
 def test_a_run_below_a_wrapper_is_not_started_again_while_it_goes_on(distlaunch: Cli) -> None:

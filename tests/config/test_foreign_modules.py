@@ -70,7 +70,7 @@ def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
 def signal_to_pods(_: pytest.MonkeyPatch) -> None:
     sent: list[list[str]] = []
     cluster = SimpleNamespace(execute=lambda _pod, _container, command: sent.append(command))
-    pod = SimpleNamespace(name="pod", container={"running": {}})
+    pod = SimpleNamespace(name="pod", ended=False)
     watch: Any = SimpleNamespace(cluster=cluster, _container="c", _pods=lambda: [[pod]])
     _kube_watch.RunWatch.signal(watch, 0)
     program, *words = sent[0]
