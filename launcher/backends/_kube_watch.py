@@ -47,6 +47,9 @@ _LOG_PATIENCE_S = 30.0
 _STARTS_S, _LOOK_S = 30.0, 1.0
 """So long a signal waits for nodes that have not started, trying them this often."""
 
+_NAMED = 5
+"""So many of them are named."""
+
 _runs: dict[str, RunWatch] = {}
 
 
@@ -290,23 +293,25 @@ class RunWatch:
         told: set[str] = set()
         limit = time.monotonic() + _STARTS_S
 
-        def tell(pod: Pod) -> api.UnreachableError | None:
+        def tell(pod: Pod) -> None:
             try:
                 self.cluster.execute(pod.name, self._container, ["python3", "-c", code])
-            except api.UnreachableError as error:
-                return error
-            told.add(pod.name)
-            return None
+                told.add(pod.name)
+            except api.UnreachableError:
+                if "running" in pod.container:  # it may have heard, and must not hear twice
+                    raise
 
         try:
             while True:
                 left = [pod for known in self._pods() for pod in known[-1:] if not pod.ended and pod.name not in told]
                 with ThreadPoolExecutor(8) as pool:
-                    errors = list(filter(None, pool.map(tell, left)))
-                if not errors:
+                    list(pool.map(tell, left))
+                missed = [pod.name for pod in left if pod.name not in told]
+                if not missed:
                     return
                 if time.monotonic() > limit:
-                    raise CommandError(f"{len(errors)} pods could not be signalled in {_STARTS_S:.0f} s: {errors[0]}")
+                    names = ", ".join(missed[:_NAMED]) + (", ..." if len(missed) > _NAMED else "")
+                    raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
                 time.sleep(_LOOK_S)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to signal the workers") from error

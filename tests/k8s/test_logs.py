@@ -21,7 +21,7 @@ from launcher.backends._kube_api import ApiError, UnreachableError
 from launcher.backends._kube_following import Following
 from launcher.backends._kube_logs import NodeLog, Position
 from launcher.backends._kube_states import Pod
-from launcher.errors import CommandError, StorageError
+from launcher.errors import BackendUnavailableError, CommandError, StorageError
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
@@ -309,8 +309,26 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
     for name, value in (("_LOOK_S", 0.0), ("_STARTS_S", 60.0 if starts else 0.05)):
         monkeypatch.setattr(_kube_watch, name, value)
 
-    with nullcontext() if starts else pytest.raises(CommandError, match=r"1 pods could not be signalled .* pod late"):
+    with nullcontext() if starts else pytest.raises(CommandError, match=r"have not started .* signalled: late$"):
         watch.signal(signal.SIGUSR1)
 
     assert (asked.count("runs"), asked.count("ended")) == (1, 0)
     assert asked.count("late") == 3 if starts else asked.count("late") > 1
+
+
+def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def execute(pod: str, _container: str, _command: list[str]) -> None:
+        asked.append(pod)
+        raise UnreachableError(f"pod {pod}: no answer")
+
+    watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
+    watch.__dict__["cluster"] = SimpleNamespace(execute=execute, context="")
+    running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+    watch._pods = lambda: [[replace(a_pod(), name="runs", phase="Running", status=running)]]  # type: ignore[method-assign]
+
+    with pytest.raises(BackendUnavailableError, match="pod runs: no answer"):
+        watch.signal(signal.SIGUSR1)
+
+    assert asked == ["runs"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
@@ -37,7 +36,7 @@ class _Socket(ssl.SSLSocket):
 
 
 class KubeApi:
-    """One user's connection; threads that share it wait for one another.
+    """One user's connection. Not for several threads at once.
 
     Args:
         server: as `https://10.77.0.254:6443`.
@@ -49,7 +48,6 @@ class KubeApi:
         self._ca = ca
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._connection: http.client.HTTPSConnection | None = None
-        self._lock = threading.Lock()
 
     def get(self, path: str, **query: str) -> Object:
         """Read one object or a list."""
@@ -113,19 +111,18 @@ class KubeApi:
         target = _target(path, query)
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
-        with self._lock:
-            for last in (False, True):
-                fresh = self._connection is None
-                try:
-                    connection = self._connection = self._connection or self._open()
-                    connection.request(method, target, data, headers)
-                    answer = connection.getresponse()
-                    said = answer.read()
-                    break
-                except (OSError, http.client.HTTPException) as error:
-                    self.close()
-                    if fresh or last:
-                        raise TestbedError(f"{method} {target}: the API server cannot be reached: {error!r}") from error
+        for last in (False, True):
+            fresh = self._connection is None
+            try:
+                connection = self._connection = self._connection or self._open()
+                connection.request(method, target, data, headers)
+                answer = connection.getresponse()
+                said = answer.read()
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if fresh or last:
+                    raise TestbedError(f"{method} {target}: the API server cannot be reached: {error!r}") from error
         if answer.status >= 300:
             raise ApiError(answer.status, message(said))
         return said

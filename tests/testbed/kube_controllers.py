@@ -317,6 +317,8 @@ class Controller:
                     with error:
                         if error.code == HTTPStatus.NOT_FOUND:
                             return False
+                except OSError:
+                    return False
             self.webhooks.pop()
         return True
 
