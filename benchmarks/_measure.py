@@ -152,33 +152,35 @@ def median(samples: Sequence[Sample], what: str) -> float:
     return float(statistics.median(getattr(sample, what) for sample in samples))
 
 
-def paired_ratio(samples: Sequence[Sample], base: Sequence[Sample], what: str) -> float:
-    """The median over rounds of sample / base of the same round."""
-    return float(statistics.median(getattr(a, what) / getattr(b, what) for a, b in zip(samples, base, strict=True)))
+def paired_ratios(samples: Sequence[Sample], base: Sequence[Sample], what: str) -> list[float]:
+    """Each round's sample / base."""
+    return ratios([getattr(sample, what) for sample in samples], [getattr(sample, what) for sample in base])
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Each round's ratio."""
+    return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
 def show(samples: Mapping[str, Sequence[Sample]], *, base: str) -> str:
-    """A table of medians, with each contender's CPU time as a ratio to the base's."""
+    """A table of medians, with each contender's CPU time as a ratio to the base's, and the ratio's range."""
     width = max(map(len, samples))
-    lines = [f"{'command':<{width}}  {'cpu s':>8}  {'wall s':>8}  {'rss MB':>8}  {'cpu ratio':>9}"]
+    lines = [f"{'command':<{width}}  {'cpu s':>8}  {'wall s':>8}  {'rss MB':>8}  cpu ratio"]
     for name, taken in samples.items():
         numbers = f"{median(taken, 'cpu_s'):8.3f}  {median(taken, 'wall_s'):8.3f}  {median(taken, 'rss_bytes') / 1e6:8.1f}"
-        lines.append(f"{name:<{width}}  {numbers}  {paired_ratio(taken, samples[base], 'cpu_s'):9.2f}")
+        lines.append(f"{name:<{width}}  {numbers}  {verdict(paired_ratios(taken, samples[base], 'cpu_s'))}")
     return "\n".join(lines)
 
 
-def verdict(ratio: float, target: float | None) -> str:
-    """A ratio with its target and whether it is met."""
-    if target is None:
-        return f"{ratio:.3f}"
-    return f"{ratio:.3f} (target <= {target:g}: {'met' if ratio <= target else 'MISSED'})"
-
-
-def floor_verdict(ratio: float, floor: float | None) -> str:
-    """The same for a ratio of speeds, which is to be reached from below."""
-    if floor is None:
-        return f"{ratio:.3f}"
-    return f"{ratio:.3f} (target >= {floor:g}: {'met' if ratio >= floor else 'MISSED'})"
+def verdict(values: Sequence[float], *, at_most: float | None = None, at_least: float | None = None) -> str:
+    """The median of the rounds' values with their range, and the target with whether the median meets it."""
+    middle = statistics.median(values)
+    said = [f"{min(values):.3f} to {max(values):.3f}"] if len(values) > 1 else []
+    if at_most is not None:
+        said.append(f"target <= {at_most:g}: {'met' if middle <= at_most else 'MISSED'}")
+    if at_least is not None:
+        said.append(f"target >= {at_least:g}: {'met' if middle >= at_least else 'MISSED'}")
+    return f"{middle:.3f}" + (f" ({'; '.join(said)})" if said else "")
 
 
 def children() -> list[int]:

@@ -28,14 +28,14 @@ import make_shards
 import torch
 from torch import nn
 from trainer.checkpoint import Checkpoints, Progress
-from trainer.data import load_data
+from trainer.datasets import load_data
+from trainer.datasets.shards import ShardSet, open_shards
 from trainer.decode import DRAWS, decode, place
 from trainer.flags import parse
 from trainer.loader import Batches
-from trainer.shards import ShardSet, open_shards
 from trainer.world import World, process_group
 
-from benchmarks._measure import verdict
+from benchmarks._measure import ratios, verdict
 
 BATCH, SIDE = 32, 64
 TARGETS = {"dcp.async_save": 0.3, "memcpy": 1.5, "StatefulDataLoader": 0.2, "an epoch's beginning": 1.2}
@@ -219,8 +219,7 @@ def show(title: str, taken: dict[str, list[float]], targets: dict[str, float] = 
     for name, times in taken.items():
         print(f"  {name:<22}  {statistics.median(times) * 1000:9.2f} ms")
     for name in list(taken)[1:]:
-        ratio = statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
-        said = verdict(ratio, targets[name]) if name in targets else f"{ratio:.3f}"
+        said = verdict(ratios(taken["ours"], taken[name]), at_most=targets.get(name))
         print(f"  ours / {name}, median ratio: {said}", flush=True)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, measure, verdict
+from benchmarks._measure import ROOT, Contender, environment, measure, ratios, verdict
 from tests.k8s.proxy import Proxy
 from tests.testbed import Testbed, kube_programs, wait_until
 from tests.testbed.kube_conf import KubeOptions
@@ -74,7 +74,8 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
                 rendered = measure(rendering, detached=False)
                 assert not rendered.exit_code, rendered.output
                 kubectl = kube_programs.find(kube_programs.KUBERNETES, "kubectl")
-                argv = [kubectl, "--kubeconfig", str(kube.kubeconfig), "apply", "-f", f"{scratch}/rendered/run.yaml"]
+                apply = ["apply", "--server-side", "-f", f"{scratch}/rendered/run.yaml"]
+                argv = [kubectl, "--kubeconfig", str(kube.kubeconfig), *apply]
                 contender = Contender(name, argv, environment(scratch), scratch)
             sample = start(kube, contender, namespace, nodes)
             clear(kube, namespace)
@@ -84,9 +85,8 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
     for name, taken_all in times.items():
         wall, cpu = (statistics.median(column) for column in zip(*taken_all, strict=True))
         print(f"{name:<16} {nodes} pods running after {wall:6.2f} s, CPU of the command {cpu:5.2f} s")
-    pairs = zip(times["distlaunch k8s"], times["kubectl apply"], strict=True)
-    ratio = statistics.median(ours[0] / theirs[0] for ours, theirs in pairs)
-    print(f"ratio            {verdict(ratio, 1.2)}")
+    ours, theirs = ([seconds for seconds, _ in times[name]] for name in ("distlaunch k8s", "kubectl apply"))
+    print(f"ratio            {verdict(ratios(ours, theirs), at_most=1.2)}")
 
 
 def count(kube: Kube, scratch: str, nodes: int) -> None:
@@ -108,8 +108,8 @@ def count(kube: Kube, scratch: str, nodes: int) -> None:
         argv = [sys.executable, "-m", "launcher", "status", run]
         status = [measure(Contender("status", argv, contender.env, scratch), detached=False) for _ in range(3)]
         lists = sum(request.endswith("/pods") for request in proxy.requests) / len(status)
-        cpu_s = statistics.median(sample.cpu_s for sample in status)
-        print(f"status           {many} nodes: {verdict(cpu_s, 1.0)} s of CPU, {lists:g} list of pods,", end=" ")
+        cpu = verdict([sample.cpu_s for sample in status], at_most=1.0)
+        print(f"status           {many} nodes: {cpu} s of CPU, {lists:g} list of pods,", end=" ")
         print(f"{len(proxy.requests) / len(status):g} API calls in all")
         clear(kube, namespace)
     proxy.shutdown()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, descendants, environment, floor_verdict, verdict
+from benchmarks._measure import ROOT, descendants, environment, ratios, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ MEMORY_MB = 300.0
 def ours(shards: list[str]) -> Iterator[Any]:
     """The trainer's reader."""
     import torch
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
     from trainer.loader import Batches
     from trainer.world import World
@@ -130,7 +130,7 @@ def _bare(shards: list[str], seconds: float) -> tuple[float, float]:
     from torchvision.io import decode_jpeg
     from torchvision.transforms import RandomResizedCrop
     from torchvision.transforms.v2.functional import resized_crop
-    from trainer.shards import open_shards
+    from trainer.datasets.shards import open_shards
 
     torch.set_num_threads(1)
     found = open_shards(shards[0])
@@ -154,7 +154,7 @@ def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
     if name == "decode-and-crop":
         return decode_and_crop(shards, seconds)
     import torchvision.io  # noqa: F401  # what all have, and is no reader's
-    import trainer.data
+    import trainer.datasets
     import trainer.loader  # noqa: F401
 
     before_mb = _own_mb()
@@ -251,13 +251,13 @@ def show(taken: dict[str, list[dict[str, float]]]) -> None:
         far = [what for what in ("mean", "std") if what in runs[0] and abs(runs[0][what] - taken["ours"][0][what]) > 4]
         if far:
             raise RuntimeError(f"{name} does not do the same work: {far} of its pixels differ from ours by more than 4")
-    held_mb = statistics.median(run["held_mb"] for run in taken["ours"])
-    print(f"  ours holds {held_mb:.0f} MB beyond the libraries; ratio to {MEMORY_MB:.0f} MB: {verdict(held_mb / MEMORY_MB, 1.0)}")
+    held = [run["held_mb"] for run in taken["ours"]]
+    of_limit = verdict([held_mb / MEMORY_MB for held_mb in held], at_most=1.0)
+    print(f"  ours holds {statistics.median(held):.0f} MB beyond the libraries; ratio to {MEMORY_MB:.0f} MB: {of_limit}")
     for name in list(taken)[1:]:
-        pairs = [ours["images_per_s"] / peer["images_per_s"] for ours, peer in zip(taken["ours"], taken[name], strict=True)]
-        cpu = [ours["images_per_cpu_s"] / peer["images_per_cpu_s"] for ours, peer in zip(taken["ours"], taken[name], strict=True)]
-        reached = floor_verdict(statistics.median(pairs), FLOORS[name])
-        print(f"  ours / {name}, median ratio: {reached}; per CPU second: {statistics.median(cpu):.3f}")
+        ways = ("images_per_s", "images_per_cpu_s")
+        pairs, cpu = (ratios([run[way] for run in taken["ours"]], [run[way] for run in taken[name]]) for way in ways)
+        print(f"  ours / {name}, median ratio: {verdict(pairs, at_least=FLOORS[name])}; per CPU second: {verdict(cpu)}")
 
 
 if __name__ == "__main__":

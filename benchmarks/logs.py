@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, measure
+from benchmarks._measure import ROOT, Contender, environment, measure, ratios, verdict
 from benchmarks._memory import Peak
 from benchmarks._workers.lines import text
 
@@ -143,12 +143,12 @@ def show(taken: dict[str, list[Passage]], total: int) -> str:
         lines.append(f"{name:<26} {speed:12,.0f} lines/s   cpu {cpu_s:6.2f} s   lost {lost}")
         if passages is base:
             continue
-        faster = statistics.median(two.seconds / one.seconds for one, two in zip(passages, base, strict=True))
-        costs = statistics.median(one.all_cpu_s / max(two.all_cpu_s, 0.001) for one, two in zip(passages, base, strict=True))
+        faster = verdict(ratios([two.seconds for two in base], [one.seconds for one in passages]))
+        costs = verdict(ratios([one.all_cpu_s for one in passages], [max(two.all_cpu_s, 0.001) for two in base]))
         launcher, agent = (max(getattr(one, field) for one in passages) for field in ("launcher_bytes", "agent_bytes"))
         met = "met" if launcher < LAUNCHER_MAX_BYTES else "MISSED"
         parts = [statistics.median(getattr(one, field) for one in passages) for field in ("cpu_s", "agent_cpu_s")]
-        lines.append(f"    ratio to cat: speed {faster:.3f}, cpu {costs:.1f} (launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s)")
+        lines.append(f"    ratio to cat: speed {faster}, cpu {costs}; launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s")
         lines.append(f"    peak memory: launcher {launcher / 1e6:.1f} MB (target < 100: {met}), agent {agent / 1e6:.1f} MB")
     return "\n".join(lines)
 

@@ -106,8 +106,8 @@ def main() -> None:
         ratios.append(wall / from_one_place(options.nodes))
     print(json.dumps({"nodes": options.nodes, "wall_s": [round(wall, 3) for wall in walls], "processors": os.cpu_count()}))
     print(f"CPU of a node: {statistics.median(cpus) * 1000:.0f} ms; all nodes together, on this machine's processors:")
-    print(f"{options.nodes} nodes, seconds of the round: {verdict(statistics.median(walls), TARGET_S)}")
-    print(f"{options.nodes} nodes, the round / all pairs from one place, ratio: {verdict(statistics.median(ratios), None)}")
+    print(f"{options.nodes} nodes, seconds of the round: {verdict(walls, at_most=TARGET_S)}")
+    print(f"{options.nodes} nodes, the round / all pairs from one place, ratio: {verdict(ratios)}")
 
 
 if __name__ == "__main__":

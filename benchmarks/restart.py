@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, TIMED_OUT, Contender, environment, measure
+from benchmarks._measure import ROOT, TIMED_OUT, Contender, environment, measure, verdict
 
 WORKERS = 2
 
@@ -63,7 +63,7 @@ def main() -> None:
         spread = f"median {statistics.median(good):.3f} s, {min(good):.3f} to {max(good):.3f}" if good else "-"
         print(f"{name:<10}  {len(good)} of {len(times)} runs trained again; from crash to the first sum: {spread}")
     pairs = [a / b for a, b in zip(*tried.values(), strict=False) if a is not None and b is not None]
-    ratio = f"{statistics.median(pairs):.3f}" if pairs else "none, for want of a pair of successes"
+    ratio = verdict(pairs) if pairs else "none, for want of a pair of successes"
     print(f"distlaunch / torchrun, median ratio over {len(pairs)} pairs: {ratio}")
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import environment, verdict
+from benchmarks._measure import environment, ratios, verdict
 from launcher.agent import net
 from tests.testbed.testbed import Testbed
 
@@ -183,10 +183,9 @@ def show(hosts: int, samples: Mapping[str, Sequence[tuple[float, int]]]) -> str:
     for base in ("floor", "playbook", "torchrunx"):
         for name in ("distlaunch", "again"):
             if base in samples and name in samples:
-                pairs = zip(samples[name], samples[base], strict=True)
-                ratio = statistics.median(mine[0] / other[0] for mine, other in pairs)
+                found = ratios([seconds for seconds, _ in samples[name]], [seconds for seconds, _ in samples[base]])
                 target = TARGET if (base, name, hosts) == ("floor", "distlaunch", 64) else None
-                lines.append(f"  {name} / {base}: {verdict(ratio, target)}")
+                lines.append(f"  {name} / {base}: {verdict(found, at_most=target)}")
     return "\n".join(lines)
 
 

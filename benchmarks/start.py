@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, Sample, environment, median, paired_ratio, side_by_side, verdict
+from benchmarks._measure import ROOT, Contender, Sample, environment, median, paired_ratios, side_by_side, verdict
 from benchmarks._memory import memory_of
 from benchmarks._phases import phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TARGETS = {1: {"wall_s": 0.5}, 8: {"wall_s": 0.25, "cpu_s": 0.15}}
+TARGETS = {1: {"wall_s": 0.5}, 8: {"wall_s": 0.22, "cpu_s": 0.14}}
 """What distlaunch may take of torchrun's time, by the number of workers."""
+
+OURS = ("distlaunch", "as torchrun")
+"""The second is `distlaunch torchrun`."""
 
 
 def commands(workers: int, script: Path) -> dict[str, list[str]]:
@@ -35,6 +38,7 @@ def commands(workers: int, script: Path) -> dict[str, list[str]]:
     count, python = str(workers), sys.executable
     found = {
         "distlaunch": [python, "-m", "launcher", "local", "--nproc-per-node", count, "--log-ranks", "all", str(script)],
+        "as torchrun": [python, "-m", "launcher", "torchrun", "--standalone", "--nproc-per-node", count, str(script)],
         "torchrun": [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, str(script)],
     }
     torchx = shutil.which("torchx", path=str(Path(python).parent)) or shutil.which("torchx")
@@ -57,12 +61,12 @@ def show(workers: int, samples: Mapping[str, Sequence[Sample]]) -> str:
     """Medians, and what distlaunch takes of the others' time."""
     lines = [f"{workers} worker{'s' * (workers > 1)}, {len(samples['distlaunch'])} rounds"]
     for name, taken in samples.items():
-        lines.append(f"  {name:<10}  wall {median(taken, 'wall_s'):6.2f} s   cpu {median(taken, 'cpu_s'):6.2f} s")
-    for peer in list(samples)[1:]:
+        lines.append(f"  {name:<11}  wall {median(taken, 'wall_s'):6.2f} s   cpu {median(taken, 'cpu_s'):6.2f} s")
+    for ours, peer in ((ours, peer) for ours in OURS for peer in samples if ours in samples and peer not in OURS):
         for what in ("wall_s", "cpu_s"):
-            ratio = paired_ratio(samples["distlaunch"], samples[peer], what)
             target = TARGETS.get(workers, {}).get(what) if peer == "torchrun" else None
-            lines.append(f"  distlaunch / {peer}, {what[:-2]} ratio: {verdict(ratio, target)}")
+            found = verdict(paired_ratios(samples[ours], samples[peer], what), at_most=target)
+            lines.append(f"  {ours} / {peer}, {what[:-2]} ratio: {found}")
     return "\n".join(lines)
 
 
@@ -77,7 +81,7 @@ def show_memory(workers: int, scratch: Path, rounds: int, only: Sequence[str]) -
         seen = [memory_of(contender, workers, scratch) for _ in range(rounds)]
         pss, private, whole = (statistics.median(getattr(memory, field) for memory in seen) / 1e6 for field in seen[0].FIELDS)
         first = first or pss
-        lines.append(f"  {name:<10}  pss {pss:6.1f}   private {private:6.1f}   whole {whole:6.1f}   pss ratio {first / pss:.3f}")
+        lines.append(f"  {name:<11}  pss {pss:6.1f}   private {private:6.1f}   whole {whole:6.1f}   pss ratio {first / pss:.3f}")
     return "\n".join(lines)
 
 
@@ -88,7 +92,9 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2,8", help="numbers of workers, with commas")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
-    parser.add_argument("--only", default="distlaunch,torchrun,torchx", help="which, with commas; distlaunch must be among them")
+    parser.add_argument(
+        "--only", default="distlaunch,as torchrun,torchrun,torchx", help="which, with commas; distlaunch must be among them"
+    )
     options = parser.parse_args()
     only = options.only.split(",")
     if "torchx" in only and "torchx" not in commands(1, ROOT):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, launched, measure
+from benchmarks._measure import ROOT, Contender, environment, launched, measure, ratios, verdict
 
 RANKS, CLASSES = 2, 10
 WAYS = (
@@ -78,8 +78,7 @@ def main() -> None:
     print(f"{options.model} at {options.side}, {RANKS} ranks, {images}, float32, {options.rounds} rounds")
     print("| `--sync` | ms per step | ratio to ddp |\n| --- | --- | --- |")
     for way, seconds in taken.items():
-        ratio = statistics.median(mine / ddp for mine, ddp in zip(seconds, taken["ddp"], strict=True))
-        print(f"| `{way}` | {statistics.median(seconds) * 1000:.0f} | {ratio:.2f} |")
+        print(f"| `{way}` | {statistics.median(seconds) * 1000:.0f} | {verdict(ratios(seconds, taken['ddp']))} |")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, floor_verdict, launched, measure
+from benchmarks._measure import ROOT, Contender, environment, launched, measure, ratios, verdict
 
 RANKS, CLASSES = 2, 10
 FLOORS = {"recipe": 2.0, "bare": 0.98}
@@ -90,9 +90,8 @@ def main() -> None:
     for name, speeds in taken.items():
         print(f"  {name:<8}  {statistics.median(speeds):8.1f} images/s")
     for name, floor in FLOORS.items():
-        ratio = statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
-        print(f"  ours / {name}, median ratio: {floor_verdict(ratio, floor)}")
-    bound = statistics.median(a / b for a, b in zip(taken["ceiling"], taken["recipe"], strict=True))
+        print(f"  ours / {name}, median ratio: {verdict(ratios(taken['ours'], taken[name]), at_least=floor)}")
+    bound = statistics.median(ratios(taken["ceiling"], taken["recipe"]))
     print(f"  the most that float32 could reach here, by this processor's matrix products: {bound:.2f} times the recipe")
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output, summary
 from launcher.agent.protocol import Event
+from launcher.outcome import debugged
 from launcher.reader import lost_text
 from launcher.runs import JOB_OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from launcher.agent.protocol import Foreign
     from launcher.outcome import Outcome
@@ -46,8 +47,17 @@ _BACKEND = -2
 class Announcer:
     """Says each thing once, however many nodes report it."""
 
-    def __init__(self, hosts: Sequence[str], workers: WorkerOutput, *, explain: bool = False, asked_for: int = 0) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        workers: WorkerOutput,
+        *,
+        explain: bool = False,
+        asked_for: int = 0,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         """`asked_for`: the last attempt that a person has asked for, or we for want of a host; others are a scheduler's."""
+        self._is_cancelled = is_cancelled
         self._asked_for = asked_for
         self._hosts = hosts
         self._workers = workers
@@ -83,8 +93,11 @@ class Announcer:
             self._waits[node] = (f"{self._place(node)} waits for {fields.get('what')}{until}", time.monotonic())
         elif record.name in ("restart", "done"):
             self._again(record.name, fields)
+        elif record.name == "debugger":
+            self._note(f"{debugged(fields)}; leave it with q")
         elif record.name == "stopping":
-            self._once(f"stopping: {fields.get('reason')}")
+            reason = fields.get("reason")  # a node cannot tell who takes it back
+            self._once(f"stopping: {'cancelled' if reason == 'preempted' and self._is_cancelled() else reason}")
         elif record.name in ("warning", "lines_lost"):
             self._workers.end_line()
             output.warn(f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}")
@@ -143,11 +156,14 @@ class Announcer:
                 self._once(text)
 
     def _fabric(self, node: int, event: str, fields: dict[str, Any]) -> None:
-        """Notes always, variables on request; what is the same on several nodes is said of the first."""
+        """Notes always, variables and threads on request; what is the same on several nodes is said of the first."""
         if event == "agent_started":
             self._named[node] = str(fields.get("host") or "")
         if event == "rendezvous" and self._explain and not self._explained:
             self._once("fabric: nothing is chosen, all workers are on one host")
+        if event == "host_facts" and self._explain and isinstance(threads := fields.get("threads"), dict):
+            said = f"OMP_NUM_THREADS={threads.get('value')}" if threads.get("value") else "OMP_NUM_THREADS is not set"
+            self._once(f"threads: {self._place(node)}: {said} ({threads.get('reason')})", f"{said} {threads.get('reason')}")
         if event != "fabric":
             return
         self._explained = True

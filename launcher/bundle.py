@@ -91,33 +91,30 @@ def _named(code: CodeType, name: str) -> CodeType:
 def find_script(script: str, kind: Kind, cwd: str) -> Script:
     """The script, checked; or the bundled one of that name where there is no such file in `cwd`.
 
-    Raises `SpecError` when it is missing, a folder, not readable, or no Python that this interpreter can compile.
+    Raises `SpecError` when it is missing, a folder, or not readable. Whether it is Python is for the interpreter that runs it to
+    say, on the node; a program, too, is looked for there.
     """
-    if kind == "module":
-        return Script(script, bundled=False)
-    if kind == "program":
-        _check_program(script, cwd)
+    if kind == "program" and os.path.dirname(script) and os.path.exists(path := os.path.join(cwd, script)):
+        _check_program(script, path)
+    if kind != "script":
         return Script(script, bundled=False)
     path = os.path.join(cwd, script)
     if not os.path.lexists(path) and os.path.basename(script) == script and script in bundled_scripts():
         return Script(str(data("train") / script), bundled=True)
-    _check_python(script, path)
+    _check_script(script, path)
     return Script(script, bundled=False)
 
 
-def _check_program(script: str, cwd: str) -> None:
-    import shutil
-
-    path = shutil.which(script if os.path.dirname(script) == "" else os.path.join(cwd, script))
-    if path is None:
-        raise SpecError(f"program {script!r} is not on PATH, or not executable", hint="chmod +x it, or give its path")
+def _check_program(script: str, path: str) -> None:
     try:
         input_file.check(path)
     except OSError as error:
         raise SpecError(f"program {script!r} cannot be run: {error.strerror}") from error
+    if not os.access(path, os.X_OK):
+        raise SpecError(f"program {script!r} is not executable", hint="chmod +x it")
 
 
-def _check_python(script: str, path: str) -> None:
+def _check_script(script: str, path: str) -> None:
     if os.path.isdir(path):
         inside = ", ".join(sorted(name for name in os.listdir(path) if name.endswith(".py"))[:5])
         raise SpecError(f"script {script!r} is a folder", hint=f"scripts in it: {inside}" if inside else None)
@@ -134,10 +131,5 @@ def _check_python(script: str, path: str) -> None:
     except OSError as error:
         way_out = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
         raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=way_out) from error
-    try:
-        compile(source, path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        where = script if error.lineno is None else f"{script}:{error.lineno}"
-        raise SpecError(f"{where}: {error.msg}", hint=(error.text or "").strip() or None) from error
-    except ValueError as error:
-        raise SpecError(f"script {script!r} is no Python: {error}", hint="programs of other kinds: --no-python") from error
+    if b"\0" in source:
+        raise SpecError(f"script {script!r} is no Python: it has bytes of zero", hint="programs of other kinds: --no-python")

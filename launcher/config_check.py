@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NOT_SETTINGS = {
     *("SYSTEM_CONFIG", "RUN_ID", "RUN_DIR", "DEADLINE_FILE", "ATTEMPT", "ATTEMPT_REASON", "FACTS", "HOST", "TIMES_LOST"),
-    *("TIMES_DISRUPTED",),
+    *("TIMES_DISRUPTED", "KEY"),
 }
 """Variables that distlaunch itself gives to agents and workers, or that name a file to it."""
 

@@ -54,6 +54,10 @@ def _variables(value: object) -> bool:
     )
 
 
+def _threads(value: object) -> bool:
+    return isinstance(value, dict) and _text(value.get("reason")) and (value.get("value") is None or _text(value["value"]))
+
+
 def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
     return {name: kind for names, kind in kinds for name in names.split()}
 
@@ -75,7 +79,8 @@ _KINDS = _named(
     ("exit_code", _code),
     ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),
+    ("threads", _threads),
     ("cause", lambda value: isinstance(value, dict)),
-    ("early", lambda value: isinstance(value, bool)),
+    ("early keyboard", lambda value: isinstance(value, bool)),
 )
 """Those of docs/agent-stream.md that something here relies on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.outcome import NodeReport, Outcome
     from launcher.reader import Wanted
     from launcher.runs import Run
+    from launcher.terminal import Terminal
 
 READ_TIMEOUT_S = 0.2
 """A signal to the launcher waits at most so long."""
@@ -53,16 +55,27 @@ class Follower:
     """One run, followed by one terminal that owns it: Ctrl-C there cancels the run."""
 
     def __init__(
-        self, run: Run, backend: Backend[Any], *, ranks: Wanted | None, interrupts: Interrupts, explain: bool = False
+        self,
+        run: Run,
+        backend: Backend[Any],
+        *,
+        ranks: Wanted | None,
+        interrupts: Interrupts,
+        explain: bool = False,
+        terminal: dict[str, Any] | None = None,
     ) -> None:
-        """`run` was submitted; `ranks` are those whose lines are shown, None for all."""
+        """`run` was submitted; `ranks` are those whose lines are shown, None for all; `terminal`: what was lent of ours."""
         if run.handle is None:
             raise ValueError(f"{run.id} was not submitted")
         self._run, self._handle, self._backend, self._interrupts = run, run.handle, backend, interrupts
         self._report = report_of(run)
         self._readers = {node: StreamReader(ranks, node) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
         self._workers = WorkerOutput(ranks)
-        self._announcer = Announcer(run.hosts, self._workers, explain=explain, asked_for=run.attempt)
+        self._terminal = _terminal(terminal, self._workers) if terminal else None
+        self._cancel_requested: float | None = None
+        self._announcer = Announcer(
+            run.hosts, self._workers, explain=explain, asked_for=run.attempt, is_cancelled=lambda: self._asked() is not None
+        )
         self._alive: list[NodeState] = []
         self._liveness: Liveness | None = None
         self._question: Question[Liveness] | None = None
@@ -72,7 +85,6 @@ class Follower:
         self._heard: dict[int, float] = {}
         self._next_poll, self._poll_s = time.monotonic() + POLL_S[0], POLL_S[0]
         self._stops_obeyed = 0
-        self._cancel_requested: float | None = None
         self._hanging_since: float | None = None
         self._deadline: float | None = None
         """When to use force; after that, when to give up."""
@@ -81,6 +93,18 @@ class Follower:
 
     def follow(self) -> Outcome:
         """The run's final outcome, written to its folder. When it cannot be ended, the state is `unknown`."""
+        with self._terminal or nullcontext():
+            outcome = self._follow()
+        if not outcome.final:
+            return replace(outcome, state="unknown", detail="it did not end in time")
+        try:
+            runs.finish(self._run, outcome.to_json())
+        except StorageError as error:
+            output.warn(error.message)
+        self._release()
+        return outcome
+
+    def _follow(self) -> Outcome:
         stream = self._backend.open_stream(self._handle)
         try:
             outcome = self._report.outcome()
@@ -88,6 +112,8 @@ class Follower:
                 now = time.monotonic()
                 self._obey(now)
                 self._hear_errands()
+                if self._terminal is not None and (trouble := self._terminal.trouble()):
+                    output.warn(f"rank {self._terminal.rank}: {trouble}")
                 if output.congested():
                     self._pause(now)
                     continue
@@ -101,13 +127,6 @@ class Follower:
         finally:
             stream.close()
             self._end_streams()
-        if not outcome.final:
-            return replace(outcome, state="unknown", detail="it did not end in time")
-        try:
-            runs.finish(self._run, outcome.to_json())
-        except StorageError as error:
-            output.warn(error.message)
-        self._release()
         return outcome
 
     def _pause(self, now: float) -> None:
@@ -135,11 +154,11 @@ class Follower:
             self._heard[chunk.node] = now
             reader = self._readers.get(chunk.node)
             for record in reader.feed(chunk.data) if reader else ():
-                if isinstance(record, Output):
-                    self._workers.show(record, now)
-                else:
+                if not isinstance(record, Output):
                     self._take(chunk.node, record)
                     news = True
+                elif self._terminal is None or not self._terminal.shows(record.rank, stderr=record.stderr):
+                    self._workers.show(record, now)
         self._workers.flush(now)
         self._announcer.tick(now)
         return news
@@ -148,6 +167,8 @@ class Follower:
         self._announcer.record(node, record)
         if node == JOB_OUTPUT:
             return
+        if self._terminal is not None and isinstance(record, Event) and record.fields.get("rank") == self._terminal.rank:
+            self._lend(self._terminal, node, record)
         self._report.add(node, record)
         if isinstance(record, Event) and record.name == "agent_started" and node < len(self._alive):
             self._alive[node] = "running"  # newer than what the backend said when it was asked last
@@ -155,10 +176,30 @@ class Follower:
             # Things are ending: look more closely.
             self._poll_s = POLL_S[0]
 
+    def _lend(self, terminal: Terminal, node: int, record: Event) -> None:
+        """A worker may have a terminal, for which ours stands while we are attached."""
+        keyboard = bool(record.fields.get("keyboard"))
+        if record.name == "terminal_attached":
+            self._workers.hand_over(terminal.rank)
+            terminal.attached()
+        elif record.name == "terminal_detached":
+            terminal.detached()
+        elif record.name == "worker_exited":
+            terminal.worker_ended()
+        elif record.name == "terminal_opened":
+            connect = partial(self._backend.open_terminal, self._handle, node, terminal.rank)
+            if keyboard or self._backend.is_here:
+                terminal.open(connect, keyboard=keyboard)
+            else:  # the stream does for a rank that is only shown
+                terminal.only_looks_on(connect)
+
+    def _asked(self) -> float | None:
+        """When somebody has asked for the run to be cancelled, here or elsewhere."""
+        return self._cancel_requested or self._run.cancel_requested
+
     def _outcome(self) -> Outcome:
-        asked = self._cancel_requested or self._run.cancel_requested
         told = self._liveness.told if self._liveness else {}
-        return self._report.outcome(self._alive, cancel_requested=asked, **told)
+        return self._report.outcome(self._alive, cancel_requested=self._asked(), **told)
 
     def _ask_backend(self, now: float) -> bool:
         """Ask which nodes are alive, when it is time to; whether the answer is news."""
@@ -313,3 +354,9 @@ class Follower:
                 errand[1].answer()
             except LaunchError as error:
                 output.warn(f"{self._backend.name} cannot {errand[0]} the run: {error.message}")
+
+
+def _terminal(lent: dict[str, Any], workers: WorkerOutput) -> Terminal:
+    from launcher.terminal import Terminal  # few runs have one
+
+    return Terminal(lent, workers.pass_on)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from launcher import names, spec
+from launcher.agent.numa import MODES
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -130,6 +131,12 @@ class JobOptions:
     rdzv_timeout: str = option(
         "10m", metavar="DURATION", help="How long nodes wait for one another at the start.", check=duration("rdzv-timeout")
     )
+    peer_timeout: str = option(
+        "5m",
+        metavar="DURATION",
+        help="How long a node may give no sign of life though its host answers, before the run takes it for lost.",
+        check=duration("peer-timeout"),
+    )
     master_port: int = option(
         0, metavar="PORT", help="MASTER_PORT; 0: a free one, chosen on the master at start.", check=spec.check_port
     )
@@ -139,4 +146,19 @@ class JobOptions:
         help="Most that is kept of what each rank writes: the first half, and the latest lines of the rest.",
         check=spec.parse_log_limit,
     )
+    role: str = option("default", metavar="NAME", help="What workers find in ROLE_NAME.", check=spec.check_role)
+    numa_binding: str = option(
+        "",
+        metavar="MODE",
+        help="Bind each worker to processors near its GPU: node, socket, exclusive or core-complex, as torchrun does.",
+        check=lambda text: text and one_of("numa-binding", *MODES)(text),
+    )
+    near_nics: bool = option(False, help="Each worker uses those RDMA ports alone that are nearest to its GPU.")
+    tty: str = option(
+        "auto",
+        metavar="auto|never",
+        help="auto: a worker that is alone, or shown alone, has a terminal where ours is one.",
+        check=one_of("tty", "auto", "never"),
+    )
+    virtual_local_rank: bool = option(False, help="LOCAL_RANK is 0 for all workers, and each sees its own GPU alone.")
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.agent.failures import CLASSES, ENDS, may_come_back
@@ -31,6 +31,7 @@ TOO_LATE = "all had ended well; node 0, lost at the end, has come back to nobody
 _STOPPED = ("cancelled", "preempted", "lost", "timeout")
 """Results of a node that was stopped from outside, or by the loss of another one."""
 
+_NOT_TOLD = ("last_words", "debugger")
 _KEPT_FOREIGN_LINES = 8
 
 
@@ -62,6 +63,9 @@ class NodeReport:
     lines_lost: int = 0
     """Lines of its workers that are not in the stream."""
 
+    debugger: dict[str, Any] | None = None
+    """As the event of that name has it, while a worker is kept there."""
+
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_FOREIGN_LINES))
 
     @property
@@ -88,7 +92,7 @@ class NodeReport:
     def _start_again(self, attempt: int) -> None:
         """What the attempt before has come to does not count any more."""
         self.attempt = attempt
-        self.result = self.cause = self.workers = None
+        self.result = self.cause = self.workers = self.debugger = None
         self.stopping, self.early = "", False
         self.lines_lost = 0
         self.last_words.clear()
@@ -109,8 +113,13 @@ class NodeReport:
     def _on_worker_started(self, _fields: dict[str, Any]) -> None:
         self.workers = (self.workers or 0) + 1
 
-    def _on_worker_exited(self, _fields: dict[str, Any]) -> None:
+    def _on_worker_exited(self, fields: dict[str, Any]) -> None:
         self.workers = max(0, (self.workers or 0) - 1)
+        if self.debugger is not None and fields.get("pid") == self.debugger.get("pid"):
+            self.debugger = None
+
+    def _on_debugger(self, fields: dict[str, Any]) -> None:
+        self.debugger = fields
 
     def _on_heartbeat(self, fields: dict[str, Any]) -> None:
         workers = fields.get("workers")
@@ -171,7 +180,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: what `result.json` holds and `--output json` shows."""
         nodes = [
-            {**{key: value for key, value in asdict(node).items() if key != "last_words"}, "ranks": list(node.ranks)}
+            {**{key: value for key, value in asdict(node).items() if key not in _NOT_TOLD}, "ranks": list(node.ranks)}
             for node in self.nodes
         ]
         cause = self.cause and {**self.cause, "may_come_back": may_come_back(self.cause)}
@@ -243,11 +252,11 @@ class RunReport:
         return Outcome(
             state=state,
             cause=None if state == "success" else cause,
-            nodes=tuple(self.nodes),
+            nodes=tuple(self.nodes if cancel_requested is None else map(_as_cancelled, self.nodes)),
             restarts=max((node.restarts for node in self.nodes), default=0),
             duration_s=round(max(seen) - min(started), 3) if started and seen else None,
             attempt=max((node.attempt for node in self.nodes), default=0),
-            detail="" if ended else detail,
+            detail="" if ended else next((debugged(node.debugger) for node in self.nodes if node.debugger), detail),
             comes_too_late=self.comes_too_late and not ended,
         )
 
@@ -260,6 +269,9 @@ class RunReport:
         # One that lost another node and has not come back yet tells of an attempt that is over.
         told = [node for node in self.nodes if node.result != "lost" or node.attempt == latest]
         found = [_corrected(node.cause, causes.get(node.node), asked) for node in told if node.cause is not None]
+        # What another node has measured of one that is gone says more than that it is gone, which may be our own doing by then.
+        measured = {c.get("node") for c in found if c.get("class") == "node" and not c.get("secondary") and not asked}
+        gone = [node for node in gone if node.node not in measured or node.last_words or node.node in causes]
         found += [_vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None]
 
         def order(cause: Cause) -> tuple[bool, float]:
@@ -305,6 +317,11 @@ class RunReport:
         return "unknown" if alive and set(alive) <= {"unknown", "ended"} else "pending"
 
 
+def debugged(fields: Mapping[str, Any]) -> str:
+    """What there is to say of a rank that is in its debugger."""
+    return f"rank {fields.get('rank')} stopped in the debugger: {fields.get('message')}"
+
+
 def _word(alive: Sequence[str], node: NodeReport) -> str:
     return alive[node.node] if node.node < len(alive) else "unknown"
 
@@ -323,6 +340,13 @@ def _corrected(cause: Cause, told: Cause | None, cancelled: bool) -> Cause:
     if told["class"] == "node":  # another one than this, whose agent is well; the one without a word, if nobody knows better
         told = {"host": None, "node": None, "secondary": "host" not in told, **told}
     return {**cause, **told}
+
+
+def _as_cancelled(node: NodeReport) -> NodeReport:
+    """A node of a run that somebody has cancelled: whether it was to be taken back, or cancelled, its agent cannot tell."""
+    cause = node.cause and _corrected(node.cause, None, cancelled=True)
+    result, stopping = ("cancelled" if word == "preempted" else word for word in (node.result, node.stopping))
+    return replace(node, result=result, stopping=stopping or "", cause=cause)
 
 
 def _vanished(node: NodeReport, detail: str, told: Cause | None, cancel_requested: float | None) -> Cause:

@@ -108,8 +108,7 @@ def text(words: str) -> None:
     """Print that to stdout, whatever the format. Raises `StdoutClosedError`."""
     if words:
         write(STDOUT, _encode(words))
-        if _manner.writer is not None:
-            _manner.writer.drain()
+        drain()
     if words and (reason := _manner.closed.get(STDOUT)) is not None:
         if reason.errno == errno.EPIPE:
             raise StdoutClosedError
@@ -225,6 +224,12 @@ def write(fd: int, data: bytes) -> bool:
     return True
 
 
+def drain() -> None:
+    """Wait until all is written that was to be, or nobody reads it."""
+    if _manner.writer is not None:
+        _manner.writer.drain()
+
+
 def congested() -> bool:
     """Whether so much waits to be written that no more should be made, as somebody may still read it."""
     writer = _manner.writer
@@ -314,15 +319,6 @@ def _write_now(fd: int, data: bytes) -> bool:
                 warn(f"stdout is written no more: {reason.strerror}")
             return False
     return True
-
-
-def open_standard_streams() -> None:
-    """Give a process started with `>&-` something on 0, 1 and 2, lest the next file it opens be taken for stdout."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
 
 
 def _say(*lines: str) -> None:

@@ -6,13 +6,14 @@ import contextlib
 import fcntl
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
 import termios
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from launcher import input_file
 from launcher.agent.processes import start_ticks
@@ -172,19 +173,32 @@ def start_detached(
     stderr: Path,
     record: Callable[[Identity], None],
     told: list[Told] | None = None,
+    stdin: int | None = None,
 ) -> Identity:
     """Start a program that outlives us, in a session of its own, with its output in files.
 
     It is one that begins when a line comes on its stdin, and ends where none does: that is sent once `record` has returned.
+    With `stdin` it has that descriptor as well, under the number that its last argument, `--stdin`, gives.
     Who gives `told` finds it there, and waits for it to have begun.
     """
     try:
         for path in filter(os.path.exists, (stdout, stderr)):  # of an attempt before
             input_file.check(path)
-        with open(stdout, "ab") as out, open(stderr, "ab") as err:
+        with contextlib.ExitStack() as stack, open(stdout, "ab") as out, open(stderr, "ab") as err:
             before = err.tell()
+            own = [] if stdin is None else [os.dup(stdin)]
+            for fd in own:
+                stack.callback(os.close, fd)
             process = subprocess.Popen(
-                list(argv), cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=out, stderr=err, bufsize=0, start_new_session=True
+                [*argv, *(word for fd in own for word in ("--stdin", str(fd)))],
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=own,
             )
     except OSError as error:
         of_ours = str(error.filename) in (str(stdout), str(stderr))
@@ -205,6 +219,63 @@ def start_detached(
             told.append(word)
             stack.pop_all()
     return identity
+
+
+class Bridge:
+    """A byte stream to somewhere else: `sock`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def wait_for(self, mark: bytes, limit_s: float) -> None:
+        """Until it has come, whatever comes before it; `CommandError` says why it has not within so many seconds."""
+        limit, said = time.monotonic() + limit_s, b""
+        while not said.endswith(mark):
+            self.sock.settimeout(max(0.001, limit - time.monotonic()))
+            try:
+                more = self.sock.recv(1)
+            except TimeoutError:
+                raise CommandError(f"no answer within {limit_s:.0f} s; {self.end()}") from None
+            if not more:
+                raise CommandError(self.end() or "it ended at once")
+            said = said[-len(mark) :] + more
+        self.sock.settimeout(None)
+
+    def end(self) -> str:
+        """Close it; why it ended, where somebody has said so."""
+        self.sock.close()
+        return ""
+
+
+class ProgramBridge(Bridge):
+    """A program whose stdin and stdout are the stream."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(ours)
+        self._name, self._stderr = argv[0], tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    list(argv),
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._stderr,
+                    start_new_session=True,
+                    env=env,
+                )
+            except OSError as error:
+                self._stderr.close()
+                ours.close()
+                raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+
+    def end(self) -> str:
+        """Also the program, where it has not ended with the stream; what it has said last on stderr, or its exit code."""
+        self.sock.close()
+        _end(self._process, _ENDS_S)
+        code, said = self._process.returncode, _end_of(self._stderr)
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        return "; ".join(lines[-_LAST_LINES:]) or (f"{self._name} ended with code {code}" if code > 0 else "")
 
 
 class Pipe:
@@ -231,13 +302,23 @@ class Pipe:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
-        for action, limit_s in ((None, 0.05), (self._process.terminate, patience_s), (self._process.kill, None)):
-            if action is not None:
-                action()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(limit_s)
-                break
+        _end(self._process, patience_s)
         self._process.stdout.close()
-        with self._stderr as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-            return self._process.returncode, file.read(_LAST_BYTES).decode(errors="replace")
+        return self._process.returncode, _end_of(self._stderr)
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End a program whose stdin was closed."""
+    for action, limit_s in ((None, 0.05), (process.terminate, patience_s), (process.kill, None)):
+        if action is not None:
+            action()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
+            break
+
+
+def _end_of(stderr: IO[bytes]) -> str:
+    """The last that a program has said there; closes the file."""
+    with stderr as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
+        return file.read(_LAST_BYTES).decode(errors="replace")

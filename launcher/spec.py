@@ -110,9 +110,25 @@ class JobSpec:
     time_limit_s: float | None = None
     grace_s: float = 30.0
     rdzv_timeout_s: float = 600.0
+    peer_timeout_s: float = 300.0
     master_port: int = 0
+    role: str = "default"
+    numa_binding: str = ""
+    near_nics: bool = False
+    virtual_local_rank: bool = False
     log_limit_bytes: int = 0
     """Of what each rank writes; 0: no limit."""
+
+    debug: int | None = None
+    """The rank in which pdb is opened where an exception would end it."""
+
+    terminal: Mapping[str, Any] | None = None
+    """What workers have of the launcher's terminal and stdin: see `launcher.agent.job.Job`."""
+
+    @property
+    def wants_keyboard(self) -> bool:
+        """Whether one rank is to have it: then there has to be a way to that rank."""
+        return bool(self.terminal and self.terminal["interactive"])
 
     def for_agents(self) -> dict[str, Any]:
         """What agents are told, whatever the backend; `launcher.agent.job.Job` says what each means."""
@@ -124,14 +140,22 @@ class JobSpec:
             "min_nodes": self.nodes.min,
             "max_nodes": self.nodes.max,
             "workers": self.workers_per_node,
+            "python_named": bool(self.python),
             "start": self.start,
             "preload": list(self.preload),
             "max_restarts": self.max_restarts,
             "time_limit_s": self.time_limit_s,
             "grace_s": self.grace_s,
             "rdzv_timeout_s": self.rdzv_timeout_s,
+            "peer_timeout_s": self.peer_timeout_s,
             "master_port": self.master_port,
+            "role": self.role,
+            "numa_binding": self.numa_binding,
+            "near_nics": self.near_nics,
+            "virtual_local_rank": self.virtual_local_rank,
             "log_limit_bytes": self.log_limit_bytes,
+            **({"debug": self.debug} if self.debug is not None else {}),
+            **({"terminal": dict(self.terminal)} if self.terminal else {}),
         }
 
     def __post_init__(self) -> None:
@@ -214,13 +238,20 @@ def check_port(port: int) -> None:
         raise SpecError(f"master-port {port} is no port", hint="give 1 to 65535, or 0 for a free one")
 
 
+def check_role(text: str) -> None:
+    """Raise `SpecError` for a name that cannot be a variable's value."""
+    if not text or "\0" in text:
+        raise SpecError(f"role {text!r} is no name")
+
+
 def parse_workers(text: str) -> int | Literal["auto"]:
     """`auto` or a number from 1 on."""
     text = text.strip()
     if text == "auto":
         return "auto"
     if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
-        raise SpecError(f"nproc-per-node {text!r} is not a number", hint="give a number, or auto: one per GPU")
+        hint = "give a number, or auto: one per GPU, or one on a node without"
+        raise SpecError(f"nproc-per-node {text!r} is not a number", hint=hint)
     if int(text) < 1:
         raise SpecError(f"nproc-per-node {int(text)} is below 1", hint="give at least 1, or auto")
     return int(text)
@@ -268,6 +299,11 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         time_limit_s=parse_duration(options.time, "time") if options.time else None,
         grace_s=parse_duration(options.grace, "grace"),
         rdzv_timeout_s=parse_duration(options.rdzv_timeout, "rdzv-timeout"),
+        peer_timeout_s=parse_duration(options.peer_timeout, "peer-timeout"),
         master_port=options.master_port,
+        role=options.role,
+        numa_binding=options.numa_binding,
+        near_nics=options.near_nics,
+        virtual_local_rank=options.virtual_local_rank,
         log_limit_bytes=parse_log_limit(options.log_limit),
     )

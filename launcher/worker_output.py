@@ -61,6 +61,17 @@ class WorkerOutput:
             if self._held_bytes > MAX_HELD_IN_ALL_BYTES:
                 self.flush(float("inf"))
 
+    def pass_on(self, fd: int, data: bytes) -> None:
+        """Bytes for a terminal that did not come out of a stream; from any thread."""
+        output.write(fd, data)
+        self._open[fd] = not data.endswith(b"\n")
+
+    def hand_over(self, rank: int) -> None:
+        """Write what is held of that rank's lines as it is: the rest of them is passed on."""
+        for key in [key for key in self._held if key[1] == rank]:
+            self._write(key[2], _mark(key) + self._take(key)[0])
+        self._write_out()
+
     def _take(self, key: tuple[int, int, bool]) -> tuple[bytes, float]:
         """What is held of a line, and since when; it is held no more."""
         held = self._held.pop(key)
@@ -88,9 +99,8 @@ class WorkerOutput:
                 self._open[fd] = False
 
     def _write_lines(self, key: tuple[int, int, bool], lines: bytes) -> None:
-        node, rank, stderr = key
-        mark = b"[%d:%d] " % (node, rank)
-        self._write(stderr, mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
+        mark = _mark(key)
+        self._write(key[2], mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
 
     def _write(self, stderr: bool, data: bytes) -> None:
         # In batches: the order is kept, and a million short lines are not a million writes.
@@ -105,3 +115,7 @@ class WorkerOutput:
         batch, self._batch = bytes(self._batch), bytearray()
         if batch and not output.write(self._batch_fd, batch) and self._batch_fd == self._stdout:
             self.closed = True
+
+
+def _mark(key: tuple[int, int, bool]) -> bytes:
+    return b"[%d:%d] " % key[:2]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_PLUGINS = ("selection", "scheduling", "machine", "load", "chaos", "measure", "failures", "summary")
+_PLUGINS = ("selection", "rotation", "scheduling", "machine", "load", "chaos", "measure", "failures", "summary")
 pytest_plugins = ["tests.testbed.fixtures", "tests.forked", *(f"tests.plugins.{name}" for name in _PLUGINS)]
 
 

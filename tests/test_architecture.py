@@ -11,11 +11,15 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"cli", "__main__"},
     {
+        "torchrun",
         "follow",
         "status",
         "summary",
         "announce",
         "interrupts",
+        "terminal",
+        "terminal_modes",
+        "terminal_size",
         "worker_output",
         "examine",
         "examine_links",

@@ -20,8 +20,9 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import numpy as np
 import torch
 from torch.nn.functional import interpolate
-from trainer import folders, order, shards
-from trainer.data import SMALL_SETS
+from trainer import order
+from trainer.datasets import folder as folders
+from trainer.datasets import imagenet, shard_index, shards, small
 from trainer.errors import InputError
 
 
@@ -49,11 +50,11 @@ def from_folder(folder: str) -> Origin:
 def from_torchvision(name: str, data_dir: str, *, train: bool, download: bool) -> Origin:
     """CIFAR or MNIST as PNG, or ImageNet's files as they are."""
     if name == "imagenet":
-        files = folders.imagenet(data_dir, train=train)
+        files = imagenet.open_set(data_dir, train=train)
         return Origin(len(files), files.classes, lambda number: ("jpg", *_plain(files.read(number))))
     from torchvision.io import encode_png
 
-    found = folders.torchvision_set(name, data_dir, train=train, download=download)
+    found = small.open_set(name, data_dir, train=train, download=download)
 
     def read(number: int) -> tuple[str, bytes, int]:
         pixels = torch.as_tensor(found.data[number])
@@ -101,7 +102,7 @@ def write_shards(origin: Origin, out: Path, per_shard: int, seed: int, name: str
                 suffix, blob, label = origin.read(number)
                 tar.write({"__key__": f"{place:08d}", suffix: blob, "cls": str(label).encode()})
         os.replace(part, path)
-        shards.build_index(str(path))
+        shard_index.build(str(path))
         written.append(path)
     return written
 
@@ -111,7 +112,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make_shards.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("source", help=f"a folder, synthetic, imagenet, {', '.join(SMALL_SETS)}")
+    parser.add_argument("source", help=f"a folder, synthetic, imagenet, {', '.join(small.PIXELS)}")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--name", default="data", help="what the shards' names begin with (%(default)s)")
     parser.add_argument("--samples-per-shard", type=int, default=1000, metavar="N", help="(%(default)s)")
@@ -144,7 +145,7 @@ def _origin(args: argparse.Namespace) -> Origin:
         if not (height.isdecimal() and width.isdecimal()):
             raise InputError(f"--size {args.size} is not of the form 375x500")
         return synthetic(args.samples, args.classes, (3, int(height), int(width)), args.seed)
-    if args.source in (*SMALL_SETS, "imagenet"):
+    if args.source in (*small.PIXELS, "imagenet"):
         return from_torchvision(args.source, data_dir, train=not args.test, download=args.download)
     return from_folder(args.source)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
-from trainer import checkpoint, data, flags, loader, log, loop, model, optim, roofline, stop, sync
+from trainer import checkpoint, datasets, flags, loader, log, loop, model, optim, roofline, stop, sync
 from trainer.errors import InputError, explained
 from trainer.world import World, process_group
 
@@ -34,7 +34,7 @@ class Trainer:
         self.world = world
         model.keep_freed_memory(world.device)
         self.config = world.together(lambda: flags.parse(sys.argv[1:], world.world_size))
-        world.together(lambda: data.index_share(self.config, world.rank, world.world_size))
+        world.together(lambda: datasets.prepare(self.config, world.rank, world.world_size))
         self.data, self.net = world.together(self.prepare)
         self.dtype = model.compute_type(self.config, world.device)
         self.outline = roofline.outline(self.net, world.device)  # before it is sharded
@@ -61,14 +61,14 @@ class Trainer:
         self.log = log.RunLog(self.config, world, self.checkpoints, self.own_time)
         self.stop = stop.StopVote(world, self.sync.vote_every)
 
-    def prepare(self) -> tuple[data.Data, torch.nn.Module]:
+    def prepare(self) -> tuple[datasets.Data, torch.nn.Module]:
         """Everything that a wrong flag, a file or a missing package can spoil."""
         if self.config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = not self.config.deterministic
         sync.check(self.config, self.world)
-        samples = data.load_data(self.config, self.world.world_size)
+        samples = datasets.load_data(self.config, self.world.world_size)
         net = model.build_model(self.config, samples.classes, self.world.device)
         return samples, net.to(memory_format=model.memory_format(self.config))
 

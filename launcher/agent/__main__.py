@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, List, NoReturn, Optional, Tuple
 
 if TYPE_CHECKING:
     import argparse
@@ -18,20 +18,7 @@ _TIMES = ("DISTLAUNCH_TIMES_DISRUPTED", "DISTLAUNCH_TIMES_LOST")
 
 def main() -> None:
     """Run as the agent, or as the fork server that it starts."""
-    if sys.argv[1:2] == ["--fork-server"]:
-        from . import forkserver
-
-        forkserver.main(sys.argv[2:])
-        return
-    if sys.argv[1:2] == ["--workers-store"]:
-        from . import workers_store
-
-        workers_store.serve(int(sys.argv[2]))
-        return
-    if sys.argv[1:2] == ["host"]:
-        from . import host
-
-        host.main(sys.argv[2:])
+    if _is_a_part(sys.argv[1:]):
         return
     import argparse  # only here: a fork server or a call needs none
 
@@ -42,9 +29,16 @@ def main() -> None:
     where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
     where.add_argument("--slurm", action="store_true", help="started by srun: rank and nodes are the job's")
     parser.add_argument("--when-told", action="store_true", help="begin when a line comes on stdin; end where none does")
+    parser.add_argument(
+        "--below", type=int, metavar="PID", help="the process that reads the stream; the folder is removed with it"
+    )
+    parser.add_argument("--stdin", type=int, metavar="FD", help="the workers' stdin")
     parser.add_argument("--unpack", metavar="FOLDER", help="archives that came with the run, for its own folder")
     args = parser.parse_args()
     _wait_for_word(args.when_told)
+    if args.stdin is not None:
+        os.dup2(args.stdin, 0)
+        os.close(args.stdin)
 
     from .job import Job
 
@@ -61,15 +55,50 @@ def main() -> None:
         rank, stream = args.node_rank, os.dup(1)
         if args.node_rank_from:
             rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))
-    if not 0 <= rank < job.max_nodes:
+    if not 0 <= rank < job.max_nodes and not (args.below and job.elastic):
         parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
     if args.unpack:
         _unpack(args.unpack, job.folder, parser)
-    run(job, rank, stream)
+    run(job, rank, stream, above=args.below)
 
 
-def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None) -> NoReturn:
-    """Be the agent of that node, its stream on that descriptor, to the end; `forked`: with this fork server."""
+def _is_a_part(argv: List[str]) -> bool:
+    """Whether this is no agent, but something that one has started, or what the launcher has called here; then it has run."""
+    kind, rest = (argv or [""])[0], argv[1:]
+    if kind == "--fork-server":
+        from . import forkserver
+
+        forkserver.main(rest)
+    elif kind == "--workers-store":
+        from . import workers_store
+
+        workers_store.serve(int(rest[0]))
+    elif kind == "--debug":
+        from . import debugger
+
+        debugger.main(rest[0], rest[1], rest[2:])
+    elif kind == "--attach":
+        from . import attach
+
+        attach.main(rest[0], int(rest[1]))
+    elif kind == "host":
+        from . import host
+
+        host.main(rest)
+    else:
+        return False
+    return True
+
+
+def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above: Optional[int] = None) -> NoReturn:
+    """Be the agent of that node, its stream on that descriptor, to the end.
+
+    `forked`: with this fork server. `above`: for the process with that pid alone.
+    """
+    if above:
+        from . import below
+
+        below.run(job, rank, stream, above)
     from .node import Node
 
     os.dup2(2, 1)  # a stray print must not end up in the stream

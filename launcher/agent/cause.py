@@ -26,7 +26,7 @@ _PEER_LOST = (
     r"|failed to recv, got 0 bytes|Connection was likely closed|Socket is not connected|Connection refused"
 )
 _FABRIC = (
-    r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error|gloo|Gloo"
+    r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error|gloo/[\w/]+\.(?:cc|h):"
     r"|Timed out waiting|No route to host|Network is unreachable|Name or service not known|EADDRINUSE"
 )
 _COLLECTIVE = (
@@ -47,6 +47,12 @@ the rank itself."""
 
 _NAMED = 16
 """So many ranks are named in a message."""
+
+_SYNTAX_ERROR = rb'(?m)^  File ".*", line \d+\n(?:    .*\n)*(?:SyntaxError|IndentationError|TabError): .*$'
+"""What an interpreter says of the script itself, without a traceback."""
+
+_FRAME = r'(?m)^  File ".*", line \d+.*\n(?:    .*\n)*'
+"""A place in a traceback, with its text, which may name anything: what was raised counts."""
 
 _RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
 """torch's excepthook puts it before each line once a process group exists."""
@@ -71,7 +77,7 @@ def of_worker(
         message = _watchdogs(stderr_tail)
     if not message:
         message = f"killed by {sig}" if sig else f"exited with code {code}"
-    text = f"{message}\n{trace or ''}"
+    text = re.sub(_FRAME, "", f"{message}\n{trace or ''}")
     kind = classify(text, sig, oom_kills)
     return {
         "class": kind,
@@ -140,7 +146,8 @@ def last_traceback(tail: bytes) -> Optional[str]:
     tail = re.sub(_RANK_PREFIX, b"", tail)
     starts = [match.start() for match in re.finditer(re.escape(TRACEBACK), tail)]
     if not starts:
-        return None
+        found = re.findall(_SYNTAX_ERROR, tail)
+        return bytes(found[-1]).decode("utf-8", "backslashreplace") + "\n" if found else None
     begin = starts[-1]
     for earlier in reversed(starts[:-1]):
         between = tail[earlier:begin]

@@ -11,6 +11,11 @@ from typing import List, Optional
 from .processes import start_ticks
 
 _EMPTY_S = 5.0
+_TOP = 2
+"""Cgroups are below /sys/fs."""
+
+_NO_LIMIT = 1 << 60
+"""A v1 controller that has none says nearly 2^63."""
 
 
 def _own_folder(controller: Optional[str] = None) -> Optional[str]:
@@ -36,6 +41,18 @@ def memory_counters() -> List[str]:
     found = [f"{unified}/memory.events"] if unified else []
     found += [f"{old}/memory.oom_control"] if old else []
     return [*found, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
+
+
+def memory_limit() -> Optional[int]:
+    """How many bytes our cgroup may use, with those above it; None: as many as there are."""
+    limits = []
+    for folder, name in ((_own_folder(), "memory.max"), (_own_folder("memory"), "memory.limit_in_bytes")):
+        while folder and folder.count("/") > _TOP:
+            with contextlib.suppress(OSError, ValueError), open(f"{folder}/{name}", encoding="ascii") as file:
+                limits.append(int(file.read()))  # "max" is none
+            folder = os.path.dirname(folder)  # noqa: PLW2901 - goes up
+    found = min(limits, default=_NO_LIMIT)
+    return found if found < _NO_LIMIT else None
 
 
 def _remove_dead(folder: str) -> None:

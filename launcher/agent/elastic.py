@@ -36,7 +36,7 @@ class ElasticGroup:
         self._workers = Workers(job, gang, server, agent, folder)
         gang.own_workers = count
         spec = WorkerSpec(
-            role="default",
+            role=job.role,
             local_world_size=count,
             rdzv_handler=gang,
             entrypoint=job.command[0],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import time
+import pickle
+import threading
 from datetime import timedelta
 from functools import partial
 from typing import Any, List, Optional, Set, Tuple
@@ -15,12 +16,12 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
+    RendezvousTimeoutError,
 )
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousBackend,
     RendezvousTimeout,
-    _RendezvousExitOp,
 )
 
 from . import net
@@ -31,10 +32,16 @@ from .watch import Word
 _EXPLORE_S = 30.0
 """So long an elastic round waits for all to have tried one another, and for the master's address."""
 
-_LOST_S = 15.0
-"""After so long torch takes a node for lost that it has not heard of."""
+_NEVER = 10**6
+"""So many signs of life may be missing: torch would take a node for lost after 15 s, by the clocks of two hosts. Node 0 knows
+better, by the node's connection and its heartbeats (`watch.py`)."""
 
-_LEAVE_S = 2.0
+_LONG_AGO = timedelta(days=3650)
+"""More than that many signs take."""
+
+_SAY_SO_S = 2.0
+"""After so long it is told what is waited for."""
+
 _MEETINGS = 5
 """How often elastic nodes meet in a row before they give up."""
 
@@ -81,9 +88,6 @@ class ElasticGang(GangBase, RendezvousHandler):
         last_call = _MORE_COME_S if self.store.check(["met"]) else self.job.last_call_s
         join = timedelta(seconds=self.job.rdzv_timeout_s)
         self._timeout = RendezvousTimeout(join=join, last_call=timedelta(seconds=last_call))
-        # Torch asks every 5 s and gives up after 3; versions that cannot be told otherwise are not.
-        peer_s = self.job.peer_timeout_s
-        sooner = {} if _LOST_S <= peer_s <= 2 * _LOST_S else {"keep_alive_interval": 1 if peer_s < _LOST_S else int(peer_s / 3)}
         self._dynamic = DynamicRendezvousHandler.from_backend(
             run_id=self.job.run,
             store=self.store,
@@ -92,8 +96,12 @@ class ElasticGang(GangBase, RendezvousHandler):
             max_nodes=self.job.max_nodes,
             local_addr=self.own_addr,
             timeout=self._timeout,
-            **sooner,
         )
+        object.__setattr__(self._dynamic._settings, "keep_alive_max_attempt", _NEVER)  # not all versions can be told otherwise
+        if self.node_rank == 0:
+            self._watch.drop = self._drop
+        else:
+            self._watch.be_missed(repr(self._dynamic._this_node))
         # Torch, too, would agree on an address here: a rank 0 that did so in a round before does not tell it to nodes that are
         # new, and these wait for it without a sign of life. It is told that all is agreed on.
         self._dynamic._bootstrap_store_info = RendezvousStoreInfo(self.own_addr, 0)
@@ -110,6 +118,21 @@ class ElasticGang(GangBase, RendezvousHandler):
         """As torchelastic names it."""
         return "c10d"
 
+    def _drop(self, name: str) -> None:
+        """Have torch take the node of that name for lost, on all nodes."""
+        backend = _Backend(self.store)
+        found = backend.get_state()
+        while found is not None:
+            state, lost = pickle.loads(found[0]), False  # noqa: S301 - only those who know the run's key write it
+            for node in state.last_heartbeats:
+                if repr(node) == name:
+                    state.last_heartbeats[node] -= _LONG_AGO
+                    lost = True
+            if not lost:
+                return
+            answer = backend.set_state(pickle.dumps(state), found[1])
+            found = None if answer is None or answer[2] else answer[:2]
+
     def _part_of_round(self) -> Store:
         """The keys of the round that torchelastic has just agreed on."""
         return Prefixed(f"round/{self._dynamic._state_holder.state.round}", self.store)
@@ -121,9 +144,9 @@ class ElasticGang(GangBase, RendezvousHandler):
         workers would wait for it in vain. Raises `RendezvousError` when that does not help.
         """
         for _ in range(_MEETINGS):
-            info = self._dynamic.next_rendezvous()
+            info = self._meet()
             self.round += 1
-            self._watch.begin("final/word", watch_beats=False)
+            self._watch.begin("final/word", watch_beats=True)
             try:
                 info.store.set(f"workers/{info.rank}", str(self.own_workers))
                 address = self._explore(info) or self.own_addr
@@ -147,6 +170,25 @@ class ElasticGang(GangBase, RendezvousHandler):
             return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
         raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
 
+    def _meet(self) -> Any:
+        """Torchelastic's part, which says nothing of what it waits for."""
+        enough, limit_s = self.job.min_nodes, self.job.rdzv_timeout_s
+
+        def tell() -> None:
+            there = len(self._participants())
+            if there < enough:
+                what = f"{enough} nodes, of which {there} {'is' if there == 1 else 'are'} there"
+                self._tell("waiting", what=what, limit_s=limit_s)
+
+        timer = threading.Timer(_SAY_SO_S, tell)
+        timer.start()
+        try:
+            return self._dynamic.next_rendezvous()
+        except RendezvousTimeoutError as error:
+            raise RendezvousError(f"waited {limit_s:.0f} s for {enough} nodes: fewer have come") from error
+        finally:
+            timer.cancel()
+
     def _explore(self, info: RendezvousInfo) -> Optional[str]:
         """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
         if self.fabric is None:
@@ -165,7 +207,7 @@ class ElasticGang(GangBase, RendezvousHandler):
         return usable[0] if usable and not self.job.master_addr else None
 
     def num_nodes_waiting(self) -> int:
-        """Whether all are to meet again: nodes have come later, or one was not heard of for 15 s.
+        """Whether all are to meet again: nodes have come later, or one is lost.
 
         But for the former only while no node has finished: who comes then is not needed any more.
         """
@@ -206,11 +248,6 @@ class ElasticGang(GangBase, RendezvousHandler):
     def ended(self) -> Optional[Word]:
         """How the run ended when it was over before this node came; None: well."""
         return dict(json.loads(self.store.get("final/word"))) if self.store.check(["final/word"]) else None
-
-    def leave(self) -> None:
-        """This node's agent was killed: the others need not wait until torch misses the node."""
-        with self._dynamic._heartbeat_lock:
-            self._dynamic._op_executor.run(_RendezvousExitOp(), time.monotonic() + _LEAVE_S)
 
     def set_closed(self) -> None:
         """No node may join any more."""

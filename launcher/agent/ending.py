@@ -16,6 +16,7 @@ import ctypes
 import gc
 import os
 import sys
+import weakref
 from typing import FrozenSet, Mapping, Optional
 
 _exit_code: Optional[int] = None
@@ -64,11 +65,11 @@ def _leave() -> None:
         if _collect:
             gc.unfreeze()
         return
-    code = 0 if _flush() else 120  # what Py_Finalize makes of output that cannot be written
+    if not _flush():
+        return  # Py_Finalize has a word and a code for that
     with contextlib.suppress(BaseException):
         _let_go()
-    if not _flush():
-        code = 120
+    code = 0 if _flush() else 120  # as its own
     ctypes.PyDLL(None).exit(_exit_code or code)
 
 
@@ -97,19 +98,22 @@ def _needs_interpreter() -> bool:
 def _flush() -> bool:
     fine = True
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not getattr(stream, "closed", False):
+        if stream is not None:
             try:
-                stream.flush()
+                if not getattr(stream, "closed", False):
+                    stream.flush()
             except BaseException:  # noqa: BLE001 - a full disk, or a stream of the script's own making
                 fine = stream is not sys.stdout and fine
     return fine
 
 
 def _let_go() -> None:
-    """Destroy what the script's modules hold: the main module's names first and the latest first, as each may need the earlier.
+    """Destroy what the script's modules hold, as nearly as the interpreter does.
 
-    The interpreter promises no order either. What is in a reference cycle goes last. Daemon threads, which an interpreter would
-    hold up, run only where a destructor waits for something; what they miss then is told to nobody.
+    What is garbage already goes first, then the modules as a whole, which their functions hold in cycles: finalizers find all
+    names in place. From what then is still held, by torch for one, the names are taken, the latest first. The interpreter
+    promises no order either. Daemon threads, which an interpreter would hold up, run only where a destructor waits for
+    something; what they miss then is told to nobody.
     """
     sys.setswitchinterval(_NEVER_S)
     if "threading" in sys.modules:
@@ -118,13 +122,24 @@ def _let_go() -> None:
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             setattr(sys, name, None)
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     if any(name in _preloaded for name in sys.modules if name not in _inherited):
         gc.unfreeze()  # the user's own modules were there before the fork
-    own = [module for name, module in sys.modules.items() if name not in _inherited]
-    for module in [sys.modules["__main__"], *reversed(own)]:
-        names = getattr(module, "__dict__", {})
-        for name in reversed(list(names)):
-            if not name.startswith("__"):
-                names[name] = None
     gc.enable()
     gc.collect()  # what was there before the fork is frozen, so this looks at the script's objects alone
+    own = ["__main__", "__mp_main__", *reversed([name for name in sys.modules if name not in _inherited])]
+    marks = [_Mark() for _ in own]
+    left = [weakref.ref(mark) for mark in marks]
+    while marks:
+        getattr(sys.modules.pop(own.pop(), None), "__dict__", {})[_Mark.__name__] = marks.pop()
+    gc.collect()
+    for mark in filter(None, (each() for each in left)):
+        for names in gc.get_referrers(mark):
+            for name in reversed(list(names if isinstance(names, dict) and _Mark.__name__ in names else ())):
+                if not name.startswith("__"):
+                    names[name] = None
+    gc.collect()
+
+
+class _Mark:
+    """Among a module's names, it tells whether they are still there: the module itself may be gone."""

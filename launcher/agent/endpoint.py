@@ -32,8 +32,12 @@ class Endpoint:
 
     def open(self) -> None:
         """On node 0: bind and listen. Raises `ports.PortTakenError`."""
+        about = self._job.rendezvous
         alone = self._job.on_loopback or (self._job.max_nodes == 1 and not self._by_name)
-        self._listener = ports.listening(int(self._job.rendezvous.get("port", 0)), LOOPBACK if alone else "")
+        if "fd" in about:
+            self._listener = socket.socket(fileno=about["fd"])
+        else:
+            self._listener = ports.listening(int(about.get("port", 0)), LOOPBACK if alone else "")
         self._port = ports.port_of(self._listener)
         if "ports" in self._job.rendezvous:
             self._beacon = Beacon(self._job.rendezvous["ports"], self._job.run, self._port, self._job.key)
@@ -76,9 +80,9 @@ class Endpoint:
 
     @property
     def _by_name(self) -> bool:
-        """Whether node 0 is known by a DNS name, which may not be there yet."""
+        """Whether node 0 is known by a DNS name, or by an address, that may not be there yet."""
         address = self._job.rendezvous.get("addr")
-        return address is not None and not net.is_address(address)
+        return address is not None and ("any_order" in self._job.rendezvous or not net.is_address(address))
 
     @property
     def waits_for(self) -> str:

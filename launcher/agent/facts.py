@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -88,6 +89,15 @@ def oom_kills() -> int:
         if found:
             return found[0]
     return 0
+
+
+def load() -> str:
+    """How busy this machine is, in words."""
+    text = f"load {os.getloadavg()[0]:.1f} on {cpus()} processors"
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+        text += f", {available / (1 << 20):.1f} GiB of memory available"
+    return text
 
 
 def host(env: Mapping[str, str]) -> Dict[str, Any]:

@@ -10,8 +10,6 @@ from .gang import Gang
 from .job import Job
 from .workers import MONITOR_S, AgentLink, Group, Ranks, Workers, ranks_of
 
-_ROLE = "default"
-
 
 class FixedGroup:
     """One node's part of the gang, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
@@ -47,7 +45,7 @@ class FixedGroup:
         met = self._gang.next_rendezvous(self._count)
         nodes, node_rank = len(met.workers), self._gang.node_rank
         restarts = self._gang.restarts
-        group = Group(node_rank, nodes, self._count, _ROLE, met.master_addr, met.master_port, restarts)
+        group = Group(node_rank, nodes, self._count, self._job.role, met.master_addr, met.master_port, restarts)
         ranks: List[Ranks] = ranks_of(node_rank, met.workers)
         self._workers.begin_round(group, ranks)
         self._workers.start(group, ranks)

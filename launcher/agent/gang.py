@@ -59,7 +59,7 @@ class Round(NamedTuple):
 def node_0_is_there(job: Job, addr: str, port: int) -> bool:
     """Whether its agent runs: where its address was given, it listens from before the others start to its own end."""
     try:
-        if net.is_address(str(job.rendezvous.get("addr"))):
+        if net.is_address(str(job.rendezvous.get("addr"))) and "any_order" not in job.rendezvous:
             socket.create_connection((addr, port), timeout=_SEE_S).close()
     except ConnectionRefusedError:
         return False
@@ -71,12 +71,12 @@ def node_0_is_there(job: Job, addr: str, port: int) -> bool:
 def connect(job: Job, addr: str, port: int, *, listen_fd: Optional[int], warn: Callable[[str], None]) -> Store:
     """The run's store: the store itself on the node that holds the listening socket, a client elsewhere."""
     if listen_fd is not None:
-        return Server(socket.socket(fileno=listen_fd), job.key, warn, nodes=job.max_nodes)
+        return Server(socket.socket(fileno=listen_fd), job.key, warn, nodes=job.max_nodes, host_s=job.unreachable_s)
     from .store_client import Client
 
     comes_back = job.replaces_lost and "port" in job.rendezvous  # else one that is new has another port
-    timeout_s, answer_s = job.rdzv_timeout_s, job.peer_timeout_s
-    return Client(addr, port, key=job.key, timeout_s=timeout_s, answer_s=answer_s, comes_back=comes_back, tell=warn)
+    limits = {"timeout_s": job.rdzv_timeout_s, "answer_s": job.peer_timeout_s, "host_s": job.unreachable_s}
+    return Client(addr, port, key=job.key, comes_back=comes_back, tell=warn, **limits)
 
 
 class GangBase:
@@ -115,7 +115,7 @@ class GangBase:
 
         self._has_finished = False
         self._tell = tell
-        self._watch = Watch(job, node_rank, watched, store)
+        self._watch = Watch(job, node_rank, watched, store, tell)
 
     def set_closed(self) -> None:
         """The run is over; nodes that come now are not needed."""
@@ -238,7 +238,7 @@ class GangBase:
         `told`: they know of this node's end, and need not hear of it from the store. `well`: all nodes' workers have ended well.
         """
         limit = time.monotonic() + _FAREWELL_S
-        if told:
+        if well or (told and not self.job.elastic):  # who leaves an elastic run is to be missed by the others
             self._watch.leave()
         while self._watch.has_to_say and time.monotonic() < limit:
             time.sleep(_POLL_S)
@@ -273,21 +273,29 @@ class Gang(GangBase):
             counts, numbers, reasons = zip(*map(json.loads, joined))
             # A scheduler that starts nodes one by one counts its attempts for each of them.
             attempt = [max(numbers), "node" if "node" in reasons else max(reasons)]
-            go = {**self.open_master_port(), "restarts": self.restarts, "attempt": attempt, "workers": counts}
+            go = {
+                **self.open_master_port(),
+                "addr": self.job.master_addr,
+                "restarts": self.restarts,
+                "attempt": attempt,
+                "workers": counts,
+            }
             self.store.set(f"{prefix}/go", json.dumps(go))
         self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
         go = json.loads(self.store.get(f"{prefix}/go"))
         self.restarts, self.serves_workers = go["restarts"], go["serves"]
+        told = self.job.master_addr or go["addr"]
+        self.master_addr = told or self.master_addr
         self._watch.begin(f"{prefix}/word", watch_beats=True)
         if self.round == 0:
-            self._explore()
+            self._explore(known=told is not None)
         if go["attempt"][0]:
             number, why = go["attempt"]
             self.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
         self._begin(Prefixed(prefix, self.store), self.job.max_nodes)
         return Round(go["workers"], self.master_addr, go["port"])
 
-    def _explore(self) -> None:
+    def _explore(self, *, known: bool) -> None:
         """Try one another's addresses; what all reach of node 0 is MASTER_ADDR, of this node its interface."""
         if self.fabric is None:
             return
@@ -295,11 +303,11 @@ class Gang(GangBase):
 
         own: Dict[str, str] = self.fabric["interfaces"]
         found = reach.explore(self.store, self.node_rank, self.job.max_nodes, list(own), self._await)
-        if found.master and not self.job.master_addr:
+        if found.master and not known:
             self.master_addr = found.master[0]
         interfaces = list(dict.fromkeys(own[address] for address in found.usable))
         self.settle(interfaces, f"all {self.job.max_nodes - 1} peers reach this node at")
-        if found.cut_off and self.node_rank == 0:
+        if found.cut_off and own and self.node_rank == 0:  # else all are on one machine, which has no network
             pairs = ", ".join(f"{one} to {other}" for one, other in found.cut_off[:5])
             more = f" and {len(found.cut_off) - 5} more" if len(found.cut_off) > 5 else ""
             self._tell("warning", message=f"no address leads from node {pairs}{more}: what these send one another will hang")

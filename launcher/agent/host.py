@@ -29,7 +29,11 @@ def main(argv: List[str]) -> None:
     if call == "signal":
         answer(host_run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
         return
-    sys.exit(f"agent.pyz host: no call {call!r}; tail and signal are known")
+    if call == "attach":
+        from . import attach
+
+        attach.main(os.path.join(rest[0], "nodes", rest[1]), int(rest[2]))
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal and attach are known")
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:

@@ -1,12 +1,18 @@
-"""Whether a script will import torch, by its text and that of the user's own modules that it imports; nothing is executed."""
+"""Whether a script will import torch, by its text and that of the user's own modules that it imports; nothing is executed.
+
+It does where one of them has such an import, wherever in it. It may where they only have its name in a string, or import an
+installed package, into which nobody looks here.
+"""
 
 from __future__ import annotations
 
 import ast
 import os
 import sys
-from importlib.machinery import PathFinder
-from typing import Iterator, List, Optional, Set
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from typing import Collection, Iterator, List, Optional, Set, Union
+
+from .guess import MAYBE, NO, SURELY
 
 _STDLIB = os.path.dirname(os.__file__)
 _SITE = ("site-packages", "dist-packages")
@@ -17,56 +23,85 @@ _WITHOUT_TORCH = frozenset((
 ))  # fmt: skip
 """Installed packages that import no torch by themselves; all others are taken to do so."""
 
+_FIRST = frozenset((
+    "__main__", "__mp_main__", "abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "site", "stat",
+    "sitecustomize", "usercustomize",
+))  # fmt: skip
+"""What an interpreter imports before any script; some versions have it frozen."""
+
 _FILES = 500
-"""More files than that are not looked into: they are taken to import torch."""
+"""More files than that are not looked into: they may import torch."""
 
 
-def leads_to_torch(module: str, search: List[str]) -> bool:
+def leads_to_torch(module: str, search: List[str]) -> int:
     """The same of a module that is run by its name."""
-    own = _files(module, search)
-    if own is None:
-        return not _is_harmless(module.partition(".")[0], search)
-    mains = [os.path.join(os.path.dirname(path), "__main__.py") for path in own if path.endswith("__init__.py")]
-    return lead_to_torch([*own, *mains], search)
+    own = files_of_main(module, search)
+    return _through(module, search) if own is None else lead_to_torch(own, search)
 
 
-def lead_to_torch(files: List[str], search: List[str]) -> bool:
-    """Whether one of the files, or a module of the user's own that they import, names torch or imports an installed package."""
-    todo = list(files)
+def files_of_main(module: str, search: List[str]) -> Optional[List[str]]:
+    """The files of a module of the user's own that is run by its name, in the order in which they are executed."""
+    own = own_files(module, search)
+    if own is not None and own[-1:] and own[-1].endswith("__init__.py"):
+        own.append(os.path.join(os.path.dirname(own[-1]), "__main__.py"))
+    return own
+
+
+def lead_to_torch(files: List[str], search: List[str]) -> int:
+    """Whether the files, or modules of the user's own that they import, import torch: NO, MAYBE or SURELY."""
+    todo, found = list(files), NO
     seen: Set[str] = set()
-    while todo:
+    while todo and found < SURELY:
         path = todo.pop()
         if path in seen or not os.path.isfile(path):
             continue
         seen.add(path)
+        if len(seen) > _FILES:
+            return MAYBE
         with open(path, "rb") as file:
             text = file.read()
-        if b"torch" in text or len(seen) > _FILES:
-            return True
-        for name in _imported(text, _package_of(path)):
-            own = _files(name, search)
-            if own is None and not _is_harmless(name.partition(".")[0], search):
-                return True
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):  # whoever executes it is told, or it is another interpreter that does
+            found = max(found, MAYBE if b"torch" in text else NO)
+            continue
+        if b"torch" in text and found == NO:
+            found = MAYBE if any(map(_is_its_name, ast.walk(tree))) else NO
+        for name in _imported(tree, package_of(path)):
+            own = None if name.partition(".")[0] == "torch" else own_files(name, search)
+            found = max(found, _through(name, search) if own is None else NO)
             todo += own or []
-    return False
+    return found
 
 
-def _imported(text: bytes, package: List[str]) -> Iterator[str]:
+def _imported(tree: ast.AST, package: List[str]) -> Iterator[str]:
     """The full names of what a module of that package imports, anywhere in it; also of what may be a name or a module."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # whoever imports it is told
-        return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = [*above, *filter(None, [node.module])]
-            yield from (".".join([*base, alias.name]) for alias in node.names)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from names_of(node, package)
 
 
-def _package_of(path: str) -> List[str]:
+def _is_its_name(node: ast.AST) -> bool:
+    """As `importlib.import_module` wants it."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(".")[0] == "torch"
+
+
+def _through(name: str, search: List[str]) -> int:
+    """The same of the import of a module that is not the user's own."""
+    top = name.partition(".")[0]
+    return SURELY if top == "torch" else NO if is_harmless(top, search) else MAYBE
+
+
+def names_of(statement: Union[ast.Import, ast.ImportFrom], package: List[str]) -> List[str]:
+    """The full names of what a statement in a module of that package imports; also of what may be a name or a module."""
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    above = package[: len(package) - statement.level + 1] if statement.level else []
+    base = [*above, *filter(None, [statement.module])]
+    return [".".join([*base, alias.name]) for alias in statement.names]
+
+
+def package_of(path: str) -> List[str]:
     """The package that a module's file is in."""
     parts: List[str] = []
     folder = os.path.dirname(path)
@@ -76,7 +111,7 @@ def _package_of(path: str) -> List[str]:
     return parts
 
 
-def _files(name: str, search: List[str]) -> Optional[List[str]]:
+def own_files(name: str, search: List[str]) -> Optional[List[str]]:
     """The files that are executed when a module of the user's own is imported; None: it is not, or there is no such module."""
     top, *rest = name.split(".")
     spec = None if top in sys.builtin_module_names else PathFinder.find_spec(top, search)
@@ -90,13 +125,33 @@ def _files(name: str, search: List[str]) -> Optional[List[str]]:
     return found
 
 
+def named_like_imported(folder: str, *, executed: bool) -> List[str]:
+    """Files in the folder from which a script imports first that have the name of a module that is here from elsewhere.
+
+    `executed`: also those that were imported themselves. What every interpreter has imported before a script is none.
+    """
+    try:
+        names = {entry.partition(".")[0] for entry in os.listdir(folder)}
+    except OSError:
+        return []
+    found = []
+    for name in sorted(names & set(sys.modules) - _FIRST):
+        spec = PathFinder.find_spec(name, [folder])
+        if spec is None or not spec.origin or BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
+            continue
+        here = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
+        if here != spec.origin or executed:
+            found.append(spec.origin)
+    return found
+
+
 def _is_own(origin: str) -> bool:
     return bool(origin) and not origin.startswith(_STDLIB) and not any(part in origin for part in _SITE)
 
 
-def _is_harmless(top: str, search: List[str]) -> bool:
-    """Whether a top-level module that is not the user's own imports no torch."""
-    if top in _WITHOUT_TORCH or top in sys.builtin_module_names:
+def is_harmless(top: str, search: List[str], but: Collection[str] = ()) -> bool:
+    """Whether a top-level module that is not the user's own imports no torch; `but` are no harmless ones here."""
+    if (top in _WITHOUT_TORCH and top not in but) or top in sys.builtin_module_names:
         return True
     spec = PathFinder.find_spec(top, search)
     if spec is None:  # there is none, or it is frozen into the interpreter

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 LOOPBACK = "127.0.0.1"
 KEY_FILE = "key"
 _SHORTEST_KEY = 32
+THREADS = "OMP_NUM_THREADS"
 
 
 class Job(NamedTuple):
@@ -32,6 +34,9 @@ class Job(NamedTuple):
     rendezvous: Dict[str, Any]
     """Where node 0 is. `{"file": PATH}`: it writes its address there. `{"addr": ..., "port": ...}`: decided by the backend.
 
+    With `"any_order"` other nodes may start before node 0, with `"everywhere"` they may be on other machines, also where that is
+    the loopback; with `"fd"` node 0 has a socket that listens there already.
+
     `{"addr": ..., "ports": [...]}`: on a network that is shared with others, node 0 takes a free port and tells it to whoever
     connects to the first of these that was free.
     """
@@ -44,7 +49,13 @@ class Job(NamedTuple):
 
     min_nodes: int = 1
     max_nodes: int = 1
+    replaceable: bool = False
+    """Another node may take the place of one that is gone, also where their number may not change."""
+
     workers: Union[int, str] = "auto"
+    python_named: bool = False
+    """The interpreter was asked for: programs beside it are found before others, as in its activated environment."""
+
     start: str = "fork"
     preload: Optional[List[str]] = None
     max_restarts: int = 0
@@ -54,11 +65,36 @@ class Job(NamedTuple):
     last_call_s: float = 30.0
     """So long the first round of an elastic run waits for more nodes, once there are enough; torch's own default."""
 
-    peer_timeout_s: float = 30.0
-    """A node that was not heard of for so long is lost."""
+    host_timeout_s: float = 30.0
+    """A host that acknowledges nothing for so long, with its kernel, is lost, or the network to it."""
+
+    peer_timeout_s: float = 300.0
+    """A node that gives no sign for so long is lost, though its host answers."""
 
     heartbeat_s: float = 10.0
     """So often an agent says in its stream that it lives."""
+
+    role: str = "default"
+    numa_binding: str = ""
+    """One of `numa.MODES`, or nothing."""
+
+    near_nics: bool = False
+    """Workers use the RDMA ports nearest to their GPUs alone."""
+
+    virtual_local_rank: bool = False
+    """Workers have LOCAL_RANK 0, and see one GPU each."""
+
+    debug: Optional[int] = None
+    """This rank is kept in a debugger when an exception would end it, and the others with it."""
+
+    macros: bool = False
+    """`${local_rank}` in the arguments is replaced, as torchrun does."""
+
+    same_signal_s: float = 0.0
+    """A signal that comes again within so long is the same one: what a scheduler sends to all processes is passed on, too."""
+
+    stop_signals: Optional[List[str]] = None
+    """Signals, by name, that end the run as SIGTERM does; others are passed on to the workers."""
 
     log_limit_bytes: int = 0
     """So much of what each rank writes is kept; 0: all."""
@@ -97,11 +133,16 @@ class Job(NamedTuple):
     why_again: str = ""
     """What the attempt before was stopped for, as `result` in the agent stream."""
 
-    cpus: Optional[int] = None
-    """Processors of this node that the scheduler gives the run; None: all of them."""
-
     node_env: Optional[List[Dict[str, str]]] = None
     """Further variables of each node, by node rank."""
+
+    terminal: Optional[Dict[str, Any]] = None
+    """What workers have of the launcher's terminal and stdin, as `streams_of` divides it; None: nothing.
+
+    `rank`: whose lines alone are shown, or with `interactive` who has the keyboard; `stdin`: `tty`, `pipe` (of the launcher's,
+    by the socket), `passed` (the very descriptor, on its machine), `null`; `stdout` and `stderr`: whether they are that terminal;
+    `size`, `modes`, `term`: as it is. `very`: the path of the launcher's very terminal, by stream, which all workers share.
+    """
 
     key: str = ""
     """The run's secret, by which its nodes know one another: from the file `key` beside this one, and never in this one."""
@@ -134,23 +175,51 @@ class Job(NamedTuple):
     @property
     def on_loopback(self) -> bool:
         """Whether all of the run is on this machine, and reached from nowhere else."""
-        return self.master_addr == LOOPBACK
+        return self.master_addr == LOOPBACK and "everywhere" not in self.rendezvous
+
+    @property
+    def unreachable_s(self) -> float:
+        """So long a connection between nodes waits for the other host; it breaks before anybody takes that node for starved."""
+        return min(self.host_timeout_s, 0.75 * self.peer_timeout_s)
 
     @property
     def elastic(self) -> bool:
-        """Whether the number of nodes may change while the run goes on."""
-        return self.min_nodes != self.max_nodes
+        """Whether the nodes may change while the run goes on."""
+        return self.min_nodes != self.max_nodes or self.replaceable
 
-    def environment(self, base: Dict[str, str], node_rank: int, workers: int) -> Dict[str, str]:
-        """What all workers of a node share; torchrun's OMP_NUM_THREADS=1 for several workers on a machine included."""
-        env = {**base, **self.env, **((self.node_env or [{}] * self.max_nodes)[node_rank])}
+    @property
+    def passes_stdin(self) -> bool:
+        """Whether workers have the stdin that the agent was started with."""
+        return self.terminal is not None and self.terminal["stdin"] == "passed"
+
+    def streams_of(self, rank: int, world_size: int) -> Optional[Dict[str, Any]]:
+        """What `streams.made` is to make for that worker; None: nothing to read, and pipes."""
+        if self.terminal is None or self.array:
+            return None
+        lent, mine, stdin = self.terminal, self.terminal["rank"] == rank, self.terminal["stdin"]
+        reads = mine if lent["interactive"] else stdin == "passed" or (mine and world_size == 1)
+        shown = {name: mine and lent[name] for name in ("stdout", "stderr")}
+        reads = reads and stdin != "null"
+        return {**lent, **shown, "stdin": stdin if reads else "null"} if reads or any(shown.values()) else None
+
+    def environment(self, base: Dict[str, str], node_rank: int) -> Dict[str, str]:
+        """What all workers of a node share, but for `threads`."""
+        env = {**base, **self.env, **(self.node_env[node_rank] if self.node_env else {})}
+        if self.python_named:
+            beside = os.path.dirname(sys.executable)
+            path = env.get("PATH", os.defpath).split(os.pathsep)
+            env["PATH"] = os.pathsep.join([beside, *(folder for folder in path if folder != beside)])
         if self.attempt:
             env.update(DISTLAUNCH_ATTEMPT=str(self.attempt), DISTLAUNCH_ATTEMPT_REASON=self.why_again)
-        if self.cpus:
-            env.setdefault("OMP_NUM_THREADS", str(max(1, self.cpus // workers)))
-        elif workers > 1 or self.shares_host:
-            env.setdefault("OMP_NUM_THREADS", "1")
         return env
+
+    def threads(self, env: Dict[str, str], workers: int) -> Tuple[Optional[str], str]:
+        """OMP_NUM_THREADS of a node's workers and why: torchrun's rule, on all backends. None: it is not set."""
+        if THREADS in env:
+            return env[THREADS], "as it was set"
+        if workers > 1 or self.shares_host:
+            return "1", "several workers share the machine, and it was not set: torchrun's rule"
+        return None, "one worker has the machine, or what the scheduler gives it: torchrun's rule"
 
 
 def _key(path: str, *, alone: bool) -> str:

@@ -11,12 +11,12 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import cause, facts, processes, threads
 from .channel import Message
 from .failures import RESULTS
-from .job import Job
+from .job import THREADS, Job
 from .joining import LOOK_S, NOT_NEEDED, Joining
 from .output import PART_AFTER_S, Pipe, pipes
 from .protocol import VERSION
@@ -29,6 +29,7 @@ from .writer import Writer
 
 if TYPE_CHECKING:
     from .prefork import Forked
+    from .terminal import Terminal
 
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
@@ -36,6 +37,8 @@ _SAME_SIGNAL_S = 1.0
 _LOOK_AT_ROOM_S = 0.1
 _DRAINED_BLOCKS = 32
 _SPARE_FILES = 16
+_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+"""Signals that workers do not ignore, also where we were started so: torchrun handles them."""
 
 
 class Node:
@@ -62,6 +65,9 @@ class Node:
         self.workers: Dict[int, Worker] = {}
         self.round = -1
         self.pipes: Dict[int, Pipe] = {}
+        self.terminals: Dict[int, Terminal] = {}
+        """By the pids of their workers; none where the launcher has no terminal."""
+
         self.reads_pipes = True
         self.restarts = 0
         self.result: Optional[Message] = None
@@ -77,6 +83,9 @@ class Node:
 
         self.broken: Optional[Tuple[str, str]] = None
         """Message and traceback of a thread of ours that has failed."""
+
+        self.ignored: List[int] = []
+        """Signals that were when this process began, and that workers are to ignore."""
 
         self.heartbeat_at = time.monotonic() + job.heartbeat_s
         self.selector = selectors.DefaultSelector()
@@ -136,20 +145,22 @@ class Node:
     def _begin(self) -> None:
         ticks = processes.start_ticks(os.getpid())
         identity = {"pid": os.getpid(), "start_ticks": ticks, "host": self.host}
+        # For who ends what a killed agent has left, or connects to a worker's terminal.
         with contextlib.suppress(OSError), open(os.path.join(self.folder, "agent.json"), "w", encoding="ascii") as file:
-            json.dump({**identity, "cgroup": self.server.cgroup}, file)  # for who ends what a killed agent has left
+            more = {"cgroup": self.server.cgroup, "scratch": self.scratch.path, "python": sys.executable}
+            json.dump({**identity, **more, "node": os.environ.get("SLURMD_NODENAME", "")}, file)
         where = {"python": sys.executable, "cwd": self.job.cwd}
         again = {"after": self.job.why_again} if self.job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=self.job.run, **identity, **where, **again)
-        base = dict(os.environ)
-        env = self.job.environment(base, self.node_rank, 1)
+        env = self.job.environment(dict(os.environ), self.node_rank)
         count = self.job.workers if isinstance(self.job.workers, int) else max(1, len(facts.gpus(env)))
-        env = self.job.environment(base, self.node_rank, count)
-        self.host_facts = facts.host(env)
+        threads, why = self.job.threads(env, count)
+        env.update({THREADS: threads} if threads else {})
+        self.host_facts = {**facts.host(env), "threads": {"value": threads, "reason": why}}
         if self.node_rank == 0:
             self.joining.endpoint.open()
         about = {"node_rank": self.node_rank, "host": self.host, "workers": count, "agent": os.getpid(), "files": self.files}
-        about.update(folder=self.folder, scratch=self.scratch.path)
+        about.update(folder=self.folder, scratch=self.scratch.path, ignored=self.ignored)
         self.server.start(env, about, self.joining.endpoint)
         self.joining.look_at_fabric(env)  # while torch is imported
         self.selector.register(self.server.channel.fileno(), selectors.EVENT_READ, self._from_server)
@@ -171,6 +182,8 @@ class Node:
             else:
                 key.data()
         now = time.monotonic()
+        for terminal in self.terminals.values():
+            terminal.look(now)
         for pipe in self.pipes.values():
             pipe.flush_part(self.out, now)
         self.out.flush()
@@ -204,6 +217,7 @@ class Node:
             until.append(PART_AFTER_S)
         if not self.reads_pipes:
             until.append(_LOOK_AT_ROOM_S)
+        until += [terminal.patience(now) for terminal in self.terminals.values()]
         if self.stops.kill_at is not None:
             until.append(self.stops.kill_at - now)
         elif self.job.time_limit_s is not None and not self._ended_well():
@@ -242,11 +256,13 @@ class Node:
                 self._register(pipe)
 
     def _register(self, pipe: Pipe) -> None:
-        if self.reads_pipes:
+        """Read from it now, or do not."""
+        if self.pipes.get(pipe.fd) is not pipe:
+            return
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(pipe.fd)
+        if self.reads_pipes and not pipe.held:
             self.selector.register(pipe.fd, selectors.EVENT_READ, pipe)
-        else:
-            with contextlib.suppress(KeyError):
-                self.selector.unregister(pipe.fd)
 
     def _read(self, pipe: Pipe) -> None:
         if self.pipes.get(pipe.fd) is not pipe:
@@ -273,7 +289,7 @@ class Node:
             self.server_open = False
             self._server_is_gone()
         elif "started" in message:
-            self._worker_started(message["started"], fds)
+            self._worker_started(message["started"], fds, message["terminal"])
         elif "exited" in message:
             self._worker_exited(message["exited"])
         elif "event" in message:
@@ -292,10 +308,10 @@ class Node:
         else:
             self.stderr.write(said)
 
-    def _worker_started(self, about: Message, fds: List[int]) -> None:
+    def _worker_started(self, about: Message, fds: List[int], lent: Optional[Message]) -> None:
         while self.gang_open and self.round != about["round"] and self.server.gang.ready():  # it has told of its round before
             self._from_gang()
-        worker = Worker(about, pipes(fds, self.node_rank, about["rank"]))
+        worker = Worker(about, self._lend(about, fds, lent) if lent else pipes(fds, self.node_rank, about["rank"]))
         self.workers[about["pid"]] = worker
         for pipe in worker.output.values():
             self.pipes[pipe.fd] = pipe
@@ -304,10 +320,22 @@ class Node:
         if self.stops.reason is not None:  # it was on its way when the others got the signal
             self.server.signal(signal.SIGTERM)
 
+    def _lend(self, about: Message, fds: List[int], lent: Message) -> Dict[str, Pipe]:
+        """Its output, where it has something of the launcher's terminal or stdin."""
+        from .terminal import Loop, lend  # few runs have one
+
+        loop = Loop(self.selector, self.out, self.out.event, self._register, self.server.signal_group)
+        lent_to, output = lend(lent, fds, self.node_rank, about["rank"], self.scratch.path, loop)
+        if lent_to is not None:
+            self.terminals[about["pid"]] = lent_to
+        return output
+
     def _worker_exited(self, about: Message) -> None:
         worker = self.workers[about["pid"]]
         worker.exited = about
         self._drain(worker)
+        if about["pid"] in self.terminals:
+            self.terminals.pop(about["pid"]).close()
         for pipe in worker.output.values():
             self.out.rank_ended(pipe.tag)
         code = about["code"]
@@ -352,7 +380,8 @@ class Node:
             self.result = message
             word = message.get("word", {})
             if message["result"] == "stopped_by_peer" and self.stops.reason is None:
-                self._stop(word["stop"], word["signal"], deadline=word["deadline"], tell_peers=False)
+                by = {"node": word.get("node"), "host": word.get("host")}
+                self._stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
 
     def _begin_round(self, about: Message) -> None:
         self.joining.met = True
@@ -423,8 +452,9 @@ class Node:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
-        ignored = [number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
-        for number in processes.PASSED_ON - set(ignored):
+        ignored = {number for number in processes.PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
+        self.ignored = sorted(ignored - _HANDLED)
+        for number in processes.PASSED_ON - (ignored & {signal.SIGHUP}):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._wakeup, self._wake = reader, writer
@@ -452,22 +482,31 @@ class Node:
             self._from_signals()
 
     def _stop(
-        self, reason: str, number: int, *, deadline: Optional[float] = None, tell_peers: bool = True, forward: bool = True
+        self,
+        reason: str,
+        number: int,
+        *,
+        deadline: Optional[float] = None,
+        by: Optional[Dict[str, Any]] = None,
+        forward: bool = True,
     ) -> None:
-        """The signal to all workers, with a deadline."""
+        """The signal to all workers, with a deadline. `by`: the other node that was asked to stop, and has told us."""
         if self.stops.reason is not None:
             return
         if self._ended_well():  # there is nothing to stop, only to be quick
             self.server.gang.send({"stop": reason, "leaves": True})
             return
-        if tell_peers and self._is_done(reason):
+        if by is None and self._is_done(reason):
             self.server.gang.send({"stop": reason, "done": True})
             self._early = {"early": True}
             return
         self.failed = self.failed or self.first_cause
+        for terminal in self.terminals.values():
+            terminal.go_on()
         deadline = self.stops.begin(reason, deadline)
-        self.out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3))
-        if tell_peers:
+        told: Dict[str, Any] = {} if by is None else {"by": by}
+        self.out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3), **told)
+        if by is None:
             leaves = self.job.elastic and self.node_rank > 0 and reason == "preempted"  # the others go on without it
             self.server.gang.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
         if forward:
@@ -488,6 +527,8 @@ class Node:
             while pipe.read(self.out):
                 self.out.flush()
             self.out.rank_ended(pipe.tag)
+        for terminal in self.terminals.values():
+            terminal.close()
         if left:
             self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
 

@@ -42,22 +42,32 @@ class Pipe:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:
             return False
+        except OSError:  # so a pty says that no worker has it any more
+            data = b""
+        self.keep(data, writer)
         if not data:
             writer.add(Item(self._tagger.flush(), self.tag))
             self._pending_since = None
             self.ended = True
-            return False
+        return bool(data)
+
+    def keep(self, data: bytes, writer: Writer) -> None:
+        """What was read; none at the end."""
         if self.tail is not None:
             self.tail.add(data)
         writer.add(Item(self._tagger.feed(data), self.tag))
         self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
-        return True
 
     def flush_part(self, writer: Writer, now: float) -> None:
         """Send the piece of a line that has waited long enough."""
         if self._pending_since is not None and now - self._pending_since >= PART_AFTER_S:
             writer.add(Item(self._tagger.flush(), self.tag))
             self._pending_since = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not to be read now, though the stream takes more."""
+        return False
 
     @property
     def waits(self) -> bool:

@@ -25,8 +25,11 @@ def _candidates() -> Iterable[int]:
     return random.sample(ports, min(len(ports), 200))
 
 
-def _bind(port: int, only: str) -> Optional[socket.socket]:
-    """A socket bound to that port on all addresses, of both families where there is IPv6, or on one; None when it is taken."""
+def _bind(port: int, only: str, named: bool) -> Optional[socket.socket]:
+    """A socket bound to that port on all addresses, of both families where there is IPv6, or on one; None when it is taken.
+
+    `named`: also one that only connections of a run before this one are left of (TIME_WAIT, a minute long).
+    """
     everywhere = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - peers connect to it
     for family, address in ((socket.AF_INET, only),) if only else everywhere:
         try:
@@ -36,6 +39,7 @@ def _bind(port: int, only: str) -> Optional[socket.socket]:
         try:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(named))
             sock.bind((address, port))
         except OSError as error:
             sock.close()
@@ -49,19 +53,23 @@ def _bind(port: int, only: str) -> Optional[socket.socket]:
 def reserve(port: int = 0, only: str = "") -> socket.socket:
     """A socket that holds a free port (or the given one), on all addresses or one IPv4 address, without listening on it.
 
-    It was bound without SO_REUSEADDR, so the port was free, and nobody else can bind it. Raises `PortTakenError`.
+    One of our choice is bound without SO_REUSEADDR, so it was free, and nobody else can bind it. Raises `PortTakenError`.
     """
     for candidate in [port] if port else _candidates():
-        sock = _bind(candidate, only)
+        sock = _bind(candidate, only, named=bool(port))
         if sock is not None:
             return sock
     raise PortTakenError(98, f"port {port} is in use" if port else "no free port outside the ephemeral range")
 
 
 def listening(port: int = 0, only: str = "") -> socket.socket:
-    """The same, and it listens: who connects waits for whoever the socket is handed to."""
+    """The same, and it listens, so nobody else can bind it: who connects waits for whoever the socket is handed to."""
     sock = reserve(port, only)
-    sock.listen(socket.SOMAXCONN)
+    try:
+        sock.listen(socket.SOMAXCONN)
+    except OSError as error:  # somebody else has bound a named one, too, and was faster
+        sock.close()
+        raise PortTakenError(error.errno, f"port {port} is in use") from error
     return sock
 
 

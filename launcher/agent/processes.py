@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import signal
+import sys
 import time
 from typing import Collection, Dict, List, Optional, Set, Tuple
 
@@ -16,6 +18,9 @@ _MANY_FILES = 65536
 _KILL_S = 5.0
 _LAST_WORD_S = 1.0
 """So long an agent may say how it ended, when all below it was killed."""
+
+_WITH_VALUE = re.compile("-[^XW-]*[XW]|--check-hash-based-pycs")
+"""Options of Python whose value is the next word."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -36,6 +41,15 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), number)
+
+
+def open_standard_streams() -> None:
+    """Give a process started with `>&-` something on 0, 1 and 2, lest the next file it opens be taken for stdout."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def allow_files(count: int) -> int:
@@ -59,6 +73,24 @@ def limit_files(soft: int) -> None:
     """Give this process, and what it starts, that soft limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def handle(number: int, what: signal.Handlers) -> None:
+    """Ignore a signal, or leave it to the kernel; from any thread, as Python does not see it."""
+    _libc.signal(int(number), ctypes.c_void_p(int(what)))
+
+
+def options() -> List[str]:
+    """Those that this interpreter was started with, but for a last -u: a `python` that is a script may add some."""
+    with open("/proc/self/cmdline", "rb") as file:
+        words = [os.fsdecode(word) for word in file.read().split(b"\0")]
+    found: List[str] = []
+    words = list(getattr(sys, "orig_argv", words))[1:]  # from Python 3.10 on
+    while words and words[0].startswith("-") and words[0] not in ("-", "-c", "-m"):
+        count = 2 if _WITH_VALUE.fullmatch(words[0]) else 1
+        found += words[:count]
+        del words[:count]
+    return found[:-1] if found[-1:] == ["-u"] else found
 
 
 def set_title(argv: List[str]) -> None:

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import os
 import re
 import stat
 import sys
 from types import CodeType
-from typing import List, Optional, Union
+from typing import List, Optional, Sequence
 
-_READ_AT_IMPORT = re.compile(r"(OMP|MKL|KMP|OPENBLAS|GOTO|GOMP|BLIS|VECLIB|NUMEXPR|TORCH|PYTORCH|LD|MALLOC)_[A-Z0-9_]+")
-"""Variables that libraries read while they are imported; a script that sets one first means its own import to see it."""
-
+from .guess import NO
 
 _PRELOAD = re.compile(rb"^# distlaunch: preload ([\w., ]+?) *$", re.MULTILINE)
-
-
-def _imports_torch(statement: Union[ast.Import, ast.ImportFrom]) -> bool:
-    named = [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
-    names = named or [alias.name for alias in statement.names]
-    return any(name.split(".")[0] in ("torch", "numpy", "torchvision") for name in names)
-
-
-def _names_set_by(node: ast.AST) -> List[str]:
-    """The constant keys in `os.environ[KEY] = ...`, `os.putenv(KEY, ...)`, `.setdefault(KEY, ...)` and `.update({KEY: ...})`."""
-    keys: List[ast.AST] = []
-    if isinstance(node, ast.Assign):
-        keys = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("setdefault", "putenv"):
-            keys = list(node.args[:1])
-        elif node.func.attr == "update":
-            keys = [key for arg in node.args if isinstance(arg, ast.Dict) for key in arg.keys if key is not None]
-    return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
 
 class Program:
     """What the workers run, prepared once by the fork server."""
 
-    def __init__(self, command: List[str], kind: str, cwd: str) -> None:
+    def __init__(self, command: List[str], kind: str, cwd: str, options: Sequence[str] = ()) -> None:
+        """`options` are the interpreter's."""
         self.kind = kind
+        self.options = list(options)
         self.args = command[1:]
         self.target = command[0]
         self.path = os.path.join(cwd, command[0]) if kind == "script" else command[0]
@@ -69,14 +49,10 @@ class Program:
         named = _PRELOAD.findall(self._text())
         return [name.strip().decode() for names in named for name in names.split(b",")]
 
-    def wants_torch(self) -> bool:
-        """Whether torch is to be imported before the workers are forked.
-
-        It is where the script, or a module of the user's own that it imports, names torch or imports an installed package.
-        A script that finds another way to torch imports it itself, once per worker.
-        """
+    def wants_torch(self) -> int:
+        """Whether the workers will import torch: NO, MAYBE or SURELY. A wrong guess costs time alone."""
         if self.kind == "program":
-            return False
+            return NO
         from . import imports
 
         search = [self.folder, *sys.path]
@@ -85,21 +61,23 @@ class Program:
         return imports.lead_to_torch([self.path], search)
 
     def early_variables(self) -> List[str]:
-        """Variables that the script sets before its first import of torch, and that torch or numpy read when imported."""
-        if self.kind != "script":
-            return []
-        tree = ast.parse(self._text())
-        found: List[str] = []
-        for statement in tree.body:
-            if isinstance(statement, (ast.Import, ast.ImportFrom)) and _imports_torch(statement):
-                break
-            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                for node in ast.walk(statement):
-                    found += [name for name in _names_set_by(node) if _READ_AT_IMPORT.fullmatch(name)]
-        return sorted(set(found))
+        """Variables that the text sets before it first imports torch, and that torch or numpy read when imported."""
+        from . import early, imports
+
+        search = [self.folder, *sys.path]
+        own = (
+            [self.path] if self.kind == "script" else imports.files_of_main(self.target, search) if self.kind == "module" else []
+        )
+        return early.variables(own or [], search)
+
+    def substitute(self, **macros: str) -> None:
+        """Replace `${NAME}` in the arguments, as torchrun does."""
+        from string import Template
+
+        self.args = [Template(arg).safe_substitute(macros) for arg in self.args]
 
     def argv(self, python: str) -> List[str]:
         """The command that torchrun would execute for a worker."""
         if self.kind == "program":
             return [self.target, *self.args]
-        return [python, "-u", *(["-m"] if self.kind == "module" else []), self.target, *self.args]
+        return [python, *self.options, "-u", *(["-m"] if self.kind == "module" else []), self.target, *self.args]

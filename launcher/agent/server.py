@@ -57,15 +57,16 @@ class ServerProcess:
         import subprocess
 
         fds = [self._server_end.fileno(), self._gang_end.fileno()]
+        options = processes.options() if self.job.python_named else []
         parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self.job.command), 4096)
         room = [*["-" * 4095] * min(parts, _TITLE_PARTS), "-" * rest]
         archive = os.path.abspath(sys.argv[0])
+        stdin = None if self.job.passes_stdin else subprocess.DEVNULL
         self.stderr, stderr = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-u", archive, "--fork-server", *map(str, fds), *room],
-                env=env, cwd=self.job.cwd, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, pass_fds=fds,
-                start_new_session=True,
+                [sys.executable, *options, "-u", archive, "--fork-server", *map(str, fds), *room],
+                env=env, cwd=self.job.cwd, stdin=stdin, stdout=stderr, stderr=stderr, pass_fds=fds, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             if error.errno != errno.E2BIG:
@@ -75,6 +76,10 @@ class ServerProcess:
             os.close(stderr)
         self._server_end.close()
         self._gang_end.close()
+        if stdin is None:  # the workers' alone from now on
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.close(null)
         return process
 
     def said(self) -> Optional[bytes]:
@@ -90,6 +95,10 @@ class ServerProcess:
     def signal(self, number: int, *, mark: bool = True) -> None:
         """Signal every worker; `mark`: those that end now were ended by us."""
         self.channel.send({"signal": int(number), "mark": mark})
+
+    def signal_group(self, rank: int, number: int) -> None:
+        """Signal one worker with the processes of its group; it goes on after that, or ends by itself."""
+        self.channel.send({"signal": int(number), "mark": False, "rank": rank})
 
     def exit_code(self) -> int:
         """How it ended; waits for it."""

@@ -119,11 +119,9 @@ def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
     if job.array:
         folder = os.path.join(job.folder, "tasks", env["SLURM_ARRAY_TASK_ID"])
         job = job._replace(folder=folder, rendezvous={"file": os.path.join(folder, "rendezvous.json")})
-    gpus, cpus = env.get("SLURM_GPUS_ON_NODE", ""), env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE", "")
+    gpus = env.get("SLURM_GPUS_ON_NODE", "")
     if job.workers == "auto" and gpus.isdigit() and int(gpus):
         job = job._replace(workers=int(gpus))
-    if cpus.isdigit():
-        job = job._replace(cpus=int(cpus))
     kill, grace = (env.get(f"DISTLAUNCH_SLURM_{name}", "") for name in ("KILL_WAIT", "GRACE_TIME"))
     if kill.isdigit():
         job = job._replace(kill_wait_s=float(kill) + float(grace if grace.isdigit() else 0))

@@ -49,6 +49,10 @@ class Stops:
         self._folder = folder
         self._file = os.path.join(scratch, "deadline")
         self._heard = 0
+        self._last = (0, 0.0)
+        """The last signal that asked for an end, and when it came."""
+
+        self._stops = STOPS | {signal.Signals[name] for name in job.stop_signals or ()}
 
     def cancelled(self) -> bool:
         """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
@@ -61,8 +65,10 @@ class Stops:
 
     def asked_by(self, number: int) -> Optional[Ask]:
         """What a signal to this agent asks for; None when it is not about an end. The second one kills at once."""
-        if number in STOPS:
-            self._heard += 1
+        if number in self._stops:
+            before, then = self._last
+            self._last = number, time.monotonic()
+            self._heard += number != before or self._last[1] - then > self._job.same_signal_s
             if self._heard > 1 and not self._job.signals_reach_workers:  # Slurm repeats its own, and has SIGKILL
                 self.kill_at = time.monotonic()
             at = time.time() if self._forced() else self._killed_by_scheduler()

@@ -7,6 +7,8 @@ counted, and costs nobody else anything (`store_connection.py`).
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import selectors
 import socket
 import struct
@@ -46,8 +48,28 @@ class GoneError(StoreError):
     """Node 0 was there, and is not any more."""
 
 
+class UnreachableError(GoneError):
+    """Its host does not acknowledge what is sent to it: that, or the network, is gone."""
+
+
 class SilentError(GoneError):
-    """No connection to it has broken, but nothing comes any more: its host or the network is gone."""
+    """Its host answers, as the connection stands, but nothing comes through it."""
+
+
+UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
+"""What a connection breaks with whose other host has not answered."""
+
+
+def watch_host(sock: socket.socket, limit_s: float) -> None:
+    """Break the connection when the other host's kernel has not answered for so long; a process there need not run for it to."""
+    seconds = max(1, int(limit_s / 3)), max(1, int(limit_s / 6))
+    with contextlib.suppress(OSError, AttributeError):  # a kernel that is none of Linux's, or a Python without the names
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds[0])
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds[1])
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
 
 
 class Store:
@@ -107,14 +129,23 @@ class Server(Store):
     """The store itself, on node 0: answers this process's own calls directly and others' in a thread."""
 
     def __init__(
-        self, listener: socket.socket, key: str, tell: Callable[[str], None] = lambda _: None, *, nodes: int = 1
+        self,
+        listener: socket.socket,
+        key: str,
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        nodes: int = 1,
+        host_s: float = 30.0,
     ) -> None:
-        """`listener` listens already, since before the others look for it. `tell` hears of the first that is refused."""
+        """`listener` listens already, since before the others look for it. `tell` hears of the first that is refused.
+
+        `host_s`: so long a client's host may not answer.
+        """
         self.refused = 0
         """Connections of those who have shown that they do not know the key."""
 
         self._max_waiting = _MAX_WAITING + nodes
-        self._key, self._tell = key, tell
+        self._key, self._tell, self._host_s = key, tell, host_s
         self._values: Dict[str, str] = {}
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
@@ -184,6 +215,7 @@ class Server(Store):
                 continue
             if len(self._waiting) >= self._max_waiting:
                 self._end(next(iter(self._waiting)), refuse=False)
+            watch_host(sock, self._host_s)
             connection = Connection(sock, str(address[0]), self._key)
             self._selector.register(sock, connection.events, connection)
             self._waiting[connection] = time.monotonic() + _PROVE_S

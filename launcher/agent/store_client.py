@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Tuple
 
 from . import secure
-from .store import LENGTH, MAX_BYTES, GoneError, SilentError, Store, StoreError
+from .store import LENGTH, MAX_BYTES, UNREACHABLE, GoneError, SilentError, Store, StoreError, UnreachableError, watch_host
 
 _TimedOutError = socket.timeout
 """A class of its own before Python 3.10."""
@@ -34,21 +35,27 @@ class Client(Store):
         *,
         key: str,
         timeout_s: float,
-        answer_s: float = 30.0,
+        answer_s: float = 300.0,
+        host_s: float = 30.0,
         comes_back: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Tries for `timeout_s` to reach it; `StoreError` says why that failed. `tell` hears of somebody else who answers.
 
-        `answer_s`: so long a call may take. `comes_back`: another node 0 takes the place there of one that is gone.
+        `answer_s`: so long a call may take. `host_s`: so long node 0's host may not answer.
+        `comes_back`: another node 0 takes the place there of one that is gone.
         """
-        self._answer_s, self._comes_back = answer_s, comes_back
+        self._answer_s, self._host_s, self._comes_back = answer_s, host_s, comes_back
+        self.on_silence: Tuple[float, Callable[[float, bool], None]] = (answer_s, lambda _s, _over: None)
+        """After so many seconds without an answer, and when one comes later: called with how long it took and whether it came."""
+
         self._lock = threading.Lock()
         limit, pause, hang_ups, told = time.monotonic() + timeout_s, _PAUSE_S, 0, False
         while True:
             left = limit - time.monotonic()
             try:
                 self._sock = socket.create_connection((addr, port), timeout=max(min(left, _CONNECT_S), _PAUSE_S))
+                watch_host(self._sock, host_s)
                 self._session = self._greet(key, limit)
                 break
             except (OSError, secure.ForgedError) as error:
@@ -62,7 +69,6 @@ class Client(Store):
                     tell(f"{addr}:{port}, where node 0 should be: {error}")
             time.sleep(pause)
             pause = min(pause * 1.5, _PAUSE_MAX_S)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _greet(self, key: str, limit: float) -> secure.Session:
         """Prove to one another who we are."""
@@ -93,26 +99,50 @@ class Client(Store):
     def _ask(self, call: str, *args: Any) -> Any:
         request = json.dumps([call, *args]).encode()
         with self._lock:
-            limit = time.monotonic() + self._answer_s
             try:
                 seal = self._session.seal(request)
                 self._sock.settimeout(self._answer_s)
                 self._sock.sendall(LENGTH.pack(len(request)) + seal + request)
+                self._await_answer()
+                limit = time.monotonic() + self._answer_s
                 head = self._read(LENGTH.size + len(seal), limit)
                 (length,) = LENGTH.unpack_from(head)
                 answer = self._read(length, limit) if length <= MAX_BYTES else b""
                 self._session.check(head[LENGTH.size :], answer)
                 return json.loads(answer)
-            except _TimedOutError as error:
-                self.close()
-                raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
             except (OSError, ValueError) as error:
                 self.close()
+                if getattr(error, "errno", None) in UNREACHABLE:
+                    raise UnreachableError(f"the run's store has not answered for {self._host_s:.0f} s: {error}") from error
+                if isinstance(error, _TimedOutError):
+                    raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
                 raise GoneError(f"the run's store is gone: {error}") from error
 
-    def leave(self, key: str, value: str) -> None:
-        """What the store is to set, if the key is not there, when this connection ends; an empty key: nothing."""
-        self._ask("leave", key, value)
+    def _await_answer(self) -> None:
+        """Until something has come; what has come while this process was stopped is not too late."""
+        began, (quiet_s, tell) = time.monotonic(), self.on_silence
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        if poll.poll(1000 * min(quiet_s, self._answer_s)):
+            return
+        if quiet_s < self._answer_s:
+            tell(quiet_s, False)
+            if poll.poll(1000 * (self._answer_s - quiet_s)):
+                tell(time.monotonic() - began, True)
+                return
+        raise _TimedOutError("timed out")
+
+    def leave(self, key: str, ended: str, unreachable: str) -> None:
+        """What the store is to set, where the key has no value, when this connection ends, or this host does not answer any more.
+
+        An empty key: nothing.
+        """
+        self._ask("leave", key, ended, unreachable)
+
+    @property
+    def peer(self) -> str:
+        """The address that has answered."""
+        return str(self._sock.getpeername()[0])
 
     def give_up(self) -> None:
         """Calls that wait fail at once, as all further ones do."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import selectors
 import socket
 from typing import Any, Callable, Optional
 
 from . import secure
-from .store import LENGTH, MAX_BYTES
+from .store import LENGTH, MAX_BYTES, UNREACHABLE
 
 _READ_BYTES = 1 << 16
 _HEAD = LENGTH.size + secure.MAC_BYTES
@@ -21,8 +20,6 @@ class Connection:
 
     def __init__(self, sock: socket.socket, peer: str, key: str) -> None:
         sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock, self.peer = sock, peer
         self.open = True
         self.events = selectors.EVENT_READ | selectors.EVENT_WRITE
@@ -32,8 +29,10 @@ class Connection:
         self._key, self._nonce = key, secure.nonce()
         self._session: Optional[secure.Session] = None
         self._received, self._to_send = bytearray(), bytearray(self._nonce)
-        self._left = ("", "")
-        """Key and value that `leave` has told."""
+        self._left = ("", "", "")
+        """A key that `leave` has told, its value when the connection ends, and that when its host does not answer any more."""
+
+        self._unreachable = False
 
     @property
     def proved(self) -> bool:
@@ -53,7 +52,8 @@ class Connection:
                 del self._to_send[: self.sock.send(self._to_send)]
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            self._unreachable = error.errno in UNREACHABLE
             return self._ended()
         self.events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._to_send else 0)
         return True
@@ -79,7 +79,7 @@ class Connection:
             del self._received[:end]
             call, *args = json.loads(request)
             if call == "leave":
-                self._left = (str(args[0]), str(args[1]))
+                self._left = (str(args[0]), str(args[1]), str(args[2]))
             reply = json.dumps(None if call == "leave" else answer(call, *args)).encode()
             self._to_send += LENGTH.pack(len(reply)) + session.seal(reply) + reply
 
@@ -100,6 +100,6 @@ class Connection:
         """End it, as its client wanted to leave."""
         self.open = False
         self.sock.close()
-        key, value = self._left
+        key, ended, unreachable = self._left
         if key:
-            answer("compare_set", key, "", value)
+            answer("compare_set", key, "", unreachable if self._unreachable else ended)

@@ -59,8 +59,8 @@ class Blame:
                 about = about or {**worker.about, "code": 1, "time": time.time()}
             elif about is None or about["code"] == 0 or about["stopped"]:
                 continue
-            tail = worker.output["stderr"].tail
-            said = tail.text if tail else b""
+            pipe = worker.output.get("stderr")  # none where it is the launcher's very terminal
+            said = pipe.tail.text if pipe and pipe.tail else b""
             found = cause.of_worker(
                 host=self.host, node=self.node, about=about, error_file=errors, stderr_tail=said, oom_kills=kills, kept=kept
             )

@@ -1,4 +1,8 @@
-"""Listens for the other nodes of a gang, and says that this one lives: one thread, over a connection to the store of its own."""
+"""Listens for the other nodes of a gang, and says that this one lives: one thread, over a connection to the store of its own.
+
+A node's process may be silent as its host has no time or memory for it, and then goes on. That its host is gone, or the network,
+TCP says, as the kernel there answers for a process that does not run.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,30 @@ import contextlib
 import json
 import threading
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
+from . import facts
 from .job import Job
-from .store import SilentError, Store, StoreError
+from .store import SilentError, Store, StoreError, UnreachableError
 
 Word = Dict[str, Any]
 """What one node tells all: `{"kind": "restart"|"fail"|"stop", "node": ..., "cause": ..., ...}`."""
 
-_GONE = "gone"
-"""Key of the first node whose connection to the store has ended before the node's part of the run had."""
-
 _WATCH_S = 0.2
 _BEAT_S = 1.0
+_LOAD_S = 5.0
+_QUIET = 7 / 6
+"""So much longer than its host may be silent, a node is before that is said: by then it is known that the host is there."""
+
+_STALL_S = 1.0
+"""Who looks so much later than it wanted to was starved itself, and has missed signs of the others meanwhile."""
 
 
 class Watch:
     """A thread that keeps asking the store, over a connection of its own. Where nothing answers, it ends all waiting."""
 
-    def __init__(self, job: Job, node_rank: int, store: Any, others: Store) -> None:
-        """`others`: the connection of the rest of this process, which is given up with ours."""
+    def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
+        """`others`: the connection of the rest of this process, which is given up with ours. `tell`: events for the stream."""
         self.key = "round/0/word"
         self._heard: Tuple[str, Optional[Word]] = (self.key, None)
         """With the key of its round: a word that comes late is never one of the next round."""
@@ -40,11 +48,21 @@ class Watch:
         self._to_say: Optional[Word] = None
         self._beats: Dict[int, int] = {}
         self._beat_times: Dict[int, float] = {}
-        self._fixed = not job.elastic
-        """Over our own store, which says when a node's connection has ended; torch looks after the nodes of elastic runs."""
+        self._looked_at = time.monotonic()
+        self._quiet: Set[int] = set()
+        """Nodes of which it was said that they are silent."""
 
-        if self._fixed and node_rank > 0:
-            store.leave(_GONE, str(node_rank))
+        self._quiet_s = _QUIET * job.unreachable_s
+        self._load = ""
+        """What node 0 has said of its machine."""
+
+        self._event = tell
+        self.drop: Optional[Callable[[str], None]] = None
+        """In an elastic run on node 0: has the others go on without the node of that name."""
+
+        if node_rank > 0:
+            store.on_silence = (self._quiet_s, self._of_node_0)
+            self.be_missed("-")
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     @property
@@ -63,18 +81,22 @@ class Watch:
         """Listen for the word of a new round."""
         self.key = key
         self._watch_beats = watch_beats
-        self._beat_times = {}
 
     def say(self, word: Word) -> None:
         """Have the thread tell all nodes, where the caller must not wait for the store."""
         self._to_say = word
 
+    def be_missed(self, name: str) -> None:
+        """Have node 0 told when this node's connection ends, and under which name the others know this node."""
+        self._store.set(f"name/{self._node_rank}", name)
+        self._store.leave(f"gone/{self._node_rank}", f"ended {name}", f"unreachable {name}")
+
     def leave(self) -> None:
         """This node's part of the run is over: that its connection ends is no loss."""
-        if self._fixed and self._node_rank > 0:
+        if self._node_rank > 0:
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"left/{self._node_rank}", "")
-                self._store.leave("", "")
+                self._store.leave("", "", "")
 
     @property
     def has_to_say(self) -> bool:
@@ -82,46 +104,116 @@ class Watch:
         return self._to_say is not None
 
     def _run(self) -> None:
-        beat_at = 0.0
+        beat_at = load_at = 0.0
         try:
             while True:
                 key = self.key
                 if self._to_say is not None:
                     tell_end(self._store, key, self._to_say)
                     self._to_say = None
-                if self._store.check([key]):
-                    self.hear(key, json.loads(self._store.get(key)))
+                word, load = self._store.peek([key, "load/0"])
+                self._load = load.decode() if load else ""
+                if word is not None:
+                    self.hear(key, json.loads(word))
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + _BEAT_S
                     self._store.add(f"beat/{self._node_rank}", 1)
-                    if self._node_rank == 0 and self._watch_beats:
+                    if self._node_rank == 0:
                         self._check_beats(now)
-                if self._fixed and self._node_rank == 0 and self._store.check([_GONE]):
-                    self._tell(_gone(int(self._store.get(_GONE))))
+                if now >= load_at:
+                    load_at = now + _LOAD_S
+                    self._store.set(f"load/{self._node_rank}", facts.load())
+                if self._node_rank == 0:
+                    self._look_for_gone()
                 time.sleep(_WATCH_S)
         except StoreError as error:
-            silent = f"node 0 has not answered for {self._job.peer_timeout_s:.0f} s: its host or the network is gone"
-            self._loss = _loss(0, silent) if isinstance(error, SilentError) else _gone(0)
+            silent = _silent(0, self._job.peer_timeout_s, self._load, over=True)
+            kinds: Dict[type, Word] = {UnreachableError: _unreachable(0, self._job), SilentError: _loss(0, silent)}
+            self._loss = kinds.get(type(error), _gone(0))
             self._others.give_up()
 
+    # -- on node 0 ----------------------------------------------------------------------------------------------------
+
+    def _look_for_gone(self) -> None:
+        """Whose connection has ended before the node's part of the run did."""
+        nodes = range(1, self._job.max_nodes)
+        for node, value in zip(nodes, self._store.peek([f"gone/{node}" for node in nodes])):
+            how, _, name = (value or b"").decode().partition(" ")
+            if not how:
+                continue
+            if not self._job.elastic:
+                self._tell(_unreachable(node, self._job) if how == "unreachable" else _gone(node))
+            elif self.drop is not None:
+                self._store.set(f"gone/{node}", "")  # another may take its place
+                self._store.compare_set(f"name/{node}", name, "")
+                if how == "unreachable":
+                    self._warn(_unreachable(node, self._job)["message"])
+                self.drop(name)
+
     def _check_beats(self, now: float) -> None:
+        stalled, self._looked_at = now - self._looked_at - _BEAT_S, now
+        if stalled > _STALL_S:
+            self._beat_times = {node: seen + stalled for node, seen in self._beat_times.items()}
         for node in range(1, self._job.max_nodes):
             beats = self._store.add(f"beat/{node}", 0)
-            if beats != self._beats.get(node) or node not in self._beat_times:
+            silent = now - self._beat_times.get(node, now)
+            if beats != self._beats.get(node):
                 self._beats[node], self._beat_times[node] = beats, now
-            elif now - self._beat_times[node] > self._job.peer_timeout_s and not self._store.check([f"left/{node}"]):
-                silent = now - self._beat_times[node]
-                self._tell(_loss(node, f"node {node} was not heard of for {silent:.0f} s"))
+                if node in self._quiet:
+                    self._quiet.discard(node)
+                    self._warn(_heard_again(node, silent))
+            elif silent > min(self._quiet_s, self._job.peer_timeout_s):
+                self._is_silent(node, silent)
+
+    def _is_silent(self, node: int, silent: float) -> None:
+        """It has said nothing for long, where it was to say something."""
+        name, load, left = self._store.peek([f"name/{node}", f"load/{node}", f"left/{node}"])
+        if left is not None or not name or not self._watch_beats:
+            return
+        over = silent > self._job.peer_timeout_s
+        text = _silent(node, silent, load.decode() if load else "", over=over)
+        if over and not self._job.elastic:
+            self._tell(_loss(node, text))
+        elif over or node not in self._quiet:
+            self._quiet.add(node)
+            self._warn(text)
+            if over and self.drop is not None:
+                self._store.set(f"name/{node}", "")
+                self.drop(name.decode())
 
     def _tell(self, loss: Word) -> None:
         self._store.compare_set(self.key, "", json.dumps(loss))
+
+    # -- what is said -------------------------------------------------------------------------------------------------
+
+    def _of_node_0(self, silent: float, over: bool) -> None:
+        """It does not answer, or does again; one of the others says so."""
+        if self._node_rank == 1 or self._job.elastic:
+            self._warn(_heard_again(0, silent) if over else _silent(0, silent, self._load, over=False))
+
+    def _warn(self, message: str) -> None:
+        self._event("warning", message=message)
 
 
 def tell_end(store: Store, key: str, word: Word) -> None:
     """Tell all nodes of an end; those who are about to start again hear of it in the next round."""
     while json.loads(store.compare_set(key, "", json.dumps(word)))["kind"] == "restart":
         key = f"round/{int(key.split('/')[1]) + 1}/word"
+
+
+def _silent(node: int, seconds: float, load: str, *, over: bool) -> str:
+    limit, is_it = (" (--peer-timeout)", "was") if over else ("", "may be")
+    why = f"it {is_it} starved of CPU or memory, or stopped" + (f"; last known there: {load}" if load else "")
+    return f"no sign of node {node} for {seconds:.0f} s{limit}, though its host answers: {why}"
+
+
+def _heard_again(node: int, seconds: float) -> str:
+    return f"node {node} is heard of again, after {seconds:.0f} s"
+
+
+def _unreachable(node: int, job: Job) -> Word:
+    return _loss(node, f"node {node} has not answered for {job.unreachable_s:.0f} s: its host or the network is gone")
 
 
 def _loss(node: int, message: str, **more: Any) -> Word:

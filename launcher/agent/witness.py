@@ -43,9 +43,7 @@ class Witness:
         """It has ended without ending this process: it was killed, or has crashed, or says that it ends `by_itself`."""
         why = self._cause(by_itself)
         within(_SAY_S, lambda: self._keep("failure", why), None)
-        if self._job.elastic and self._node > 0:  # the others go on without it
-            if self.gang is not None:
-                within(_SAY_S, self.gang.leave, None)
+        if self._job.elastic and self._node > 0:  # the others go on without it, once its connection ends with this process
             return
         within(_SAY_S, lambda: Endpoint(self._job).end(why), None)
         if self.gang is not None:

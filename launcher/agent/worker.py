@@ -18,7 +18,7 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 from types import TracebackType
-from typing import Any, Dict, Mapping, NoReturn, Optional
+from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
 
 from . import ending
 from .program import Program
@@ -43,6 +43,7 @@ def forget(package: str, archive: str) -> None:
     for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
     sys.path_importer_cache.pop(archive, None)
+    getattr(sys.modules.get("linecache"), "cache", {}).clear()
     zipimport = sys.modules.get("zipimport")
     getattr(zipimport, "_zip_directory_cache", {}).pop(archive, None)
 
@@ -76,6 +77,18 @@ def set_blas_threads(env: Mapping[str, str]) -> None:
                 break
 
 
+def renew_stdin() -> None:
+    """What the interpreter would have made of this stdin: the server's object was made for another file."""
+    import io
+
+    raw: Any = io.FileIO(0, "r", closefd=False)
+    raw.name = "<stdin>"
+    before = sys.stdin
+    stdin: Any = io.TextIOWrapper(io.BufferedReader(raw), encoding=before.encoding, errors=before.errors, newline="\n")
+    stdin.mode = "r"
+    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+
+
 def new_main(program: Program) -> types.ModuleType:
     """A fresh `__main__`, also known as `__mp_main__` as in any process that imported multiprocessing."""
     main = types.ModuleType("__main__")
@@ -92,13 +105,16 @@ def new_main(program: Program) -> types.ModuleType:
     return main
 
 
-def run(program: Program, python: str) -> None:
-    """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` where the code is not 0."""
+def run(program: Program, python: str, debugger: Callable[[BaseException], None] = lambda _: None) -> None:
+    """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` where the code is not 0.
+
+    `debugger` is called with an exception that nobody caught, once it was shown.
+    """
     sys.argv[:] = ["-m" if program.kind == "module" else program.target, *program.args]
     original = getattr(sys, "orig_argv", None)  # from Python 3.10 on
     if original is not None:
         original[:] = program.argv(python)
-    main = new_main(program)
+    main, me = new_main(program), os.getpid()
     try:
         if program.code is not None:
             exec(program.code, main.__dict__)  # noqa: S102 - this is what the program is for
@@ -109,24 +125,49 @@ def run(program: Program, python: str) -> None:
         ending.expect(end.code)
         raise  # its message is the interpreter's business
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
-        _end_by(error)
+        _end_by(error, debugger if os.getpid() == me else None)
     ending.expect(None)
 
 
-def _end_by(error: BaseException) -> NoReturn:
-    """What the interpreter does with an exception that nobody caught, without the agent's frames in the traceback."""
+def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], None]]) -> NoReturn:
+    """What the interpreter does with an exception that nobody caught, without the agent's frames in the traceback.
+
+    `debugger`: None in a process that the script has forked; what ends it is no failure of the worker.
+    """
     shown = _own_frames(error.__traceback__)
     error.__traceback__ = shown
-    record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+    if debugger:
+        record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, shown
     with contextlib.suppress(Exception):
-        sys.excepthook(type(error), error, shown)
+        _show(error)
+    if debugger:
+        debugger(error)
     if isinstance(error, KeyboardInterrupt):
         # The interpreter ends by SIGINT itself after its exit hooks; the traceback has been printed.
         sys.excepthook = lambda *_: None
         raise KeyboardInterrupt
     ending.expect(1)
     raise SystemExit(1)
+
+
+def _show(error: BaseException) -> None:
+    """By the script's hook; where there is none, or it fails, as the interpreter does then."""
+    about: Any = (type(error), error, error.__traceback__)
+    if not hasattr(sys, "excepthook"):
+        print("sys.excepthook is missing", file=sys.stderr)
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
+    try:
+        hook(*about)
+    except SystemExit:
+        raise
+    except BaseException as second:  # noqa: BLE001 - as above
+        second.__traceback__ = second.__traceback__ and second.__traceback__.tb_next
+        second.__context__ = None
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(*about)
 
 
 def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
@@ -146,13 +187,18 @@ def record_failure(path: Optional[str], error: BaseException) -> None:
 
     now = time.time()
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}
+    message = {"message": text_of(error), "extraInfo": extra}
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump({"message": message, "raised_at": now}, file)
+
+
+def text_of(error: BaseException) -> str:
+    """The exception in one line, or in as many as it has."""
     said = "<exception str() failed>"  # as in the traceback
     with contextlib.suppress(Exception):
         said = str(error)
-    extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}
-    message = {"message": f"{type(error).__name__}: {said}", "extraInfo": extra}
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump({"message": message, "raised_at": now}, file)
+    return f"{type(error).__name__}: {said}"
 
 
 def restore_signals(dispositions: Mapping[int, Any]) -> None:

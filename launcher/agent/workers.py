@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -11,14 +12,22 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from .cause import timed_out as timed_out_cause
 from .channel import Channel, Message
+from .facts import gpus
 from .gang import GangBase, StopRequestedError
 from .job import Job
+from .store import StoreError
 from .waits import WAITS_S, Waits
 from .watch import Word
 
 MONITOR_S = 0.1
 _FIRST_CAUSE_S = 2.0
 """How long the consequence of a failure waits for that failure to be seen, here or on another node."""
+
+_FAILS_TOO_S = 5.0
+"""So long a failure waits for the rank that is to be debugged, as that may be about to fail, too."""
+
+_DEBUGGED, _LEFT = "debugged", "debugger left"
+"""Counts in a round's part of the store: that rank has come into its debugger, and has ended."""
 
 
 class AgentLink:
@@ -106,6 +115,8 @@ class Workers:
         self._folder = folder
         self._ready = False
         self._world = 0
+        self._processors: List[str] = []
+        self._ports: List[Dict[str, str]] = []
 
     def wait_until_ready(self) -> None:
         """Until the fork server has imported what the workers want to find there, or the run is stopped."""
@@ -118,6 +129,7 @@ class Workers:
     def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
         """Tell the agent of a round that begins."""
         self._world = workers[0].world_size
+        self._place(len(workers))
         self._waits = Waits(self._gang.met, group.node_rank, group.nodes, self._world)
         self._agent.event(
             "rendezvous",
@@ -129,6 +141,19 @@ class Workers:
             world_size=workers[0].world_size,
             ranks=[worker.rank for worker in workers],
         )
+
+    def _place(self, workers: int) -> None:
+        """Decide once what each of so many workers is bound to; the modules that know are not imported otherwise."""
+        if not (self._job.numa_binding or self._job.near_nics):
+            return
+        from . import place
+
+        if self._job.numa_binding and len(self._processors) != workers:
+            self._processors = place.processors(self._job.numa_binding, workers)
+        if self._job.near_nics and len(self._ports) != workers:
+            self._ports = place.near_ports(workers, gpus(os.environ), os.environ)
+            if not any(self._ports):
+                self._agent.event("warning", message="--near-nics: no RDMA ports are nearer to one GPU of this node than others")
 
     def start(self, group: Group, workers: Sequence[Ranks]) -> Dict[int, int]:
         """Start all of them; their pids by local rank."""
@@ -180,12 +205,26 @@ class Workers:
             "DISTLAUNCH_DEADLINE_FILE": os.path.join(self._folder, "deadline"),
         }
         env.update(self._gang.variables)
-        return {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
+        env.update(self._ports[worker.local_rank] if self._ports else {})
+        if self._job.virtual_local_rank:
+            from . import place
+
+            env.update(LOCAL_RANK="0", **place.own_gpu(worker.local_rank))
+        request = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
+        if self._processors:
+            request["cpus"] = self._processors[worker.local_rank]
+        lent = self._job.streams_of(worker.rank, worker.world_size)
+        if lent is not None:
+            request["terminal"] = lent
+            if "TERM" not in os.environ:
+                env["TERM"] = lent["term"]
+        return request
 
     # -- a failure ----------------------------------------------------------------------------------------------------
 
     def tell_peers(self, *, restarts: int) -> bool:
         """Ask the agent for the cause and tell all nodes whether this restarts the gang, or ends the run."""
+        self._wait_for_debugger()
         cause = self._first_cause()
         if restarts >= self._job.max_restarts:
             word = self._gang.say("fail", cause=cause)
@@ -203,6 +242,13 @@ class Workers:
             return True  # another node was first, and tells it
         self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
         return True
+
+    def _wait_for_debugger(self) -> None:
+        """Nobody ends a rank that is in its debugger, and all others are kept with it, on all nodes."""
+        limit, met = time.monotonic() + _FAILS_TOO_S, self._gang.met
+        while self._job.debug is not None and not met.add(_LEFT, 0) and (met.add(_DEBUGGED, 0) or time.monotonic() < limit):
+            self.take_all(MONITOR_S)
+            self.stop_if_asked()
 
     def _first_cause(self) -> Message:
         """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen.
@@ -259,6 +305,11 @@ class Workers:
             about = message["exited"]
             self.running.pop(about["pid"], None)
             self.exited[about["pid"]] = about
+            if about["rank"] == self._job.debug:
+                with contextlib.suppress(StoreError):  # it is gone, and all who would look there know
+                    self._gang.met.add(_LEFT, 1)
+        elif "debugged" in message:
+            self._gang.met.add(_DEBUGGED, 1)
         elif "ready" in message:
             self._ready = True
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import numbers, output, proc, trust
+from launcher.agent import attach
 from launcher.agent import trust as rule
 from launcher.agent.host import ANSWER
 from launcher.errors import CommandError, LaunchError
@@ -132,6 +133,16 @@ def call(node: Node, *words: str) -> dict[str, Any]:
         return dict(numbers.loads(answer.splitlines()[0]))
     except (ValueError, TypeError, RecursionError, IndexError):
         raise CommandError(f"{node['host']}: it answers, but not as an agent does: {answer[:40]!r}") from None
+
+
+def terminal(node: Node, rank: int) -> proc.ProgramBridge:
+    """A connection of its own, to the terminal of that rank's worker."""
+    bridge = proc.ProgramBridge(argv(node, "attach", str(node["folder"]), str(node["rank"]), str(rank)))
+    try:
+        bridge.wait_for(attach.CONNECTED, _CALL_S)
+    except CommandError as error:
+        raise CommandError(f"{node['host']}: {error.message}", hint="\n        ".join(hints([error.message])) or None) from error
+    return bridge
 
 
 def call_all(handle: Handle, work: Callable[[Node], Any]) -> list[Any]:

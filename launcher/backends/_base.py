@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.outcome import Cause, Outcome
+    from launcher.proc import Bridge
     from launcher.runs import Run
     from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
@@ -132,6 +133,9 @@ class Backend(ABC, Generic[P]):
     ask_every_s: ClassVar[float] = 10.0
     """A run that is followed is asked about at least so often; a cluster's controller has others to serve."""
 
+    is_here: ClassVar[bool] = False
+    """Its nodes are this machine: workers can have our very stdin, and nothing lies between us and their terminals."""
+
     def __init__(self, options: Any) -> None:
         self.opts = options
 
@@ -216,6 +220,13 @@ class Backend(ABC, Generic[P]):
     @abstractmethod
     def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> Stream:
         """The agent streams from these byte offsets per node on (default: from their start)."""
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:  # noqa: ARG002 - for those that can
+        """A connection to the agent's socket for the terminal of that rank's worker, which runs on that node.
+
+        Waits for it, with a limit, and raises `LaunchError`; what goes wrong later ends the stream, and its `end` says why.
+        """
+        raise BackendUnavailableError(f"{self.name} does not reach its workers' terminals")
 
     @abstractmethod
     def cancel(self, handle: Handle, *, force: bool = False) -> None:

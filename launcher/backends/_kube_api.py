@@ -1,4 +1,4 @@
-"""The API server: one connection, its errors in our words. With `_kube_config`, the only file that knows the client library.
+"""The API server: one connection, its errors in our words. But for `_kube_config` and `_kube_exec` no file knows the library.
 
 Of the library we use what is hard: kubeconfig files with contexts, certificates and login plugins. Objects go as plain JSON.
 """
@@ -62,7 +62,7 @@ class Cluster:
 
     context: str
     namespace: str
-    _configuration: Any
+    configuration: Any
     _pool: Any
     warned: set[str] = field(default_factory=set)
     """What was said already and is not said again."""
@@ -108,28 +108,10 @@ class Cluster:
         """A response to be read as it comes (`read1`, `close`); `silent_s` without a byte is an error."""
         return self._send("GET", path, None, query, "", stream=True, answer_s=silent_s)
 
-    def execute(self, pod: str, container: str, command: list[str]) -> None:
-        """Run a program in a container of a pod. Raises `ApiError` or `UnreachableError`."""
-        from kubernetes.client import ApiClient, ApiException, CoreV1Api
-        from kubernetes.stream import stream
-
-        core = CoreV1Api(ApiClient(self._configuration))
-        try:
-            stream(
-                core.connect_get_namespaced_pod_exec, pod, self.namespace, container=container, command=command, stdout=True,
-                stderr=True, stdin=False, tty=False, _request_timeout=_ANSWER_S,
-            )  # fmt: skip
-        except ApiException as error:
-            said = str(error.reason or "") + str(error.body or "")
-            if "403" in said or error.status == 403:
-                said = f'User "you" cannot create resource "pods/exec": {said}'
-                raise ApiError(403, said) from error
-            raise UnreachableError(f"pod {pod}: {said}") from error
-
     def _credentials(self) -> dict[str, str]:
         """Headers; a login plugin is run again when what it gave has expired."""
         try:
-            return login.run(lambda: {auth["key"]: auth["value"] for auth in self._configuration.auth_settings().values()})
+            return login.run(lambda: {auth["key"]: auth["value"] for auth in self.configuration.auth_settings().values()})
         except login.LoginError as error:
             raise UnreachableError(f"the login plugin failed: {error}") from error
 
@@ -147,7 +129,7 @@ class Cluster:
     ) -> Any:
         import urllib3
 
-        url = self._configuration.host + path + ("?" + urlencode(query) if query else "")
+        url = self.configuration.host + path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": accept, "User-Agent": "distlaunch", **self._credentials()}
         data = None
         if body is not None:
@@ -160,7 +142,7 @@ class Cluster:
             if response.status >= 300:
                 raise _api_error(response.status, response.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"{self._configuration.host}: {login.plain(error)}") from error
+            raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
         if method != "GET":
             self._warn(response.headers.getlist("Warning"))
         return response

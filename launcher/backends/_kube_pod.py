@@ -76,12 +76,16 @@ def template(
     return {"metadata": meta, "spec": body}
 
 
+def python_of(spec: JobSpec) -> str:
+    """The interpreter that the agent is run by."""
+    return spec.python or "python3"
+
+
 def _container(spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[dict[str, Any]], container: str) -> dict[str, Any]:
-    python = spec.python or "python3"
     found: dict[str, Any] = {
         "name": container,
         "image": opts.image,
-        "command": [python, f"{INPUT}/agent.pyz", "--spec", f"{INPUT}/spec.json"],
+        "command": [python_of(spec), f"{INPUT}/agent.pyz", "--spec", f"{INPUT}/spec.json"],
         "args": ["--node-rank-from", rank_variable(opts.kind), "--unpack", INPUT],
         "env": _env(spec, opts, name),
         "volumeMounts": mounts,

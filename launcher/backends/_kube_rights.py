@@ -39,12 +39,11 @@ _FOLLOWING = (
     Right("", "pods/log", "get"),
     Right("", "events", "list"),
 )
-_ON_REQUEST = (
-    Right("", "pods", "deletecollection"),
-    Right("", "pods/exec", "create"),
-    Right("", "pods/exec", "get"),
-)
-"""For `cancel --force` and pods that others' containers hold, and for signals that are passed on to the workers."""
+EXEC = (Right("", "pods/exec", "create"), Right("", "pods/exec", "get"))
+"""For signals that are passed on to the workers, and for their terminals."""
+
+_ON_REQUEST = (Right("", "pods", "deletecollection"), *EXEC)
+"""The first for `cancel --force` and pods that others' containers hold."""
 
 
 def needed(opts: KubernetesOptions, manifests: Iterable[Manifest]) -> list[Right]:
@@ -81,9 +80,9 @@ def role(opts: KubernetesOptions) -> str:
     return "\n".join(lines) + "\n"
 
 
-def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifest]) -> None:
+def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifest], more: Iterable[Right] = ()) -> None:
     """Ask the API server for each right that the run needs; those that are missing are told with the Role that gives them."""
-    wanted = needed(opts, manifests)
+    wanted = [*needed(opts, manifests), *more]
     try:
         rules = _ask(cluster, "rules", {"namespace": cluster.namespace}).get("resourceRules") or ()
         unsure = [right for right in wanted if not any(_grants(rule, right) for rule in rules)]

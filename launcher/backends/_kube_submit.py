@@ -34,7 +34,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
     secret = list(_secrets(opts, plan))
     asked = False
     try:
-        _check(cluster, opts, [*plan.objects, *secret])
+        _check(cluster, opts, plan, [*plan.objects, *secret])
         _kube_ttl.sweep(cluster, opts)
         begin()
         asked = True
@@ -91,7 +91,7 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
     """Have the API server check every object without creating it; returns what was checked."""
     try:
-        _check(cluster, opts, [*plan.objects, *_secrets(opts, plan)])
+        _check(cluster, opts, plan, [*plan.objects, *_secrets(opts, plan)])
         for item in plan.objects:
             path = objects.path_of(item, cluster.namespace)
             try:
@@ -104,7 +104,7 @@ def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list
     return [f"{item['kind']} {item['metadata']['name']}" for item in plan.objects]
 
 
-def _check(cluster: Cluster, opts: KubernetesOptions, manifests: list[Manifest]) -> None:
+def _check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manifests: list[Manifest]) -> None:
     """Tell of a custom resource that the cluster does not have, and of a right that is missing, before anything is created."""
     kind = objects.KINDS[opts.kind]
     wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
@@ -114,7 +114,8 @@ def _check(cluster: Cluster, opts: KubernetesOptions, manifests: list[Manifest])
         if cluster.find(f"/apis/{group}") is None:
             hint = "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
             raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
-    rights.check(cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"])
+    keyboard = (plan.job.get("terminal") or {}).get("interactive")  # without a right to it, a run that only shows has pipes
+    rights.check(cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], rights.EXEC if keyboard else ())
 
 
 def _create(cluster: Cluster, item: Manifest) -> Manifest:

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import proc, storage
+from launcher.agent import attach
 from launcher.backends import _kube_admission as admission
 from launcher.backends import _kube_api as api
 from launcher.backends import _kube_refused as refused
 from launcher.backends import _kube_states as states
 from launcher.backends._base import Liveness
 from launcher.backends._kube_beside import Beside
+from launcher.backends._kube_exec import bridge, execute
 from launcher.backends._kube_following import DOING, Following
 from launcher.backends._kube_logs import NodeLog
 from launcher.backends._kube_objects import KINDS
-from launcher.backends._kube_pod import RUN_LABEL, STARTS_AGAIN
+from launcher.backends._kube_pod import FOLDER, INPUT, RUN_LABEL, STARTS_AGAIN
 from launcher.backends._kube_stream import KubeStream
 from launcher.errors import CommandError, LaunchError
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import Handle, NodeState
     from launcher.backends._kube_states import Pod
     from launcher.outcome import Cause
+    from launcher.proc import Bridge
 
 _LOG_LIMIT_S = 10.0
 """So long a status waits for logs that are new."""
@@ -46,6 +49,9 @@ _LOG_PATIENCE_S = 30.0
 
 _STARTS_S, _LOOK_S = 30.0, 1.0
 """So long a signal waits for nodes that have not started, trying them this often."""
+
+_REACHED_S = 30.0
+"""So long a program in a pod may take to start."""
 
 _NAMED = 5
 """So many of them are named."""
@@ -66,6 +72,7 @@ class RunWatch:
         self._folder = Path(handle["run_dir"])
         self._nodes: int = handle["nodes"]
         self._container = KINDS[handle["kind"]].container
+        self._python = handle.get("python") or "python3"
         self._following: Following | None = None
         self._lock_fd = -1
         self._log_waits: dict[str, float] = {}
@@ -295,7 +302,7 @@ class RunWatch:
 
         def tell(pod: Pod) -> None:
             try:
-                self.cluster.execute(pod.name, self._container, ["python3", "-c", code])
+                execute(self.cluster, pod.name, self._container, [self._python, "-c", code])
                 told.add(pod.name)
             except api.UnreachableError:
                 if "running" in pod.container:  # it may have heard, and must not hear twice
@@ -315,6 +322,19 @@ class RunWatch:
                 time.sleep(_LOOK_S)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to signal the workers") from error
+
+    def open_terminal(self, node: int, rank: int) -> Bridge:
+        """By a program that is run beside the agent, in its container."""
+        try:
+            known = self._pods()[node]
+            if not known or known[-1].ended:
+                raise CommandError(f"node {node} has no pod that runs")
+            command = [self._python, f"{INPUT}/agent.pyz", "--attach", f"{FOLDER}/nodes/{node}", str(rank)]
+            found = bridge(self.cluster, known[-1].name, self._container, command)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to reach a worker's terminal") from error
+        found.wait_for(attach.CONNECTED, _REACHED_S)
+        return found
 
     def _delete(self) -> None:
         body = {"propagationPolicy": "Background", "preconditions": {"uid": self._handle["uid"]}}

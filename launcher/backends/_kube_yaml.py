@@ -1,4 +1,4 @@
-"""The plan as YAML that `kubectl apply -f -` takes and that runs by itself."""
+"""The plan as YAML that `kubectl apply --server-side -f -` takes and that runs by itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from launcher.backends._kube_options import KubernetesOptions
     from launcher.backends.kubernetes import KubernetesPlan
 
-_LARGE = 250_000
-"""Of an object that kubectl apply can keep its copy of; larger ones it takes with --server-side only."""
-
 
 def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] = ()) -> str:
     """All objects, in the order in which they are best created; `key`: the Secret with the run's key, where it is to be in it.
@@ -43,9 +40,9 @@ def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] 
 
     Dumper.add_representer(str, lines)
     texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in (*key, *plan.objects)]
-    large = any(len(item) > _LARGE for item in texts)
     kubectl = _kubectl(opts)
-    head = [f"# Run {plan.run_dir.name}: {kubectl} apply {'--server-side ' if large else ''}-f FILE"]
+    # On the client's side it would keep a copy of each object in an annotation, which has too little room for the agent.
+    head = [f"# Run {plan.run_dir.name}: {kubectl} apply --server-side -f FILE"]
     owner = plan.objects[-1] if plan.objects[-1]["kind"] != "Pod" else plan.objects[0]
     head.append("# Submitted by distlaunch, the same objects also have an owner, with which all of them go: ")
     head[-1] += f"{owner['kind']} {plan.name}"

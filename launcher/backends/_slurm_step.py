@@ -8,16 +8,18 @@ import shutil
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import proc
+from launcher import proc, storage
+from launcher.agent import attach
 from launcher.backends._base import Liveness
 from launcher.backends._slurm_control import ask
+from launcher.backends._slurm_states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from launcher.backends._base import Handle, NodeState, Record
     from launcher.spec import NodeRange
@@ -36,6 +38,8 @@ _OF_JOBS: tuple[str, ...] = (
     "mail_user",
 )
 _OF_JOBS += ("licenses", "wckey", "switches", "sbatch")
+_OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
+_REACHED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +136,23 @@ def kill_all(job_id: str) -> None:
     for step in _steps(job_id):
         if step.rpartition(".")[2].isdigit():  # not the job file itself, which is `batch`
             _signal(step, signal.SIGKILL)
+
+
+def terminal(handle: Handle, folder: Path, node: int, rank: int, *, python: str = "") -> proc.ProgramBridge:
+    """A step of its own beside the run's, on that node; `python` is there where the agent's is not, as that is in a container."""
+    about = storage.read_json(folder / "nodes" / str(node) / "agent.json") or {}
+    where = (f"--jobid={job_of(handle)}", f"--nodelist={about.get('node')}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
+    how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
+    agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
+    words = ("--attach", str(folder / "nodes" / str(node)), str(rank))
+    bridge = proc.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
+    bridge.wait_for(attach.CONNECTED, _REACHED_S)
+    return bridge
+
+
+def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:
+    """Without what an allocation's shell has there: srun would take it for its options."""
+    return {name: value for name, value in env.items() if not name.startswith(("SLURM_", "SRUN_")) or name in _OF_CLUSTERS}
 
 
 def _signal(step: str, number: int) -> None:

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import bundle, output, runs, snapshot, storage, trust
+from launcher import bundle, output, proc, runs, snapshot, storage, trust
 from launcher.agent.failures import may_come_back
+from launcher.agent.guess import SURELY
+from launcher.agent.program import Program
 from launcher.backends import _ansible_config as config
 from launcher.backends import _ansible_inventory as inventory
 from launcher.backends import _ansible_playbook as playbook
@@ -162,6 +164,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             "distlaunch_cwd": "" if files else spec.cwd,
             "distlaunch_secrets": list(spec.secrets),
             "distlaunch_timeout_s": self.opts.host_timeout,
+            "distlaunch_torch": spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY,
         }
         variables |= {"distlaunch_python": spec.python} if spec.python else {}
         variables |= {"distlaunch_workers": workers} if workers else {}
@@ -347,6 +350,10 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         """One connection per host, again and again from where it broke."""
         self._streams = HostStreams(handle, offsets or handle.get("shown") or {})
         return self._streams
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> proc.Bridge:
+        """A connection beside the one that follows the node."""
+        return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """SIGTERM to every agent; `force`: twice, at which it kills its workers."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Stream
     from launcher.backends._kube_objects import Manifest
+    from launcher.proc import Bridge
     from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
 
@@ -47,6 +48,9 @@ class KubernetesPlan:
     nodes: tuple[PlannedNode, ...]
     secrets: tuple[str, ...]
     """Variables whose values go into a Secret when it is sent; they are not in here."""
+
+    python: str
+    """The interpreter in the pods."""
 
     snapshot: Snapshot | None
     """The working folder's files, which are in the ConfigMaps."""
@@ -123,6 +127,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             job=job,
             nodes=tuple(rows),
             secrets=spec.secrets,
+            python=pod.python_of(spec),
             snapshot=snapshot,
             master=master,
         )
@@ -164,7 +169,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         return plan.snapshot
 
     def render(self, plan: KubernetesPlan) -> Mapping[str, str]:
-        """One YAML file for `kubectl apply -f`, which runs by itself."""
+        """One YAML file for `kubectl apply --server-side -f`, which runs by itself."""
         from launcher.backends import _kube_submit, _kube_yaml
 
         if self.opts.server_dry_run:
@@ -209,6 +214,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
             "kubeconfig": os.pathsep.join(_kube_config.find(self.opts.kubeconfig)),
             "nodes": len(plan.nodes),
             "min_nodes": plan.job["min_nodes"],
+            "python": plan.python,
         }
         owner = _kube_submit.send(cluster, self.opts, plan, lambda: record(handle))
         return {**handle, "uid": owner["metadata"]["uid"]}
@@ -254,6 +260,12 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         from launcher.backends import _kube_watch
 
         return _kube_watch.of(handle).open_stream(offsets or {})
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:
+        """By an exec into the node's pod."""
+        from launcher.backends import _kube_watch
+
+        return _kube_watch.of(handle).open_terminal(node, rank)
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """Delete what owns everything: pods get SIGTERM, and SIGKILL after their grace time; `force`: now."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle, input_file, install, proc, storage
-from launcher.agent import facts
+from launcher.agent import attach, facts
+from launcher.agent.guess import NO, SURELY
 from launcher.agent.job import KEY_FILE
 from launcher.agent.program import Program
 from launcher.backends import _local_agents
@@ -30,7 +31,7 @@ from launcher.backends._base import (
     write_key,
 )
 from launcher.backends._files import FileStream
-from launcher.errors import BackendUnavailableError, RequestError, SpecError, StorageError
+from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError, StorageError
 from launcher.options import option
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class LocalBackend(Backend[LocalPlan]):
 
     name: ClassVar[str] = "local"
     ask_every_s: ClassVar[float] = 1.0
+    is_here: ClassVar[bool] = True
     summary: ClassVar[str] = "Run on this machine; several nodes are simulated, one agent each."
     options: ClassVar[type] = LocalOptions
 
@@ -121,6 +123,8 @@ class LocalBackend(Backend[LocalPlan]):
         if spec.nodes.max > 64:
             raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 64", hint="use a cluster for more")
         python = _find_python(spec)
+        if spec.kind == "program":
+            _find_program(spec, python)
         nodes = spec.nodes.max
         shares = _gpu_shares(nodes, {**os.environ, **spec.env}) if not self.opts.share_gpus else None
         gpus = len(shares[0]) if shares else len(facts.gpus({**os.environ, **spec.env}))
@@ -163,12 +167,15 @@ class LocalBackend(Backend[LocalPlan]):
             (plan.run_dir / "spec.json").write_text(_spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(bundle.agent_archive())
         write_key(plan.run_dir)
-        return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes), record)
+        passed = (plan.job.get("terminal") or {}).get("stdin") == "passed"
+        return self._start(plan.run_dir, plan.python, plan.job["cwd"], len(plan.nodes), record, passes_stdin=passed)
 
-    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record) -> Handle:
+    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record, *, passes_stdin: bool = False) -> Handle:
+        """`passes_stdin`: they have ours, for their workers."""
         agents = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
         told: list[proc.Told] = []
+        more = {"stdin": 0} if passes_stdin else {}
         try:
             for agent in _local_agents.of(handle):
                 agent.forget()
@@ -185,7 +192,7 @@ class LocalBackend(Backend[LocalPlan]):
 
                 argv = (*_argv(run_dir, python, rank), "--when-told")
                 out, err = folder / "stream", folder / "stderr"
-                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told)
+                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
             for word in told:
                 word.wait()
         except OSError as error:
@@ -210,7 +217,8 @@ class LocalBackend(Backend[LocalPlan]):
         job = storage.read_json(run_dir / "spec.json")
         if job is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
-        storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, "attempt": attempt, "session": str(attempt)}))
+        again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # nobody may be there to type
+        storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
         return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record)
 
     def liveness(self, handle: Handle) -> Liveness:
@@ -225,6 +233,13 @@ class LocalBackend(Backend[LocalPlan]):
     def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> FileStream:
         """The files that the agents write."""
         return FileStream(Path(handle["run_dir"]), len(handle["agents"]), offsets or {})
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> proc.Bridge:
+        """The agent's socket itself."""
+        try:
+            return proc.Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
+        except attach.NOT_THERE as error:
+            raise CommandError(f"rank {rank} has no terminal: {error}") from error
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """SIGTERM to every agent; `force`: the second one, at which an agent kills its workers, and SIGKILL where it does not."""
@@ -278,23 +293,34 @@ def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
     return [ids[rank * each : (rank + 1) * each] for rank in range(nodes)]
 
 
+def _find_program(spec: JobSpec, python: str) -> None:
+    """Raise `SpecError` where it is not here; on other machines their agents say so."""
+    import shutil
+
+    name = spec.command[0]
+    folders = [*([os.path.dirname(python)] if spec.python else []), spec.env.get("PATH") or os.environ.get("PATH") or os.defpath]
+    path = os.path.join(spec.cwd, name) if os.path.dirname(name) else name
+    if shutil.which(path, path=os.pathsep.join(folders)) is None:
+        raise SpecError(f"program {name!r} is not on PATH, or not executable", hint="chmod +x it, or give its path")
+
+
 def _find_python(spec: JobSpec) -> str:
     """The interpreter for the workers: the one that was named, ours if it has torch, else the one on PATH if that has it.
 
-    Where no torch is needed, ours does as it is.
+    Where no torch is needed, ours does as it is; where it may be, it is not asked for.
     """
     import shutil
     from importlib.util import find_spec
 
-    needs_torch = spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
+    wants_torch = SURELY if spec.nodes.elastic else Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
     if spec.python:
         named = shutil.which(spec.python)
         if named is None:
             raise SpecError(f"python {spec.python!r} is not on PATH, or not executable")
         candidates = [os.path.join(spec.cwd, named)]
-        if not needs_torch:
+        if wants_torch != SURELY:
             return candidates[0]
-    elif not needs_torch:
+    elif wants_torch == NO:
         return sys.executable
     else:
         if find_spec("torch") is not None:
@@ -304,6 +330,8 @@ def _find_python(spec: JobSpec) -> str:
     for candidate in candidates:
         if proc.run([candidate, "-c", probe], timeout_s=20).returncode == 0:
             return candidate
+    if wants_torch != SURELY:
+        return sys.executable
     looked = " and ".join(dict.fromkeys([*([] if spec.python else [sys.executable]), *candidates]))
     raise BackendUnavailableError(
         f"no torch here: looked in {looked}",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import NodeState, Written
     from launcher.backends._slurm_step import Allocation
     from launcher.backends._submitit import Queue
+    from launcher.proc import ProgramBridge
     from launcher.snapshot import Snapshot
     from launcher.spec import JobSpec
 
@@ -102,6 +103,8 @@ class SlurmBackend(Backend[SlurmPlan]):
             raise SpecError(
                 f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
             )
+        if tasks and spec.wants_keyboard:
+            raise SpecError("--interactive with --array: there is one keyboard for many runs", hint="run one of its tasks alone")
         nodes = _slurm_step.nodes_of(spec.nodes, within) if within else spec.nodes.max
         copied = self._copied(spec)
 
@@ -169,6 +172,8 @@ class SlurmBackend(Backend[SlurmPlan]):
             if shutil.which("sbatch") is None:
                 raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
             _slurm_control.check_size(self.opts.partition, plan.job["min_nodes"])
+        if (plan.job.get("terminal") or {}).get("interactive") and shutil.which("srun") is None:
+            raise BackendUnavailableError("srun is not on PATH: a worker's terminal is reached by it", hint=_NO_SRUN)
         _slurm_files.fill(plan, plan.run_dir, self.render(plan))
         handle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
         if plan.within:
@@ -247,6 +252,11 @@ class SlurmBackend(Backend[SlurmPlan]):
         """The files that the agents write; following costs the controller nothing."""
         return FileStream(_folder(handle), handle["nodes"], offsets or {}, job_output=True)
 
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> ProgramBridge:
+        """By srun on that node, inside the job."""
+        python = "python3" if self.opts.container_image else ""
+        return _slurm_step.terminal(handle, _folder(handle), node, rank, python=python)
+
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """A waiting job is cancelled; a running one's agents are told, and give the workers their grace time.
 
@@ -282,6 +292,9 @@ class SlurmBackend(Backend[SlurmPlan]):
 
         SlurmBackend._queue = SlurmBackend._queue or Queue()
         return SlurmBackend._queue
+
+
+_NO_SRUN = "leave --interactive out, or run this where srun is"
 
 
 def _folder(handle: Handle) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher import backends, config, lock, output, runs, storage, summary, trust
-from launcher.cli import _again, _observe, _parameters, _rendered, _undo
+from launcher.cli import _again, _observe, _parameters, _rendered, _spellings, _undo
 from launcher.cli._request import LaunchOptions, chosen, resolve
 from launcher.errors import LaunchError, SpecError, StorageError
 from launcher.options import JobOptions
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _LOCK_S = 30.0
 
-SCRIPT_LAST = {"allow_interspersed_args": False}
-"""Everything after the first word that is no option belongs to the script."""
+SCRIPT_LAST: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": lambda name: name.replace("_", "-")}
+"""Everything after the first word that is no option belongs to the script; underscores in our options' names are dashes."""
 
 
 def backend_command(name: str) -> Callable[..., int]:
@@ -66,6 +66,7 @@ def launching(
         *parameters,
         *_parameters.from_fields(LaunchOptions),
         *_parameters.from_fields(config.GlobalOptions, leave_out=("trust",)),
+        *_spellings.parameters(),
     ]
     every = [
         _parameters.keyword("script", *((Annotated[str, script],) if needs_script else (Annotated[str | None, script], None))),
@@ -98,6 +99,9 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
     request = resolve(backend_name, values)
     path = runs.root(request.runs_root) / runs.new_id(request.job.name)
     plan = request.plan(path)
+    if (ranks := _spellings.local_ranks(values, plan)) is not None:
+        typed = request.options.interactive
+        request = replace(request, ranks=ranks | {int(typed)} if typed else ranks, ranks_asked=True)
     _check_ranks(request, plan)
     if request.options.dry_run or request.options.render_to:
         _render(request, plan)
@@ -123,9 +127,15 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
 def _check_ranks(request: Request, plan: Plan) -> None:
     """Say which of the ranks whose lines are wanted there cannot be; where no line would be shown, a flag is a mistake."""
     counts = [node.workers for node in plan.nodes]
-    if not request.ranks or None in counts:
+    if None in counts:
         return
     world = sum(count or 0 for count in counts)
+    if request.options.interactive and int(request.options.interactive) >= world:
+        hint = f"ranks: {summary.ranks_text(range(world))}"
+        name = "debug" if request.options.debug else "interactive"
+        raise SpecError(f"--{name} {request.options.interactive}: there is no such rank", hint=hint)
+    if not request.ranks:
+        return
     missing = [rank for rank in request.ranks if rank >= world]
     if len(missing) == len(request.ranks) and request.ranks_asked:
         hint = f"ranks: {summary.ranks_text(range(world))}"
@@ -224,6 +234,7 @@ def _follow(request: Request, plan: Plan, run: runs.Run, interrupts: Interrupts)
         return _array.follow(run, interrupts)
     since = time.monotonic()
     how: dict[str, Any] = {"ranks": request.ranks, "interrupts": interrupts, "explain": request.options.explain}
+    how["terminal"] = request.lent
     outcome = Follower(run, request.backend, **how).follow()
     while run.handle and not interrupts.stops and request.backend.goes_on(run.handle, outcome):
         output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")

@@ -13,6 +13,7 @@ import typer
 
 import launcher
 from launcher import names, output
+from launcher.agent import processes
 from launcher.cli._group import CommandGroup, command_names
 from launcher.errors import LaunchError, RequestError
 
@@ -52,16 +53,16 @@ def distlaunch(
 
 def run(args: list[str]) -> int:
     """Run the command that `args` names; every failure becomes an exit code and an explanation on stderr."""
-    output.open_standard_streams()
+    processes.open_standard_streams()
     try:
         _choose_output(args)
         result = _invoke_spread(args)
     except Exception as error:  # noqa: BLE001 - the one place that explains them all
-        return _explain(error)
+        return explain(error)
     return result if isinstance(result, int) else 0
 
 
-def _explain(error: Exception) -> int:
+def explain(error: Exception) -> int:
     """Say what went wrong, and return the exit code for it."""
     code = 0
     if isinstance(error, typer.Exit):

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import backends, config, config_check, credentials, names, output, spec
+from launcher.cli import _spellings
 from launcher.errors import SpecError
 from launcher.options import JobOptions, option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from launcher.backends._base import Backend, Plan
     from launcher.reader import Wanted
     from launcher.spec import JobSpec, Kind
+
+
+def _is_rank(what: str) -> Callable[[str], object]:
+    """A check: the text is a rank, or nothing."""
+
+    def check(text: str) -> None:
+        if text and not (text.isascii() and text.isdecimal() and len(text) < 8):
+            raise SpecError(f"{what} {text!r} is no rank", hint=f"write --{what} 0")
+
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +39,21 @@ class LaunchOptions:
     detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.")
     dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
     render_to: str = option("", metavar="DIR", help="Write what would be sent to files in DIR, for sending it by hand.")
-    explain: bool = option(False, flags=("--explain",), help="Say which variables NCCL, gloo and UCX get, and why.")
+    interactive: str = option(
+        "",
+        metavar="RANK",
+        help="Give that rank the keyboard, on a terminal of its own.",
+        flags=("--interactive",),
+        check=_is_rank("interactive"),
+    )
+    debug: str = option(
+        "",
+        metavar="RANK",
+        help="The same, and where an exception would end it, pdb is opened while the others are kept.",
+        flags=("--debug",),
+        check=_is_rank("debug"),
+    )
+    explain: bool = option(False, flags=("--explain",), help="Say which variables NCCL, gloo, UCX and OpenMP get, and why.")
     quiet: bool = option(False, flags=("-q", "--quiet"), help="Nothing on stderr but warnings and failures.")
     verbose: bool = option(False, flags=("-v", "--verbose"), help="More on stderr.")
 
@@ -49,6 +74,9 @@ class Request:
     ranks_asked: bool
     """These ranks were asked for in this very command line."""
 
+    lent: dict[str, Any] | None
+    """What workers have of our terminal and stdin."""
+
     settings: Mapping[str, config.Setting]
     """Options of the backend and the job, with their sources."""
 
@@ -61,6 +89,7 @@ class Request:
 
 def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     """All settings from flags, environment and files, checked."""
+    values, notes = _spellings.translated(values)
     settings = config.load()
     resolved = settings.resolve(config.GlobalOptions, flags=_of(config.GlobalOptions, values))
     general = config.build(config.GlobalOptions, resolved)
@@ -74,6 +103,7 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     for file in settings.files:
         output.detail(f"settings: {file.path}")
     config_check.check(config.GlobalOptions, resolved)
+    output.note(*notes)
     warn_of_variables(settings.env)
     where = chosen(backend_name, values, settings)
     job = settings.resolve(JobOptions, flags=_of(JobOptions, values), cluster=where.cluster)
@@ -84,17 +114,55 @@ def resolve(backend_name: str | None, values: dict[str, Any]) -> Request:
     _warn_of_late_options(values, where.backend.options)
     for path in where.backend.settings_files() if options.verbose else ():
         output.detail(f"settings: {path}")
+    ranks = config.ranks(general.log_ranks)
+    asked = config.build(JobOptions, job)
+    options = _with_keyboard(options, asked)
+    lent = _lent(options, asked, ranks, where.backend)
+    if options.interactive and ranks is not None:
+        ranks |= {int(options.interactive)}
+    debug = int(options.debug) if options.debug else None
     return Request(
         backend=where.backend,
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
-        job=_job(config.build(JobOptions, job), options, values["script"], values["args"] or []),
+        job=replace(_job(asked, options, values["script"], values["args"] or []), terminal=lent, debug=debug),
         options=options,
         runs_root=general.runs_dir,
-        ranks=config.ranks(general.log_ranks),
+        ranks=ranks,
         ranks_asked=resolved["log_ranks"].source == "flag",
+        lent=lent,
         settings={**where.own, **job},
     )
+
+
+def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
+    """`interactive` is the rank with the keyboard, also of one that is debugged. Raises `SpecError` where nobody can type."""
+    for name in ("interactive", "debug"):
+        _is_rank(name)(getattr(options, name))
+    if options.debug and options.interactive not in ("", options.debug):
+        told = f"--debug {options.debug} and --interactive {options.interactive}"
+        raise SpecError(f"{told} name two ranks, and there is one keyboard", hint="--debug gives it to its rank")
+    if options.debug and job.no_python:
+        raise SpecError(
+            "--debug and --no-python exclude each other: the debugger is Python's", hint="--interactive is for programs, too"
+        )
+    nobody = next((name for name in ("detach", "dry_run", "render_to") if getattr(options, name)), "")
+    nobody = nobody or "tty never" * (job.tty == "never") or "output json" * output.as_json()
+    if (options.debug or options.interactive) and nobody:
+        asked = "debug" if options.debug else "interactive"
+        raise SpecError(f"--{asked} and --{nobody.replace('_', '-')} exclude each other", hint="leave one of them out")
+    return replace(options, interactive=options.interactive or options.debug)
+
+
+def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: Backend[Any]) -> dict[str, Any] | None:
+    """What workers have of our terminal and stdin."""
+    from launcher import terminal_modes
+
+    if options.detach or options.dry_run or options.render_to:
+        return None
+    rank = int(options.interactive) if options.interactive else min(ranks) if ranks and len(ranks) == 1 else None
+    how = {"interactive": bool(options.interactive), "tty": job.tty != "never" and not output.as_json()}
+    return terminal_modes.lent(rank, **how, here=backend.is_here)
 
 
 class Chosen(NamedTuple):
@@ -162,9 +230,9 @@ def _warn_of_late_options(values: Mapping[str, Any], own: type) -> None:
         for item in fields(cls)
         for flag in (f"--{item.name.replace('_', '-')}", *item.metadata["flags"])
         if flag.startswith("--")
-    }
+    } | {"nnodes"}
     args = list(values["args"] or ())
-    given = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
+    given = [arg.partition("=")[0].replace("_", "-") for arg in args[: args.index("--") if "--" in args else None]]
     late = [arg for arg in dict.fromkeys(given) if arg.startswith("--") and arg.removeprefix("--no-").removeprefix("--") in ours]
     if late and (late := _unknown_to(values["script"], late)):
         comes, goes, it = ("comes", "goes", "it") if len(late) == 1 else ("come", "go", "they")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import processes
 from tests.agent.harness import Runner
 from tests.agent.warm import WarmStart
 
@@ -43,13 +39,4 @@ def warm_agents(warm_start: WarmStart, tmp_path: Path) -> Iterator[Runner]:
 def _runner(tmp_path: Path, warm: WarmStart | None) -> Iterator[Runner]:
     runner = Runner(tmp_path, warm)
     yield runner
-    for run in runner.runs:
-        run.backend.cancel(run.handle, force=True)
-    for run in runner.runs:
-        run.close()
-        limit = time.monotonic() + 20
-        while "running" in run.backend.liveness(run.handle).nodes and time.monotonic() < limit:
-            time.sleep(0.05)
-        for agent in run.handle["agents"]:
-            if processes.start_ticks(agent["pid"]) == agent["start_ticks"]:
-                os.kill(agent["pid"], signal.SIGKILL)
+    runner.end_all()

@@ -145,6 +145,19 @@ class Runner:
         self.runs.append(run)
         return run
 
+    def end_all(self) -> None:
+        """Also what a failed test has left."""
+        for run in self.runs:
+            run.backend.cancel(run.handle, force=True)
+        for run in self.runs:
+            run.close()
+            limit = time.monotonic() + 20
+            while "running" in run.backend.liveness(run.handle).nodes and time.monotonic() < limit:
+                time.sleep(0.05)
+            for agent in run.handle["agents"]:
+                if processes.start_ticks(agent["pid"]) == agent["start_ticks"]:
+                    os.kill(agent["pid"], signal.SIGKILL)
+
     def __call__(self, script: str | Path, *args: str, **options: Any) -> Run:
         """Start a run and wait for its end."""
         return self.start(script, *args, **options).wait()

@@ -118,6 +118,24 @@ def test_of_many_ranks_the_first_are_named(tmp_path: Path) -> None:
     assert message.endswith("15 and 4079 more timed out in a collective; rank 4095 had not joined it")
 
 
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        ("OSError: [Errno 30] Read-only file system: '/models/bert_backend-gloo-2'", "user_code"),
+        ("ValueError: no backend of the name Gloo", "user_code"),
+        ("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Broken pipe [10.0.0.1]:43431", "fabric"),
+        ("RuntimeError: [enforce fail at ../gloo/gloo/transport/tcp/device.cc:84] Unable to find address for: ib9", "fabric"),
+        ("torch.distributed.DistNetworkError: the client socket has timed out", "fabric"),
+    ],
+)
+def test_the_class_is_that_of_what_was_raised_whatever_else_names_a_network(tmp_path: Path, raised: str, kind: str) -> None:
+    frames = '  File "x.py", line 1, in gloo\n    init("gloo")  # Connection refused, MemoryError\n    ^^^^^^^^^^^^\n'
+
+    found = ended(tmp_path, 1, f"Traceback (most recent call last):\n{frames}{raised}\n")
+
+    assert (found["class"], found["secondary"]) == (kind, "Broken pipe" in raised)
+
+
 HANDLED = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nOSError: it was handled\nUserWarning: torch\n'
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,13 +109,10 @@ def test_a_worker_sees_what_it_sees_under_torchrun(
         assert set(ours[rank]["env"]) - set(theirs[rank]["env"]) == OURS
 
 
-TERMINAL = {"/stdin", "/streams/stdout/isatty", "/streams/stderr/isatty"}
-"""What a worker of torchrun has of the launcher's terminal, and ours has not, as docs/architecture.md states."""
-
-
 def in_a_terminal(argv: list[str], env: dict[str, str]) -> int:
     """Run a command as at a terminal; its exit code."""
     leader, terminal = pty.openpty()
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
     argv = ["setsid", "--ctty", "--wait", *argv]
     process = subprocess.Popen(argv, stdin=terminal, stdout=terminal, stderr=terminal, env=env, cwd=SCRIPTS)
     os.close(terminal)
@@ -123,7 +123,7 @@ def in_a_terminal(argv: list[str], env: dict[str, str]) -> int:
     return process.wait(120)
 
 
-def test_at_a_terminal_a_worker_misses_what_is_stated_and_nothing_else(distlaunch: Cli, tmp_path: Path) -> None:
+def test_at_a_terminal_a_worker_has_one_like_it(distlaunch: Cli, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "census.py"]
     assert in_a_terminal(run, distlaunch.env({"CENSUS_OUT": str(theirs)})) == 0
@@ -132,8 +132,11 @@ def test_at_a_terminal_a_worker_misses_what_is_stated_and_nothing_else(distlaunc
 
     found = differences(read(theirs, 1)[0], read(ours, 1)[0])
 
-    assert found["/streams/stdout/isatty"] == found["/streams/stderr/isatty"] == (True, False)
-    assert {key for key in found if not key.startswith(("/env/", "/seeds", "/authkey"))} == TERMINAL
+    own = {key: value for key, value in found.items() if not key.startswith(("/env/", "/seeds", "/authkey"))}
+    assert set(own) == {"/stdin"}
+    assert all(name.startswith("/dev/pts/") for name in own["/stdin"])
+    assert all(read(ours, 1)[0]["streams"][name]["isatty"] for name in ("stdout", "stderr"))
+    assert [told[0] for told in read(ours, 1)[0]["terminal"].values()] == [[101, 33]] * 3
 
 
 def test_every_rank_and_run_draws_its_own_seeds(agents: Runner, tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypa
     rounds = [RendezvousInfo(here(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
     told: list[tuple[str, Any]] = []
     node: Any = elastic_gang.ElasticGang.__new__(elastic_gang.ElasticGang)
-    node.job, node.fabric, node.own_addr = SimpleNamespace(master_port=0, on_loopback=True), None, "127.0.0.1"
+    node.job = SimpleNamespace(master_port=0, on_loopback=True, min_nodes=1, rdzv_timeout_s=9.0)
+    node.fabric, node.own_addr = None, "127.0.0.1"
     node.own_workers, node._lent_port, node.hand_over = 3, None, lambda _: None
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
     node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)

@@ -169,10 +169,14 @@ def test_a_program_that_is_not_python_runs_with_the_workers_variables(agents: Ru
 
 
 def test_a_program_that_cannot_be_executed_says_so(agents: Runner, tmp_path: Path) -> None:
-    run = agents(tmp_path / "nothing", kind="program")
+    program = tmp_path / "program"
+    program.write_text("#!/nowhere/sh\n")
+    program.chmod(0o755)
+
+    run = agents(program, kind="program")
 
     assert run.result() == "failed"
-    assert f"cannot execute {tmp_path}/nothing: No such file or directory".encode() in run.stderr[0]
+    assert f"cannot execute {program}: No such file or directory".encode() in run.stderr[0]
     assert run.cause()["exit_code"] == 127
 
 

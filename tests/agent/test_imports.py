@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
+from launcher.agent import cgroup
+from launcher.agent.guess import MAYBE, NO, SURELY
 from launcher.agent.program import Program
+from launcher.errors import BackendUnavailableError
+from tests.command import Cli
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from launcher.spec import Kind
     from tests.agent.harness import Runner
@@ -29,6 +39,10 @@ FILES = {
     "own_relative.py": "from lib.chain import x\n",
     "circle.py": "import circle\nimport std\n",
     "broken.py": "def f(:\n",
+    "said.py": "# as torchrun does\nprint('no torch is needed')\n",
+    "as_word.py": "BACKENDS = {'torch': 1}\n",
+    "both.py": "import pytest\nfrom lib import model\n",
+    "newer.py": "import torch\ndef f(:\n",
     "lib/__init__.py": "",
     "lib/plain.py": "from . import other\n",
     "lib/other.py": "from .plain import name\n",
@@ -44,61 +58,154 @@ FILES = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scripts of all kinds."""
-    top = tmp_path_factory.mktemp("scripts")
+    cli = Cli(tmp_path_factory.mktemp("scripts"))
     for name, text in FILES.items():
-        (top / name).parent.mkdir(parents=True, exist_ok=True)
-        (top / name).write_text(text)
-    return top
+        cli.write(name, text)
+    return cli.folder
 
 
 @pytest.mark.parametrize(
     ("target", "kind", "wants"),
     [
-        ("empty.py", "script", False),
-        ("std.py", "script", False),
-        ("direct.py", "script", True),
-        ("late.py", "script", True),
-        ("by_name.py", "script", True),
-        ("numbers.py", "script", False),
-        ("third.py", "script", True),
-        ("absent.py", "script", False),
-        ("own.py", "script", False),
-        ("own_torch.py", "script", True),
-        ("own_relative.py", "script", True),
-        ("circle.py", "script", False),
-        ("broken.py", "script", False),
-        ("std", "module", False),
-        ("lib.model", "module", True),
-        ("lib.plain", "module", False),
-        ("tool", "module", True),
-        ("json.tool", "module", False),
-        ("pytest", "module", True),
-        ("direct.py", "program", False),
+        ("empty.py", "script", NO),
+        ("std.py", "script", NO),
+        ("direct.py", "script", SURELY),
+        ("late.py", "script", SURELY),
+        ("by_name.py", "script", MAYBE),
+        ("numbers.py", "script", NO),
+        ("third.py", "script", MAYBE),
+        ("absent.py", "script", NO),
+        ("own.py", "script", NO),
+        ("own_torch.py", "script", SURELY),
+        ("own_relative.py", "script", SURELY),
+        ("circle.py", "script", NO),
+        ("broken.py", "script", NO),
+        ("said.py", "script", NO),
+        ("as_word.py", "script", MAYBE),
+        ("both.py", "script", SURELY),
+        ("newer.py", "script", MAYBE),
+        ("std", "module", NO),
+        ("lib.model", "module", SURELY),
+        ("lib.plain", "module", NO),
+        ("tool", "module", SURELY),
+        ("json.tool", "module", NO),
+        ("pytest", "module", MAYBE),
+        ("direct.py", "program", NO),
     ],
 )
-def test_a_script_wants_torch_when_it_or_its_own_modules_may_import_it(
-    folder: Path, target: str, kind: Kind, wants: bool
-) -> None:
+def test_a_script_wants_torch_when_it_or_its_own_modules_may_import_it(folder: Path, target: str, kind: Kind, wants: int) -> None:
     loaded = set(sys.modules)
 
-    assert Program([target], kind, str(folder)).wants_torch() is wants
+    assert Program([target], kind, str(folder)).wants_torch() == wants
     assert not {name for name in set(sys.modules) - loaded if name.split(".")[0] in ("torch", "lib", "tool")}
 
 
-def test_a_run_that_needs_no_torch_imports_none_in_any_of_its_processes(agents: Runner, folder: Path) -> None:
-    text = (
-        "import os, pathlib, sys\n"
-        "print(any(name.partition('.')[0] in ('to' 'rch', 'numpy') for name in sys.modules))\n"
-        "above = [pathlib.Path(f'/proc/{pid}/maps').read_text() for pid in (os.getpid(), os.getppid())]\n"
-        "print(any('to' 'rch' in maps for maps in above))\n"
-    )
-    script = agents(text, nodes="2", nproc_per_node="2")
-    shell = agents("sh", "-c", "grep -c libto'rch' /proc/$PPID/maps; echo $RANK", kind="program", nproc_per_node="2")
+LISTS = """
+import os, sys, time
+print(any(name.partition(".")[0] in ("torc" + "h", "numpy") for name in sys.modules), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
 
-    assert script.result() == shell.result() == "success"
-    assert list(script.stdout.values()) == [b"False\nFalse\n"] * 4
-    assert dict(shell.stdout) == {0: b"0\n0\n", 1: b"0\n1\n"}
-    assert [fields["torch_version"] for fields in (*script.of("host_facts"), *shell.of("host_facts"))] == [None] * 3
+
+@pytest.mark.parametrize("program", [False, True])
+def test_a_run_that_needs_no_torch_has_none_in_any_of_its_processes(agents: Runner, program: bool) -> None:
+    go = agents.folder / "go"
+    if program:
+        shell = f"echo False; while ! [ -e {go} ]; do sleep 0.05; done"
+        run = agents.start("sh", "-c", shell, kind="program", nodes="2", nproc_per_node="2")
+    else:
+        run = agents.start(LISTS, str(go), nodes="2", nproc_per_node="2")
+    run.until(lambda: len(run.stdout) == 4)
+
+    agent = [psutil.Process(run.agent_pid(node)) for node in (0, 1)]
+    family = [*agent, *(child for each in agent for child in each.children(recursive=True))]
+    mapped = {}
+    for process in family:
+        with contextlib.suppress(FileNotFoundError):  # a sleep that has ended
+            mapped[process.pid] = Path(f"/proc/{process.pid}/maps").read_text()
+    go.touch()
+    run.wait()
+
+    assert run.result() == "success"
+    assert len(mapped) >= 2 * 5, "an agent, a fork server, a process of the gang and two workers on each node"
+    assert not [pid for pid, maps in mapped.items() if "libtorch" in maps or "_multiarray" in maps]
+    assert list(run.stdout.values()) == [b"False\n"] * 4
+    assert [fields["torch_version"] for fields in run.of("host_facts")] == [None] * 2
+
+
+@pytest.fixture
+def little(tmp_path: Path) -> Iterator[str]:
+    """An interpreter that may use 220 MiB of memory, with all that it starts."""
+    old, unified = cgroup._own_folder("memory"), cgroup._own_folder()
+    for parent, name in ((old, "memory.limit_in_bytes"), (unified, "memory.max")):
+        folder = Path(parent or "/nowhere", f"distlaunch-test-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            if (folder / name).exists():
+                (folder / name).write_text(str(220 << 20))
+                break
+            folder.rmdir()
+    else:
+        pytest.skip("needs root and a memory controller that can be had, to limit a run's memory")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho $$ >{folder}/cgroup.procs\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    yield str(python)
+    wait_until("the run to be gone", lambda: not (folder / "cgroup.procs").read_text())
+    folder.rmdir()
+
+
+def installed(folder: Path) -> tuple[str, ...]:
+    """A package `thing` that is none of the user's own, as a variable."""
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages/thing.py").write_text("name = 'thing'\n")
+    return (f"PYTHONPATH={folder}/site-packages",)
+
+
+def test_who_has_little_memory_gets_no_torch_on_suspicion(agents: Runner, little: str, tmp_path: Path) -> None:
+    """As a script that imports a package of which nothing is known; torch takes more than there is."""
+    run = agents("import thing\nprint(thing.name)\n", python=little, env=installed(tmp_path))
+
+    assert run.result() == "success", run.cause()
+    assert run.stdout[0] == b"thing\n"
+
+
+def other_python(minor: int) -> str:
+    """An interpreter of that version without torch."""
+    for path in sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python")):
+        asked = subprocess.run([path, "-c", "import torch"], capture_output=True, text=True, check=False, timeout=60)
+        if "ModuleNotFoundError" in asked.stderr:
+            return str(path)
+    return str(pytest.skip(f"there is no Python 3.{minor} without torch here"))
+
+
+def test_a_node_without_torch_runs_what_needs_none(agents: Runner, tmp_path: Path) -> None:
+    python = other_python(12)
+    run = agents("import thing\nprint(thing.name)\n", python=python, nodes="2", env=installed(tmp_path))
+
+    assert run.result() == "success", run.cause()
+    assert list(run.stdout.values()) == [b"thing\n"] * 2
+    with pytest.raises(BackendUnavailableError, match=f"no torch here: looked in {python}"):
+        agents("import torch\n", python=python)
+
+
+NEWER = 'import os, sys\ntype Pair[T] = tuple[T, T]\nprint(sys.version_info[1], f"{os.environ["RANK"]}")\n'
+
+
+def test_a_script_is_read_by_the_interpreter_that_runs_it(agents: Runner) -> None:
+    """Whatever the agent's and the launcher's would say of its syntax."""
+    newer, older = other_python(12), other_python(10)
+
+    for options in ({"python": newer}, {"env": (f"PYTHON_EXEC={newer}",)}):
+        run = agents(NEWER, nproc_per_node="2", **options)
+        assert sorted(run.stdout.values()) == [b"12 0\n", b"12 1\n"], run.cause()
+    run = agents(NEWER, nproc_per_node="2", python=older)
+    assert run.worker_pids() == []
+    assert run.cause()["message"].startswith("SyntaxError: invalid syntax (script2.py, line 2), says Python 3.10.")
+    run = agents("def f(:\n", env=(f"PYTHON_EXEC={newer}",))
+    assert (run.cause()["class"], run.cause()["message"]) == ("user_code", "SyntaxError: invalid syntax")
+    assert 'script3.py", line 1' in run.cause()["traceback"]
 
 
 @pytest.mark.torch

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
     from tests.agent.harness import Runner
 
-SHARED = "import sys\nprint('preloaded' if 'marker' in sys.modules else 'fresh')\n"
+SHARED = (
+    "import os, sys\n"
+    "there = 'mark' + 'er' in sys.modules\n"
+    "print('there' if there else 'preloaded' if __import__('mark' + 'er').PID != os.getpid() else 'fresh')\n"
+)
 
 
 def preload(tmp_path: Path, text: str) -> str:
-    (tmp_path / "marker.py").write_text(text)
+    (tmp_path / "marker.py").write_text(f"import os\nPID = os.getpid()\n{text}")
     return "marker"
 
 
@@ -148,7 +152,7 @@ def test_a_syntax_error_is_told_once_and_starts_no_worker(agents: Runner) -> Non
 
     assert run.result() == "failed"
     assert run.worker_pids() == []
-    assert run.cause()["message"] == "SyntaxError: invalid syntax (script0.py, line 2)"
+    assert run.cause()["message"].startswith("SyntaxError: invalid syntax (script0.py, line 2), says Python 3.")
     assert run.cause()["class"] == "user_code"
 
 
@@ -212,3 +216,15 @@ def test_an_agent_that_lacks_descriptors_for_its_workers_says_so_itself(agents: 
         assert run.result() == "failed"
         assert run.cause()["class"] == "node"
         assert "no file descriptors are left" in run.cause()["message"]
+
+
+def test_one_rule_for_threads_whatever_the_number_of_workers_and_it_is_told(agents: Runner) -> None:
+    text = "import os\nprint(os.environ.get('OMP_NUM_THREADS'))\n"
+
+    one, two = agents(text), agents(text, nproc_per_node="2")
+    given = agents(text, nproc_per_node="2", env=("OMP_NUM_THREADS=3",))
+
+    assert [run.stdout[0] for run in (one, two, given)] == [b"None\n", b"1\n", b"3\n"]
+    told = [run.of("host_facts")[0]["threads"] for run in (one, two, given)]
+    assert [each["value"] for each in told] == [None, "1", "3"]
+    assert [each["reason"].rpartition(": ")[2] for each in told] == ["torchrun's rule", "torchrun's rule", "as it was set"]

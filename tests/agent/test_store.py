@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -421,3 +425,38 @@ def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatc
     assert len(pauses) == 5
     assert pauses == sorted(pauses), "the longer it takes, the less often it is asked"
     assert pauses[0] < pauses[-1]
+
+
+CUT = """
+import subprocess, sys
+from launcher.agent import ports, store, store_client
+key = "k" * 64
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+listener = ports.listening(only="127.0.0.1")
+served = store.Server(listener, key, host_s=1.0)
+client, idle = [store_client.Client("127.0.0.1", ports.port_of(listener), key=key, timeout_s=30, host_s=1.0) for _ in range(2)]
+idle.leave("gone", "ended", "unreachable")
+client.add("n", 1)
+subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+try:
+    while True:
+        client.add("n", 1)
+except store.GoneError as error:
+    print(type(error).__name__, error)
+while not served.check(["gone"]):
+    pass
+print(served.get("gone").decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a network of its own")
+def test_a_network_that_is_cut_is_known_at_both_ends_long_before_silence_counts() -> None:
+    """Also where nothing was on its way: the node that waits is asked by its kernel."""
+    argv = ["unshare", "--net", sys.executable, "-c", CUT]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    client, server = done.stdout.splitlines()
+    assert client.startswith("UnreachableError the run's store has not answered for 1 s: ")
+    assert server == "unreachable"

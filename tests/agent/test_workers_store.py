@@ -38,6 +38,46 @@ time.sleep(600)
 """
 
 
+EARLY = """
+import operator, os, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist, torch.distributed.rpc as rpc
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+others = range(1, world)
+
+def ranks(group=None):
+    ones = torch.ones(1)
+    dist.all_reduce(ones, group=group)
+    return int(ones)
+
+own = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, False, timedelta(seconds=60))
+own.set(f"own/{rank}", str(os.getpid()))
+own.wait([f"own/{r}" for r in range(world)])
+dist.init_process_group("gloo", store=dist.PrefixStore("first", own), rank=rank, world_size=world)
+said = [ranks()]
+dist.destroy_process_group()
+dist.init_process_group("gloo")
+said.append(ranks())
+rpc.init_rpc(f"w{rank}", rank=rank, world_size=world)
+said.append(rpc.rpc_sync(f"w{(rank + 1) % world}", operator.add, args=(rank, 1)))
+dist.barrier()
+if rank == 0:
+    rpc.shutdown(graceful=False)
+    sys.exit()
+while os.path.exists(f"/proc/{int(own.get('own/0'))}"):
+    time.sleep(0.02)
+said.append(rpc.rpc_sync(f"w{rank % len(others) + 1}", operator.add, args=(rank, 10)))
+store = dist.distributed_c10d._get_default_store()
+said.append(ranks(dist.new_group(others, use_local_synchronization=True)))
+store.add("through", 1)
+while store.add("through", 0) < len(others):
+    time.sleep(0.02)
+rpc.shutdown(graceful=False)
+print(rank, *said, os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
+"""
+"""Clients of their own, a second group, RPC; rank 0 ends early, and the others go on with the default store."""
+
+
 def serving(run: Run) -> list[int]:
     """The processes that serve a store for this run's workers."""
     (server,) = children(run.agent_pid())
@@ -62,6 +102,19 @@ def test_every_round_has_a_port_and_a_store_of_its_own(warm_agents: Runner) -> N
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    "options",
+    [{"nodes": "2", "nproc_per_node": "2"}, {"nodes": "1:2", "nproc_per_node": "2"}, {"nproc_per_node": "4", "start": "spawn"}],
+    ids=["two nodes", "elastic", "spawned"],
+)
+def test_any_worker_may_be_a_client_and_rank_0_may_end_before_the_others(warm_agents: Runner, options: dict[str, str]) -> None:
+    run = warm_agents(EARLY, request={"last_call_s": 60.0}, **options)
+
+    assert run.result() == "success", run.stderr
+    assert dict(run.stdout) == {rank: f"{rank} 4 4 {rank + 1} {rank + 10} 3 True\n".encode() for rank in (1, 2, 3)}
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_store_that_is_killed_ends_the_run_and_is_named(warm_agents: Runner, restarts: int) -> None:
     run = warm_agents.start(WAITS, nproc_per_node="2", max_restarts=restarts)
@@ -77,6 +130,26 @@ def test_a_store_that_is_killed_ends_the_run_and_is_named(warm_agents: Runner, r
     assert message.startswith("the process that serves the workers' store")
     assert "SIGKILL" in message
     assert not any(alive(pid) for pid in run.worker_pids())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_workers_that_wait_for_the_store_hear_nothing_of_a_failure_elsewhere(warm_agents: Runner, restarts: int) -> None:
+    text = (
+        "import os, time\nfrom torch.distributed import TCPStore\n"
+        "store = TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+        "store.add('there', 1)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if os.environ['RANK'] == '0':\n"
+        "        while store.add('there', 0) < 4:\n            time.sleep(0.05)\n"
+        "        raise SystemExit(3)\n"
+        "    store.wait(['never'])\n"
+    )
+
+    run = warm_agents(text, nodes="2", nproc_per_node="2", max_restarts=restarts)
+
+    assert run.result() == ("success" if restarts else "failed")
+    assert {rank: bytes(said) for rank, said in run.stderr.items() if rank > 1 and said} == {}
 
 
 def test_who_needs_no_torch_has_no_such_process(agents: Runner, tmp_path: Path) -> None:

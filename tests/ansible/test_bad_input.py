@@ -132,7 +132,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         "c-good": f"{n4.address} {good}",
     }
     inventory = rack.inventory("".join(f"{name} ansible_host={about}\n" for name, about in hosts.items()))
-    rack.write("sum.py", SUM)
+    rack.write("sum.py", f"import torch\n{SUM}")
 
     def ask(*options: str) -> Any:
         return rack(*options, "--log-ranks", "all", "sum.py", inventory=inventory, python=None, env={"ANSIBLE_TIMEOUT": "3"})

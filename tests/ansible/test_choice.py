@@ -32,7 +32,7 @@ def facts(name: str, **more: Any) -> dict[str, Any]:
     return {**about, "free_bytes": 10**9, "has_cwd": True, "has_files": False, "clock_s": [0.0, 0.1], **more}
 
 
-ARGS = {"nodes": 2, "least": 2, "digest": "d", "snapshot_bytes": 0, "gpus_matter": True, "own_disk": [], "cwd": ""}
+ARGS = {"nodes": 2, "least": 2, "digest": "d", "snapshot_bytes": 0, "gpus_matter": True, "torch": True, "own_disk": [], "cwd": ""}
 NOTHING = {"user_processes_end": False}
 GOOD = facts("h", time=1.7e9, python="python", folder="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING)
 
@@ -111,6 +111,8 @@ def test_room_for_the_files_twice_and_the_working_folder_are_asked_for(plugin: A
         "h3": "there is no torch in /usr/bin/python3",
     }
     assert "h1" not in plugin.choose(found, {**ARGS, "snapshot_bytes": 30_000_000, "cwd": "/w"})[0]
+    without = {"h3": found["h3"], "h4": facts("h4", torch="2.8", **NOTHING), "h5": facts("h5", **NOTHING)}
+    assert plugin.choose(without, {**ARGS, "torch": False})[0] == {}, "whose workers need none"
 
 
 @pytest.mark.parametrize(

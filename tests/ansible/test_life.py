@@ -54,7 +54,7 @@ from launcher.backends import _ansible_stream, ansible
 from launcher.cli import main
 _ansible_stream._SILENT_S, ansible._LOST_S = (4.0, 160.0), 9.0
 whole = spec.JobSpec.for_agents
-spec.JobSpec.for_agents = lambda self: {**whole(self), "peer_timeout_s": 7.0}
+spec.JobSpec.for_agents = lambda self: {**whole(self), "host_timeout_s": 7.0}
 sys.exit(main())
 """
 """The command line, with a fifth of its patience for hosts that are silent."""
@@ -331,11 +331,12 @@ def commands_here() -> list[str]:
 
 
 def test_a_host_that_is_cut_off_before_the_nodes_have_met_is_named(rack: Rack) -> None:
-    """Nobody there misses it: the others would wait for ten minutes."""
+    """By the launcher, where node 0 does not miss it yet, or never knew it: the others would wait for ten minutes."""
     os.mkfifo(rack.cli.folder / "go")
     rack.write("held.py", f"open({str(rack.cli.folder / 'go')!r}).read()\n")
     rack.write("x.py", "print('never')\n")
-    launcher = rack.start("--nodes", "2", "--preload", "held", "x.py", python=("-c", IMPATIENT))
+    patient_nodes = IMPATIENT.replace('"host_timeout_s": 7.0', '"host_timeout_s": 70.0')
+    launcher = rack.start("--nodes", "2", "--preload", "held", "x.py", python=("-c", patient_nodes))
     wait_until("both to be followed", lambda: len(list(rack.cli.runs.glob("x-*/nodes/[01]/stream"))) == 2, limit_s=60)
     host = rack.ssh.hosts[1]
     host.cut_off()
@@ -363,6 +364,8 @@ def test_a_host_that_is_cut_off_is_told_apart_from_a_script_that_fails_and_a_spa
             host.reconnect()
     assert ended == 0, launcher
     assert "the script failed" not in launcher.stderr
+    silent = re.findall(r"node (\d) has not answered for 7 s: its host or the network is gone", launcher.stderr)
+    assert "1" in silent, "which is measured by TCP"
     assert [word in launcher.stderr for word in ("left out: n1", "left out: n2")] == [True, True]
     assert "started again, attempt 1" in launcher.stderr, "and not by a scheduler, as there is none"
     assert re.findall(r"^(n\d) +[01] +", launcher.stderr, re.MULTILINE) == ["n1", "n2", "n1", "n3", "n3", "n4"]

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 pytestmark = pytest.mark.ssh
+
+THREADS = "import os\nprint('threads', os.environ.get('OMP_NUM_THREADS'))\n"
+"""torchrun's rule, everywhere."""
 
 
 def test_reduce_gives_36_on_four_hosts_two_without_the_shared_disk_and_node_0_with_a_second_address(rack: Rack) -> None:
@@ -64,6 +68,13 @@ def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(rack: Rack) -> 
 
     assert done.exit_code == 0, done.stderr[-3000:]
     assert done.stdout.count(large.SAID) == 2
+
+
+def test_workers_that_share_a_host_have_one_thread_each_and_one_alone_is_left_alone(rack: Rack) -> None:
+    rack.write("threads.py", THREADS)
+    said = {workers: rack("--nproc-per-node", workers, "--log-ranks", "0", "threads.py") for workers in ("2", "1")}
+
+    assert {workers: done.stdout for workers, done in said.items()} == {"2": "threads 1\n", "1": "threads None\n"}
 
 
 def test_thirty_two_hosts_with_a_worker_each(distlaunch: Cli) -> None:
@@ -232,18 +243,16 @@ def interpreters() -> dict[int, str]:
     return found
 
 
-def test_hosts_with_the_oldest_and_the_newest_python_take_part(rack: Rack) -> None:
-    """All have the same torch, as far as anybody looks: the script does without."""
+def test_hosts_with_the_oldest_and_the_newest_python_take_part_also_without_torch(rack: Rack) -> None:
+    """The script does without."""
     others = interpreters()
     if not others:
         pytest.skip("there is no other Python here")
-    rack.write("fake/torch/__init__.py", "raise ImportError('nobody asked for it')\n")
-    rack.write("fake/torch/version.py", "__version__ = '2.0'\n")
     minors = [sys.version_info[1], *sorted({min(others), max(others)})]
     lines = []
     for host, minor in zip(rack.ssh.hosts, minors, strict=False):
         python = others.get(minor, sys.executable)
-        wrapper = rack.cli.write(f"python-{minor}", f'#!/bin/sh\nPYTHONPATH={rack.folder}/fake exec {python} "$@"\n')
+        wrapper = rack.cli.write(f"python-{minor}", f'#!/bin/sh\nexec {python} "$@"\n')
         wrapper.chmod(0o755)
         lines.append(f"{host.name} ansible_host={host.address} distlaunch_python={wrapper}\n")
     rack.write("version.py", "import os, sys; print(os.environ['WORLD_SIZE'], *sys.version_info[:2], os.getcwd())")
@@ -257,6 +266,21 @@ def test_hosts_with_the_oldest_and_the_newest_python_take_part(rack: Rack) -> No
     ]
     assert "hosts have different Pythons: 3." in done.stderr
     assert "files:" not in done.stderr
+
+
+def test_a_program_beside_the_named_python_is_found_and_needs_no_torch(rack: Rack) -> None:
+    """As in that environment, if it were activated; what sshd gives comes after it."""
+    venv.create(rack.folder / "env", symlinks=True)
+    tool = rack.write("env/bin/a-tool", '#!/bin/sh\necho "$RANK $(command -v python) $*"\n')
+    tool.chmod(0o755)
+
+    done = rack(
+        "--in-place", "--nodes", "2", "--log-ranks", "all", "--no-python", "a-tool", "--x", python=f"{rack.folder}/env/bin/python"
+    )
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}:{rank}] {rank} {rack.folder}/env/bin/python --x" for rank in range(2)]
+    assert "torch" not in done.stderr.replace(str(rack.folder), "")
 
 
 def test_a_worker_cannot_tell_that_its_fork_server_came_out_of_the_logins_python(rack: Rack, tmp_path: Path) -> None:

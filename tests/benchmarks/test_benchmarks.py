@@ -115,6 +115,19 @@ def test_who_has_processes_of_its_own_does_not_take_them_for_a_commands() -> Non
 
 
 @pytest.mark.torch(False)
+def test_a_ratio_is_the_median_over_pairs_with_its_range() -> None:
+    from benchmarks._measure import Sample, paired_ratios, verdict
+
+    ours, theirs = ([Sample(wall, 1.0, 0, 0) for wall in walls] for walls in ((1.0, 3.0, 2.0), (4.0, 4.0, 4.0)))
+    found = paired_ratios(ours, theirs, "wall_s")
+
+    assert verdict(found) == "0.500 (0.250 to 0.750)"
+    assert verdict(found, at_most=0.4) == "0.500 (0.250 to 0.750; target <= 0.4: MISSED)"
+    assert verdict(found, at_least=0.5) == "0.500 (0.250 to 0.750; target >= 0.5: met)"
+    assert verdict(found[:1], at_most=0.25) == "0.250 (target <= 0.25: met)"
+
+
+@pytest.mark.torch(False)
 def test_every_benchmark_is_tried() -> None:
     found = {path.name for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     assert found == {*SMALLEST, *SMALLEST_ON_CLUSTERS, *ONLY_STARTED} == {*COMPARED, *ONLY_STARTED}

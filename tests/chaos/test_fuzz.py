@@ -46,7 +46,7 @@ EVENTS = """
     restart warning stopping failure done other
 """
 FIELDS = """
-    time node attempt run host pid after cpus variables notes interfaces what limit_s round restarts max_restarts
+    time node attempt run host pid after cpus threads variables notes interfaces what limit_s round restarts max_restarts
     master_addr master_port nodes world_size ranks rank local_rank exit_code signal stopped workers lines
     lines_lost total reason message cause deadline result duration_s
 """

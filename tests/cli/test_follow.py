@@ -397,3 +397,21 @@ def test_a_bundled_script_is_said_to_be_used(distlaunch: Cli) -> None:
     planned = distlaunch("local", "--dry-run", "--output", "json", "train.py").json["result"]["plan"]
     script = Path(planned["spec"]["command"][0])
     assert (script.is_absolute(), script.name, script.is_file()) == (True, "train.py", True)
+
+
+@pytest.mark.parametrize(
+    ("workers", "given", "said"),
+    [
+        ("2", None, "OMP_NUM_THREADS=1 (several workers share the machine"),
+        ("1", None, "OMP_NUM_THREADS is not set (one worker has the machine"),
+        ("2", "3", "OMP_NUM_THREADS=3 (as it was set)"),
+    ],
+)
+def test_the_rule_for_threads_is_told_on_request(distlaunch: Cli, workers: str, given: str | None, said: str) -> None:
+    distlaunch.write("threads.py", "import os\nprint(os.environ.get('OMP_NUM_THREADS'))\n")
+
+    done = distlaunch("local", "--explain", "--nproc-per-node", workers, "threads.py", env={"OMP_NUM_THREADS": given})
+
+    assert done.exit_code == 0, done.stderr
+    assert f": {said}" in done.stderr
+    assert done.stdout.strip() == str({"2": "1", "1": None}[workers] if given is None else given)

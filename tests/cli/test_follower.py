@@ -330,6 +330,19 @@ def test_a_piece_of_the_only_rank_is_shown_at_once(shown: list[tuple[int, bytes]
     assert shown == [(1, b"50%\r")]
 
 
+def test_a_prompt_of_a_rank_that_is_shown_otherwise_from_now_on_is_shown_at_once_and_its_line_stays_open(
+    shown: list[tuple[int, bytes]],
+) -> None:
+    workers = WorkerOutput(frozenset({0, 1}))
+    feed(workers, 0, b"half", ends_line=False)
+    feed(workers, 1, b"more? ", ends_line=False)
+    workers.hand_over(1)
+    workers.flush(0.0)
+    workers.flush(2.0)
+
+    assert [data for _, data in shown] == [b"[0:1] more? ", b"[0:0] half\n"]
+
+
 def test_a_slow_reader_of_a_non_blocking_pipe_gets_everything() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -386,6 +399,18 @@ def test_what_a_node_says_is_not_kept_however_much_it_is(capfd: pytest.CaptureFi
         assert tracemalloc.get_traced_memory()[0] < 5_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_node_that_is_taken_back_because_of_a_cancel_is_told_as_cancelled(
+    capfd: pytest.CaptureFixture[str], cancelled: bool
+) -> None:
+    """Kubernetes takes a pod back in the same way, whoever has asked for it."""
+    announcer = Announcer(["h"], WorkerOutput(frozenset()), is_cancelled=lambda: cancelled)
+
+    announcer.record(0, Event("stopping", {"reason": "preempted"}))
+
+    assert capfd.readouterr().err == f"stopping: {'cancelled' if cancelled else 'preempted'}\n"
 
 
 def test_pieces_of_lines_of_any_number_of_ranks_are_shown_when_they_become_too_many(shown: list[tuple[int, bytes]]) -> None:

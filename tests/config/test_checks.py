@@ -177,7 +177,7 @@ def test_a_settings_file_of_brackets_alone_is_an_error(distlaunch: Cli) -> None:
         (["local", "src/modle.py"], "did you mean src/model.py?"),
         (["local", "reduse.py"], "did you mean reduce.py?"),
         (["local", "--node", "2", "train.py"], "did you mean --nodes?"),
-        (["local", "--max_restarts", "2", "train.py"], "did you mean --max-restarts?"),
+        (["local", "--max_restart", "2", "train.py"], "did you mean --max-restarts?"),
         (["status", "--ouput", "json", "x"], "did you mean --output?"),
         (["doctor", "locl"], "did you mean local?"),
         (["slrum", "train.py"], "did you mean slurm?"),
@@ -343,6 +343,8 @@ def test_ranks_that_are_known_at_the_start_only_are_told_then(distlaunch: Cli) -
     [
         (["--nodes", "4"], "", "--nodes comes after x.py, so it goes to the script"),
         (["--nodes=4", "--dry-run"], "", "--nodes, --dry-run come after x.py, so they go to the script"),
+        (["--nnodes=4", "--nproc_per_node", "2"], "", "--nnodes, --nproc-per-node come after x.py"),
+        (["--nproc_per_node", "2"], "parser.add_argument('--nproc_per_node')", ""),
         (["--no-snapshot"], "", ""),
         (["--lr", "0.1"], "", ""),
         (["--", "--nodes", "4"], "", ""),

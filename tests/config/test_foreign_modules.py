@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher import bundle, proc, snapshot_files
-from launcher.agent import prefork
+from launcher.agent import prefork, processes
+from launcher.agent.guess import SURELY
 from launcher.backends import _ansible_ssh, _kube_watch, _slurm_step, local
 from launcher.errors import BackendUnavailableError
 from launcher.spec import JobSpec
+from launcher.torchrun import request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +41,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def probe(_: pytest.MonkeyPatch) -> None:
     spec = JobSpec(name="x", command=("-m",), kind="module", cwd="/", env={}, python=sys.executable)
     with pytest.MonkeyPatch.context() as patch, suppress(BackendUnavailableError):
-        patch.setattr(local, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: True))
+        patch.setattr(local, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: SURELY))
         local._find_python(spec)
 
 
@@ -67,11 +69,11 @@ def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["sh", "-c", sent[-1]], stdin=subprocess.DEVNULL, check=False)
 
 
-def signal_to_pods(_: pytest.MonkeyPatch) -> None:
+def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[str]] = []
-    cluster = SimpleNamespace(execute=lambda _pod, _container, command: sent.append(command))
+    monkeypatch.setattr(_kube_watch, "execute", lambda _cluster, _pod, _container, command: sent.append(command))
     pod = SimpleNamespace(name="pod", ended=False)
-    watch: Any = SimpleNamespace(cluster=cluster, _container="c", _pods=lambda: [[pod]])
+    watch: Any = SimpleNamespace(cluster=None, _container="c", _python="python3", _pods=lambda: [[pod]])
     _kube_watch.RunWatch.signal(watch, 0)
     program, *words = sent[0]
     assert program == "python3"
@@ -80,10 +82,18 @@ def signal_to_pods(_: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, *words[:-1], code], check=True)
 
 
+def torchrun(_: pytest.MonkeyPatch) -> None:
+    request._ask_torch("1", sys.executable)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda _: None)
+        request.own_python({"PATH": str(Path(sys.executable).parent)})
+
+
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/backends/local.py": probe,
     "launcher/backends/_ansible_ssh.py": call_over_ssh,
     "launcher/backends/_kube_watch.py": signal_to_pods,
+    "launcher/torchrun/request.py": torchrun,
     SESSION: session_over_ssh,
 }
 
@@ -97,8 +107,8 @@ def test_nothing_of_the_working_folder_is_imported(where: str, ran: Path, monkey
 
 def test_these_are_all_places_that_give_python_a_text_to_run() -> None:
     others = {
-        Path(module.__file__ or "").name for module in (prefork, _slurm_step, snapshot_files)
-    }  # what a login runs; bash; git
+        Path(module.__file__ or "").name for module in (prefork, processes, _slurm_step, snapshot_files)
+    }  # what a login runs; options of an interpreter; bash; git
     texts = (path for folder in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / folder).rglob("*.*"))
     found = {path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")}
 

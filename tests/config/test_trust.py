@@ -440,7 +440,8 @@ backend = "local"
 def test_every_option_is_known_to_change_what_is_executed_or_not_to() -> None:
     """Where and when it runs, with how much, under which name: whose code it is stays the same."""
     harmless = """
-        nodes nproc_per_node name start max_restarts time grace rdzv_timeout master_port log_limit
+        role numa_binding near_nics virtual_local_rank tty
+        nodes nproc_per_node name start max_restarts time grace rdzv_timeout peer_timeout master_port log_limit
         share_gpus
         limit exclude spares snapshot_limit host_timeout
         partition account qos gpus_per_node gres cpus_per_task mem constraint nodelist reservation dependency exclusive nice

@@ -15,7 +15,7 @@ from tests.testbed import fixtures, wait_until
 from tests.testbed.network import ip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.testbed.hosts import Host
     from tests.testbed.testbed import Testbed
@@ -106,6 +106,23 @@ class Nodes:
         self.errors = "".join((folder / f"stderr{rank}").read_text() for rank in range(len(agents)))
         assert codes == [0] * len(codes), (codes, self.output, self.errors)
         return [json.loads(line) for each in lines for line in each if line.startswith("{")]
+
+    def torchrun(self, script: str, options: Sequence[str], order: Sequence[int], *, name: str = "torchrun") -> list[str]:
+        """`distlaunch torchrun` on all hosts, started in that order; what each has printed. `{rank}` stands for its number."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "script.py").write_text(script)
+        begun = {}
+        for rank in order:
+            words = [option.format(rank=rank) for option in options]
+            argv = (sys.executable, "-m", "launcher", "torchrun", *words, str(folder / "script.py"))
+            with (folder / f"out{rank}").open("wb") as out:
+                begun[rank] = self.hosts[rank].popen(argv, stdout=out, stderr=out, cwd=str(ROOT), env={"TMPDIR": str(folder)})
+        codes = [begun[rank].wait(timeout=120) for rank in sorted(order)]
+        said = [(folder / f"out{rank}").read_text() for rank in sorted(order)]
+        assert codes == [0] * len(codes), said
+        assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == []
+        return said
 
 
 @pytest.fixture

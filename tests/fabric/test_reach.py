@@ -63,6 +63,24 @@ def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes)
     assert {line.rpartition(" ")[2] for line in nodes.output} <= {host.address for host in nodes.hosts}
 
 
+def test_torchrun_started_once_per_host_by_whoever(nodes: Nodes) -> None:
+    """In any order, with bridges that have the same address everywhere, and names that mean loopback."""
+    for host in nodes.hosts:
+        nodes.bridge(host, "docker0", "172.17.0.1/16")
+        host.run(("mount", "--bind", str(nodes.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
+    first = nodes.hosts[1].address
+    c10d = ["--nnodes=3", "--rdzv-backend=c10d", "--rdzv-endpoint", f"{first}:29876", "--rdzv-id=mine"]
+
+    said = nodes.torchrun(SUM, c10d, (0, 2, 1))
+
+    assert [line for each in said for line in each.splitlines() if line.startswith("6 ")] == [f"6 eth0 {first}"] * 3
+
+    static = ["--nnodes=3", "--node-rank={rank}", "--master-addr", nodes.hosts[0].address]
+    said = nodes.torchrun("import os; print('rank', os.environ['RANK'])", static, (2, 0, 1), name="static")
+
+    assert [each.splitlines()[-1] for each in said] == ["rank 0", "rank 1", "rank 2"]
+
+
 def test_ipv6_only(nodes: Nodes) -> None:
     nodes.only_ipv6()
 

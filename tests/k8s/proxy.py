@@ -1,20 +1,25 @@
-"""A proxy between distlaunch and the API server."""
+"""What is between distlaunch and the API server: a proxy that knows requests, and a relay that knows bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from launcher.backends import _kube_api
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from typing_extensions import Self
 
 
 class Proxy(ThreadingHTTPServer):
@@ -76,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.sent.append(json.loads(body))
         if self.server.away and self.server.is_away:
             return
-        configuration = self.server.cluster._configuration
+        configuration = self.server.cluster.configuration
         headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")}
         answer = self.server.cluster._pool.request(self.command, configuration.host + self.path, body=body, headers=headers)
         if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):
@@ -102,3 +107,65 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+
+class Relay:
+    """Passes connections on to the API server as they are; `cut` breaks all that there are."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._found = yaml.safe_load(kubeconfig.read_text())
+        self._server = urlsplit(self._found["clusters"][0]["cluster"]["server"])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def kubeconfig(self) -> str:
+        """The user's, with this as the server."""
+        address = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._found["clusters"][0]["cluster"].update({"server": address, "tls-server-name": self._server.hostname})
+        return yaml.dump(self._found)
+
+    def cut(self) -> None:
+        """Break all connections; others can be made."""
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):  # it has ended
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _start(self, work: Callable[..., None], *args: socket.socket) -> threading.Thread:
+        self._threads.append(threading.Thread(target=work, args=args, daemon=True))
+        self._threads[-1].start()
+        return self._threads[-1]
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # of the listener: nobody accepts any more
+            while True:
+                ours = self._listener.accept()[0]
+                theirs = socket.create_connection((self._server.hostname, self._server.port))
+                self._open += [ours, theirs]
+                self._start(self._serve, ours, theirs)
+
+    def _serve(self, ours: socket.socket, theirs: socket.socket) -> None:
+        with ours, theirs:
+            back = self._start(_pass_on, theirs, ours)
+            _pass_on(ours, theirs)
+            back.join()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -90,7 +90,7 @@ def test_a_context_that_is_named_needs_no_current_one(tmp_path: Path, current: s
     """A run has the name of its context: it is reached when the current one is another by then, or none."""
     path = kubeconfig(tmp_path / "a", "one", "two", current=current)
 
-    assert api.connect(path, "two", "")._configuration.host == "https://two:1"
+    assert api.connect(path, "two", "").configuration.host == "https://two:1"
     with pytest.raises(SpecError, match="no current context" if not current else "no context 'gone'"):
         api.connect(path, "", "")
 
@@ -108,9 +108,9 @@ def test_of_several_kubeconfigs_the_first_word_counts_and_files_are_beside_the_o
 
     current, named = api.connect("", "", ""), api.connect("", "one", "")
 
-    assert (current.context, current._configuration.host) == ("two", "https://two:1")
-    assert (named.context, named._configuration.host) == ("one", "https://one:1")
-    assert named._configuration.cert_file == str(tmp_path / "second/me.crt")
+    assert (current.context, current.configuration.host) == ("two", "https://two:1")
+    assert (named.context, named.configuration.host) == ("one", "https://one:1")
+    assert named.configuration.cert_file == str(tmp_path / "second/me.crt")
 
 
 def test_a_file_whose_name_has_a_colon_is_one_file(tmp_path: Path) -> None:

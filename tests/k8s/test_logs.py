@@ -291,14 +291,14 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
     """Its log is read from the kubelet, which tells the API server of the pod later."""
     asked: list[str] = []
 
-    def execute(pod: str, _container: str, command: list[str]) -> None:
+    def execute(_cluster: object, pod: str, _container: str, command: list[str]) -> None:
         asked.append(pod)
         assert command[-1].endswith("os.kill(1, 10)")
         if pod == "late" and (not starts or asked.count(pod) < 3):
             raise UnreachableError(f"pod {pod}: container not found")
 
     watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 3, "kind": "job"})
-    watch.__dict__["cluster"] = SimpleNamespace(execute=execute)
+    watch.__dict__["cluster"] = SimpleNamespace()
     waiting = {"containerStatuses": [{"name": "node", "state": {"waiting": {}}}]}
     pods = [
         replace(a_pod(), name="runs", phase="Running", status={}),
@@ -306,7 +306,7 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
         replace(a_pod(), name="ended", node=2, phase="Succeeded"),
     ]
     watch._pods = lambda: [[pod] for pod in pods]  # type: ignore[method-assign]
-    for name, value in (("_LOOK_S", 0.0), ("_STARTS_S", 60.0 if starts else 0.05)):
+    for name, value in (("execute", execute), ("_LOOK_S", 0.0), ("_STARTS_S", 60.0 if starts else 0.05)):
         monkeypatch.setattr(_kube_watch, name, value)
 
     with nullcontext() if starts else pytest.raises(CommandError, match=r"have not started .* signalled: late$"):
@@ -316,15 +316,16 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
     assert asked.count("late") == 3 if starts else asked.count("late") > 1
 
 
-def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(tmp_path: Path) -> None:
+def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def execute(pod: str, _container: str, _command: list[str]) -> None:
+    def execute(_cluster: object, pod: str, _container: str, _command: list[str]) -> None:
         asked.append(pod)
         raise UnreachableError(f"pod {pod}: no answer")
 
     watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
-    watch.__dict__["cluster"] = SimpleNamespace(execute=execute, context="")
+    watch.__dict__["cluster"] = SimpleNamespace(context="")
+    monkeypatch.setattr(_kube_watch, "execute", execute)
     running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
     watch._pods = lambda: [[replace(a_pod(), name="runs", phase="Running", status=running)]]  # type: ignore[method-assign]
 

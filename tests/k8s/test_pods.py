@@ -136,6 +136,10 @@ def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None
     train = pods.follow("--nodes", "2", "train.py", "--epochs", "3")
     args = ["a b", "'\"$HOME`x`\\", "line\nbreak", "ü", "--"]
     secret: dict[str, str | None] = {"TOKEN": 's3cr3t, "quoted"'}
+    pods.write("fits.py", "import pytest\nprint('fits')\n")  # of which nobody knows whether it imports torch
+    little = pods.follow("--memory", "200Mi", "--shm", "10Mi", "fits.py")
+    base = (f"{sys.base_prefix}/bin/python3", "--no-python", f"python3.{sys.version_info[1]}-config", "--prefix")
+    beside = pods.follow("--memory", "100Mi", "--shm", "10Mi", "--python", *base) if ours else None
     uses = pods("k8s", "--secret", "TOKEN", "--env", "V=a,b 'c' $D", "uses.py", *args, env=secret)
 
     assert uses.exit_code == 0, uses.stderr
@@ -153,6 +157,8 @@ def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None
     assert float(accuracy[1]) > 80
     cancelled = pods("cancel", reduce.run)
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{reduce.run}: success\n")
+    assert little.result().stdout == "fits\n", little
+    assert beside is None or beside.result().stdout == f"{sys.base_prefix}\n", f"{beside}"
 
 
 def test_arguments_and_variables_of_hundreds_of_kilobytes_arrive(pods: User) -> None:
@@ -234,8 +240,15 @@ def test_a_run_whose_agent_is_killed_starts_again(pods: User, machines: Kube) ->
 
     follower.wait_err("started again by the scheduler after a lost node, attempt 1")
     follower.wait("the second rendezvous", lambda: follower.stderr.count("rendezvous at") == 2)
-    follower.process.send_signal(signal.SIGINT)
-    assert follower.result().exit_code == 130
+    cancelled = pods("cancel", follower.run)
+    done = follower.result()
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{follower.run}: cancelled\n"), cancelled.stderr
+    assert done.exit_code == 130
+    assert "stopping: cancelled" in done.stderr
+    assert "preempted" not in done.stderr, "though Kubernetes takes the pods back"
+    state = pods.state(follower.run)
+    assert (state["state"], [node["result"] for node in state["nodes"]]) == ("cancelled", ["cancelled"] * 2)
+    assert "preempted" not in str(state)
 
 
 def test_a_detached_run_is_seen_and_cancelled_from_another_shell(pods: User) -> None:
@@ -251,6 +264,13 @@ def test_a_detached_run_is_seen_and_cancelled_from_another_shell(pods: User) -> 
     shown = pods("logs", run).stdout
     assert [shown.count(text) for text in ("ready\n", "saving with time left\n", "saved\n")] == [2, 2, 2]
     pods.wait_nothing_left()
+
+
+def test_workers_that_share_a_pod_have_one_thread_each_and_one_alone_is_left_alone(pods: User) -> None:
+    pods.write("threads.py", "import os\nprint('threads', os.environ.get('OMP_NUM_THREADS'))\n")
+    said = {workers: pods("k8s", "--nproc-per-node", workers, "--log-ranks", "0", "threads.py") for workers in ("2", "1")}
+
+    assert {workers: done.stdout for workers, done in said.items()} == {"2": "threads 1\n", "1": "threads None\n"}
 
 
 def test_the_api_server_goes_while_the_run_is_followed_and_no_line_is_lost(pods: User, machines: Kube) -> None:
@@ -281,13 +301,13 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     shutil.rmtree(pods.cli.runs, ignore_errors=True)
     text = (folder / "run.yaml").read_text()
     assert (folder / "run.yaml").stat().st_mode & 0o777 == 0o600, "the run's key is in it"
-    (name,) = re.findall(r"^# Run (\S+): kubectl apply -f FILE$", text, re.MULTILINE)
+    ((name, apply),) = re.findall(r"^# Run (\S+): (kubectl apply --server-side -f) FILE$", text, re.MULTILINE)
     (secret,) = re.findall(r"^# First, as secrets are in no file: (.*)$", text, re.MULTILINE)
 
     by_hand = kube_programs.find(kube_programs.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
     env["HOME"] = str(tmp_path)
-    for line in (secret, "kubectl apply -f run.yaml"):
+    for line in (secret, f"{apply} run.yaml"):
         made = subprocess.run(["sh", "-c", line], cwd=folder, env=env, timeout=120, check=False, capture_output=True)
         assert made.returncode == 0, made.stderr
 
@@ -397,6 +417,6 @@ def test_a_run_starts_again_without_a_machine_that_is_cut_off_and_removed(cut_of
 
     assert done.exit_code == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{n}:{n}] {text}" for n in "01" for text in ("attempt 1 node", "ready")]
-    assert "ending, to be started again: node 1 was not heard of" in done.stderr
+    assert "ending, to be started again: node 1 has not answered for 30 s" in done.stderr
     assert "attempt 1" in done.stderr
     assert cut_off.node.name not in {pod["spec"]["nodeName"] for pod in cut_off.user.pods(cut_off.run.run)}

@@ -12,6 +12,7 @@ import argparse
 import difflib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -268,6 +269,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+#: What ends it early.
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
 def interrupt(_number: int, _frame: object) -> None:
     """End like at Ctrl-C."""
     raise KeyboardInterrupt
@@ -283,7 +288,7 @@ def main(words: Sequence[str]) -> int:
         for number, change in chosen.items():
             print(f"{number:3d} {change.path}:{change.line}  {change.what}")
         return 0
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in ENDS:
         signal.signal(number, interrupt)
     place = args.coverage or choice.latest_map()
     known = choice.Map.read(place) if place else None
@@ -294,16 +299,21 @@ def main(words: Sequence[str]) -> int:
     )
     seconds = read_seconds()
     copies: list[Copy] = []
+    # Its name is known before it is there: a signal in between would leave what tempfile has made and not yet told.
+    folder = Path(tempfile.gettempdir(), f"distlaunch-mutants-{secrets.token_hex(8)}")
     try:
-        with tempfile.TemporaryDirectory(prefix="distlaunch-mutants-") as folder:
-            try:
-                copies += [Copy(Path(folder) / str(number)) for number in range(args.jobs)]
-                trial = Trial(args, known, seconds)
-                trial.every = copies[0].collect()
-                verdicts = work(trial, copies, chosen)
-            finally:
-                for copy in copies:
-                    copy.close()
+        try:
+            folder.mkdir(mode=0o700)
+            copies += [Copy(folder / str(number)) for number in range(args.jobs)]
+            trial = Trial(args, known, seconds)
+            trial.every = copies[0].collect()
+            verdicts = work(trial, copies, chosen)
+        finally:
+            for number in ENDS:
+                signal.signal(number, signal.SIG_IGN)
+            for copy in copies:
+                copy.close()
+            shutil.rmtree(folder, ignore_errors=True)
     except KeyboardInterrupt:
         print("interrupted; nothing is left", file=sys.stderr)
         return 130

@@ -15,7 +15,7 @@ from tests.plugins.subjects import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RUNS = "chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks project"
+RUNS = "chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks thirdparty project"
 """Subjects whose tests start runs."""
 
 ARCHITECTURE = "tests/test_architecture.py"

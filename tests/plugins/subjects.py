@@ -30,6 +30,7 @@ TYPICAL_S = {
     "slurm": 0.9,
     "ssh": 0.4,
     "testbed": 1.8,
+    "thirdparty": 20.0,
     "train": 0.5,
     "project": 1.1,
 }

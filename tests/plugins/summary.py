@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SLOWEST = 10
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 MAY_SKIP: tuple[str, ...] = ("no GPU", "came with Python", "no Go toolchain", "that other users can run", "too little disk")
-MAY_SKIP += ("no NetworkPolicies here", "no FUSE here")
+MAY_SKIP += ("no NetworkPolicies here", "no FUSE here", "the public's packages cannot be fetched here")
 MAY_SKIP += ("cannot be mounted here", "can be made here", "needs root") if os.geteuid() else ()
 """Reasons for which a test may skip even where everything can be installed."""
 

@@ -95,6 +95,19 @@ def test_a_node_that_ended_without_a_word_is_a_cause_with_its_last_lines() -> No
     assert "oom-kill" in outcome.cause["message"]
 
 
+def test_what_another_node_has_measured_of_one_that_was_ended_afterwards_is_the_cause() -> None:
+    missed = cause("node", 300.0, message="no sign of node 1 for 20 s", host=None, node=1, rank=None)
+    nodes: list[list[Said]] = [[*RUNNING, done("failed", missed)], RUNNING]
+
+    found = report(*nodes).outcome(("ended", "ended")).cause
+    assert found is not None
+    assert (found["message"], found["node"]) == ("no sign of node 1 for 20 s", 1)
+
+    known = report(*nodes).outcome(("ended", "ended"), causes={1: {"class": "node", "message": "killed for its memory"}}).cause
+    assert known is not None
+    assert known["message"] == "killed for its memory", "what the cluster knows comes first"
+
+
 def test_what_was_cancelled_because_a_node_vanished_is_not_the_cause() -> None:
     swept = [*RUNNING, done("cancelled", cause("cancelled", 101))]
 
@@ -117,6 +130,12 @@ def test_an_elastic_run_succeeds_with_as_many_nodes_as_it_needs() -> None:
 
     assert report(*nodes, min_nodes=1).outcome(("ended",) * 3).state == "success"
     assert report(*nodes, min_nodes=2).outcome(("ended",) * 3).state == "failed"
+
+
+def test_a_rank_in_its_debugger_is_told_until_it_ends() -> None:
+    said: list[Said] = [*RUNNING, ("debugger", {"rank": 1, "pid": 7, "message": "ValueError: x"}), ("worker_exited", {"pid": 6})]
+    assert report(said).outcome(detail="RUNNING").detail == "rank 1 stopped in the debugger: ValueError: x"
+    assert report([*said, ("worker_exited", {"pid": 7})]).outcome(detail="RUNNING").detail == "RUNNING"
 
 
 def test_foreign_and_odd_events_do_no_harm() -> None:

@@ -50,6 +50,18 @@ def openblas_threads():
     return found
 
 
+def terminal():
+    """What is to be known of a terminal, at each end of it that this process has."""
+    import termios
+
+    told = {}
+    for fd in (0, 1, 2):
+        if os.isatty(fd):
+            *modes, characters = termios.tcgetattr(fd)
+            told[fd] = [tuple(os.get_terminal_size(fd)), modes, [str(character) for character in characters]]
+    return told
+
+
 def main_module():
     main = sys.modules["__main__"]
     return {
@@ -91,6 +103,7 @@ census = {
     "main": main_module(),
     "fds": [fd for fd in early_fds if fd > 2 and os.path.exists(f"/proc/self/fd/{fd}")],
     "stdin": os.path.realpath("/proc/self/fd/0"),
+    "terminal": terminal(),
     "streams": {name: stream(name) for name in ("stdout", "stderr")},
     "handlers": {
         signal.Signals(number).name if number < 32 else number: str(signal.getsignal(number)) for number in signal.valid_signals()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +49,20 @@ def test_setup_lines_and_files_run_before_the_step(login: Login) -> None:
 
     assert done.stdout == "a file a line\n", done.stderr
     assert "[job] loaded" in done.stderr
+
+
+def test_a_program_beside_the_named_python_is_found_and_needs_no_torch(login: Login) -> None:
+    """As in that environment, if it were activated."""
+    folder = login.cli.folder / "env"
+    venv.create(folder, symlinks=True)
+    tool = login.write("env/bin/a-tool", '#!/bin/sh\necho "$RANK $(command -v python) $*"\n')
+    tool.chmod(0o755)
+
+    options = ("--nodes", "2", "--log-ranks", "all", "--python", f"{folder}/bin/python", "--no-python")
+    done = login("slurm", *options, "a-tool", "--x")
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}:{rank}] {rank} {folder}/bin/python --x" for rank in range(2)]
 
 
 def test_a_setup_line_that_fails_ends_the_job_and_is_said(login: Login) -> None:

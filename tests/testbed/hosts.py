@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,8 +102,14 @@ class Host:
             return [process for process in processes.inside(own) if process != self.anchor]
 
     def kill(self) -> None:
-        """The host dies: SIGKILL to all its processes. Its network stays, so connections are reset; cf. `cut_off`."""
+        """The host dies: SIGKILL to all its processes. Its network stays, so connections are reset; cf. `cut_off`.
+
+        All are stopped before, so that none sees another's end and tells of it.
+        """
         with processes.pinned((self.anchor,)) as own:
+            for process in processes.inside(own):
+                if process != self.anchor:
+                    process.send(signal.SIGSTOP)
             processes.end(own, spare=(self.anchor,))
         self.reap()
 

@@ -28,7 +28,7 @@ class ApiError(TestbedError):
         self.status = status
 
 
-class _Socket(ssl.SSLSocket):
+class ClosingSocket(ssl.SSLSocket):
     """Closes itself: `SSLContext.wrap_socket` loses one whose peer, an API server that ends, is gone before the handshake."""
 
     def __del__(self) -> None:
@@ -129,7 +129,7 @@ class KubeApi:
 
     def _open(self, silent_s: float = 60) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self._ca))
-        context.sslsocket_class = _Socket
+        context.sslsocket_class = ClosingSocket
         return http.client.HTTPSConnection(self._address, timeout=silent_s, context=context)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.testbed import kube_image, kube_programs
 from tests.testbed.errors import TestbedError
+from tests.testbed.kube_api import ClosingSocket
 from tests.testbed.kube_conf import flags
 from tests.testbed.waiting import wait_until
 
@@ -311,6 +312,7 @@ class Controller:
             if any(self._is_served(rule) for rule in self.webhooks[-1]["rules"]):
                 url = f"https://{self.kube.controller.address}:{self.kind.port}{self.webhooks[-1]['path']}"
                 unverified = ssl._create_unverified_context()  # its name is known to the hosts alone
+                unverified.sslsocket_class = ClosingSocket
                 try:
                     urllib.request.urlopen(url, data=b"{}", timeout=5, context=unverified).close()
                 except urllib.error.HTTPError as error:

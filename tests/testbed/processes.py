@@ -104,10 +104,13 @@ def inside(own: Collection[int]) -> list[Process]:
 
 
 def end(own: Collection[int], *, spare: Collection[Process] = (), limit_s: float = 20) -> None:
-    """SIGKILL all processes in these namespaces, those that they start meanwhile included."""
+    """SIGKILL all processes in these namespaces, those that they start meanwhile included.
+
+    The youngest first: where a parent ends before its stopped child, the kernel lets that go on, with a SIGHUP.
+    """
     deadline = time.monotonic() + limit_s
     while left := [process for process in inside(own) if process not in spare]:
-        for process in left:
+        for process in sorted(left, key=lambda process: (process.start_ticks, process.pid), reverse=True):
             process.send(signal.SIGKILL)
         if time.monotonic() > deadline:
             raise WaitError(f"waited {limit_s:g} s for these to die: " + "; ".join(process.command() for process in left))

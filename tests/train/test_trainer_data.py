@@ -25,7 +25,7 @@ def whole(source: Any) -> tuple[Tensor, Tensor]:
 
 def test_the_digits_are_split_by_class_and_never_overlap() -> None:
     import torch
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
 
     data = load_data(parse([], 1), 1)
@@ -41,7 +41,7 @@ def test_the_digits_are_split_by_class_and_never_overlap() -> None:
 
 def test_a_split_is_the_same_for_the_same_seed_and_whole() -> None:
     import torch
-    from trainer.data import stratified_split
+    from trainer.datasets.digits import stratified_split
 
     labels = torch.arange(100) % 7
     train, test = stratified_split(labels, 0.3, seed=5)
@@ -54,7 +54,7 @@ def test_a_split_is_the_same_for_the_same_seed_and_whole() -> None:
 def test_the_digits_match_what_scikit_learn_loads() -> None:
     import torch
     from sklearn.datasets import load_digits
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
 
     data, expected = load_data(parse([], 1), 1), load_digits()
@@ -70,7 +70,7 @@ def test_the_digits_match_what_scikit_learn_loads() -> None:
 def test_torchvisions_sets_are_in_memory_as_they_are(tmp_path: Path) -> None:
     """MNIST, whose files have a header of big-endian numbers."""
     import torch
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
 
     pixels = np.random.default_rng(0).integers(0, 256, (30, 28, 28), dtype=np.uint8)
@@ -95,7 +95,7 @@ def test_torchvisions_sets_are_in_memory_as_they_are(tmp_path: Path) -> None:
 
 def test_a_synthetic_sample_is_the_same_whoever_asks() -> None:
     import torch
-    from trainer.sources import Synthetic
+    from trainer.datasets.synthetic import Synthetic
 
     def made(numbers: list[int], seed: int = 1, first: int = 0) -> tuple[Tensor, Tensor]:
         images, labels = torch.empty(len(numbers), 3, 16, 12, dtype=torch.uint8), torch.empty(len(numbers), dtype=torch.int64)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 def prepare(*argv: str, world_size: int = 2) -> None:
     """What each rank does before it communicates."""
     import torch
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
     from trainer.model import build_model
 
@@ -32,7 +32,7 @@ def prepare(*argv: str, world_size: int = 2) -> None:
     [
         (["--model", "resnet81"], r"unknown model 'resnet81': did you mean resnet18 or .*--list-models prints all \d+"),
         (["--model", "zzz"], r"unknown model 'zzz': --list-models prints all \d+"),
-        (["--data", "nmist"], "--data nmist: no such folder, and none of digits, synthetic, mnist"),
+        (["--data", "nmist"], "--data nmist: no such folder, and none of digits, imagenet, mnist"),
         (["--data", "mnist", "--data-dir", "/nowhere"], "--data mnist: not in /nowhere; add --download, or set --data-dir"),
         (["--optimizer", "adam"], "invalid choice: 'adam' .*adamw.*sgd"),
         (["--warmup", "2"], "--warmup must be between 0 and 1, not 2.0"),

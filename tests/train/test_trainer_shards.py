@@ -60,7 +60,7 @@ def rebuilt(shard: Path, change: Any) -> None:
 
 
 def test_every_sample_is_read_as_the_tar_has_it(made: Path) -> None:
-    from trainer import shards
+    from trainer.datasets import shards
 
     found = shards.open_shards(spelt_out(made))
 
@@ -75,20 +75,20 @@ def test_every_sample_is_read_as_the_tar_has_it(made: Path) -> None:
 
 
 def test_the_index_is_small_mapped_and_built_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer import shards
+    from trainer.datasets import shard_index, shards
 
-    monkeypatch.setattr(shards, "build_index", lambda path: pytest.fail(f"{path} was indexed again"))
+    monkeypatch.setattr(shard_index, "build", lambda path: pytest.fail(f"{path} was indexed again"))
 
     found = shards.open_shards(spelt_out(made))
 
     assert all(isinstance(index.records.base, np.memmap) for index in found.indices)
     sizes = [os.path.getsize(f"{path}.idx") for path in found.paths]
-    assert sizes == [shards.HEADER.itemsize + 20 * 16] * 3
-    assert shards.RECORD.itemsize < 32
+    assert sizes == [shard_index.HEADER.itemsize + 20 * 16] * 3
+    assert shard_index.RECORD.itemsize < 32
 
 
 def test_a_shard_that_changed_is_indexed_again(folder: Path) -> None:
-    from trainer import shards
+    from trainer.datasets import shards
 
     shard = folder / "data-000001.tar"
     rebuilt(shard, lambda name, blob: None if name.startswith("00000020") else b"3" if name.endswith("cls") else blob)
@@ -102,7 +102,7 @@ def test_a_shard_that_changed_is_indexed_again(folder: Path) -> None:
 def test_where_the_index_cannot_be_written_it_is_kept_among_the_caches(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer import shards
+    from trainer.datasets import shard_index, shards
 
     for path in folder.glob("*.idx"):
         path.unlink()
@@ -111,24 +111,24 @@ def test_where_the_index_cannot_be_written_it_is_kept_among_the_caches(
 
     assert len(shards.open_shards(spelt_out(folder))) == SAMPLES
     assert len(list((tmp_path / "caches/distlaunch").iterdir())) == 3
-    monkeypatch.setattr(shards, "build_index", lambda path: pytest.fail(f"{path} was indexed again"))
+    monkeypatch.setattr(shard_index, "build", lambda path: pytest.fail(f"{path} was indexed again"))
     assert len(shards.open_shards(spelt_out(folder))) == SAMPLES
 
 
 def test_ranks_share_the_indexing(folder: Path) -> None:
-    from trainer.data import index_share
+    from trainer.datasets import prepare
     from trainer.flags import parse
 
     for path in folder.glob("*.idx"):
         path.unlink()
 
-    index_share(parse(["--data", spelt_out(folder)], 2), 1, 2)
+    prepare(parse(["--data", spelt_out(folder)], 2), 1, 2)
 
     assert [path.name for path in folder.glob("*.idx")] == ["data-000001.tar.idx"]
 
 
 def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path) -> None:
-    from trainer import shards
+    from trainer.datasets import shards
 
     def as_json(name: str, blob: bytes) -> bytes | None:
         return None if name == "00000003.cls" else blob
@@ -148,7 +148,7 @@ def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path
 
 
 def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path, ranks: Together) -> None:
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
@@ -169,7 +169,7 @@ def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path, 
 
 
 def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(folder: Path) -> None:
-    from trainer import shards
+    from trainer.datasets import shards
 
     found = shards.open_shards(spelt_out(folder))
     os.truncate(folder / "data-000002.tar", 10_000)
@@ -189,7 +189,7 @@ def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(fold
     ],
 )
 def test_a_pattern_without_samples_is_refused(folder: Path, pattern: str, message: str) -> None:
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
@@ -201,7 +201,7 @@ def test_a_pattern_without_samples_is_refused(folder: Path, pattern: str, messag
 
 
 def test_labels_beyond_the_classes_are_refused(made: Path) -> None:
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
@@ -210,7 +210,7 @@ def test_labels_beyond_the_classes_are_refused(made: Path) -> None:
 
 
 def test_test_shards_with_other_classes_are_refused(made: Path, folder: Path) -> None:
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
@@ -223,7 +223,7 @@ def test_test_shards_with_other_classes_are_refused(made: Path, folder: Path) ->
 def batches(*argv: str, rank: int = 0, count: int = 1) -> Batches:
     """Those of one rank."""
     import torch
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
     from trainer.loader import Batches
     from trainer.world import World
@@ -288,7 +288,8 @@ def whole_end(ours: Batches, steps: int) -> int:
 def test_images_are_cropped_as_torchvision_crops_them(made: Path) -> None:
     import torch
     from torchvision.transforms.v2 import functional
-    from trainer import decode, shards
+    from trainer import decode
+    from trainer.datasets import shards
 
     blob, _ = shards.open_shards(spelt_out(made)).read(5)
     image, slot = decode.decode(blob, 3), torch.empty(3, 24, 32, dtype=torch.uint8).to(memory_format=torch.contiguous_format)
@@ -375,7 +376,7 @@ def test_a_damaged_image_is_skipped_counted_and_named(folder: Path, capsys: pyte
 
 def test_a_folder_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) -> None:
     import make_shards
-    from trainer import shards
+    from trainer.datasets import shards
     from trainer.errors import InputError
 
     found = shards.open_shards(spelt_out(made))
@@ -399,7 +400,7 @@ def test_a_folder_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) 
 
 
 def test_threads_are_as_many_as_asked_for_or_this_ranks_share_of_the_cores(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.data import load_data
+    from trainer.datasets import load_data
     from trainer.flags import parse
     from trainer.loader import thread_count
     from trainer.sources import InMemory
@@ -434,7 +435,7 @@ def test_a_streams_samples_are_the_shards(made: Path) -> None:
 
 def test_only_shards_in_a_row_without_samples_end_a_stream(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many more are drawn here than may give nothing one after the other."""
-    from trainer import stream
+    from trainer.datasets import stream
 
     monkeypatch.setattr(stream, "FRUITLESS", 2)
     flags = ["--reader", "webdataset", "--samples", "160", "--classes", "4", "--test-data", spelt_out(made), "--workers", "2"]

@@ -24,8 +24,8 @@ class Config:
     """What to train, on what, and where the results go."""
 
     # data
-    data: str = option("digits", "digits (8x8, default), synthetic, mnist, fashion-mnist, cifar10, cifar100, imagenet, a folder "
-        "with a folder per class, or WebDataset shards: 'data-{000000..000127}.tar'", metavar="DATA")  # fmt: skip
+    data: str = option("digits", "DATASETS, a folder with a folder per class, or WebDataset shards: "
+        "'data-{000000..000127}.tar' (%(default)s)", metavar="DATA")  # fmt: skip
     test_data: Optional[str] = option(None, "shards or folder to test on (a tenth of the data, held out)", metavar="DATA")
     data_dir: str = option("~/.cache/torch/datasets", "where torchvision's data sets are", metavar="DIR")
     download: bool = option(False, "let torchvision download its data set")
@@ -58,7 +58,7 @@ class Config:
     replicas: Optional[int] = option(None, "devices of --sync data-parallel (all GPUs; 2 shares on a CPU)")
 
     # training
-    epochs: int = option(None, "passes over the data (digits: 12, images: 90, others: 1)")
+    epochs: int = option(None, "passes over the data (as suits it: digits 12, folders and shards 90)")
     batch_size: int = option(None, f"samples per rank and step ({GLOBAL_BATCH} shared among the ranks)")
     accumulate: int = option(1, "parts that a batch is taken through the model in, to save memory", metavar="N")
     optimizer: str = option("adamw", "what makes steps from gradients", choices=("adamw", "sgd"))

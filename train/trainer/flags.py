@@ -10,14 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Optional, Sequence, get_args, get_type_hints
 
+from trainer import datasets
 from trainer.config import GLOBAL_BATCH, Config, flag
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
-
-DEFAULT_EPOCHS = {"digits": 12, "synthetic": 1, "mnist": 3, "fashion-mnist": 5, "cifar10": 30, "cifar100": 30}
-SIDES = {"mnist": 28, "fashion-mnist": 28, "cifar10": 32, "cifar100": 32, "digits": 8, "synthetic": 32}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,16 +52,16 @@ def parse(argv: Sequence[str], world_size: int) -> Config:
 def _resolved(values: dict[str, Any], world_size: int) -> dict[str, Any]:
     """`values` with the defaults that depend on others."""
     data = values.get("data", "digits")
+    found = datasets.find(data, values.get("reader", "index"))
     if values.get("model", "auto") == "auto":
-        values["model"] = "small" if data in SIDES else "resnet50"
-    small = values["model"] == "small"
+        values["model"] = "small" if found.small else "resnet50"
     if values.get("image_shape") is None:
-        side = SIDES.get(data, 224) if small else 32 if data.startswith("cifar") else 224
-        values["image_shape"] = (1 if small and data in ("digits", "mnist", "fashion-mnist") else 3, side, side)
+        small = found.small if values["model"] == "small" else None
+        values["image_shape"] = small or (3, found.side, found.side)
     if values.get("batch_size") is None:
         values["batch_size"] = max(1, GLOBAL_BATCH // world_size)
     if values.get("epochs") is None:
-        values["epochs"] = 1 if values.get("reader") == "webdataset" else DEFAULT_EPOCHS.get(data, 90)
+        values["epochs"] = found.epochs
     if values.get("metrics") is None and values.get("out") is not None:
         values["metrics"] = values["out"] / "metrics.jsonl"
     if values.get("init") is None:
@@ -83,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for one in fields(Config):
         kind = _kind(one.name)
-        text = one.metadata["help"].replace("(%(default)s)", f"({one.default})")
+        text = one.metadata["help"].replace("(%(default)s)", f"({one.default})").replace("DATASETS", ", ".join(datasets.NAMES))
         common: dict[str, Any] = {"dest": one.name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if kind is bool:
             parser.add_argument(flag(one.name), action=argparse.BooleanOptionalAction, **common)

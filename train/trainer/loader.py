@@ -20,7 +20,7 @@ from trainer.order import eval_batches, make_order
 
 if TYPE_CHECKING:
     from trainer.config import Config
-    from trainer.data import Data
+    from trainer.datasets.dataset import Data
     from trainer.sources import Numbers, Source
     from trainer.world import World
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainer.checkpoint import Checkpoints, Progress
     from trainer.config import Config
-    from trainer.data import Data
+    from trainer.datasets.dataset import Data
     from trainer.loader import Batch
     from trainer.loop import OwnTime, Score
     from trainer.stop import StopVote

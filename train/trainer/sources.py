@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from trainer import decode, order
 from trainer.errors import TrainingError
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
             """What to call a sample in a message."""
 
     class Files(Protocol):
-        """Encoded images and their classes: `shards.ShardSet`, `folders.Folder`."""
+        """Encoded images and their classes: `datasets.shards.ShardSet`, `datasets.folder.Folder`."""
 
         def __len__(self) -> int: ...
 
@@ -82,42 +81,6 @@ class InMemory:
             picked = decode.shift_and_flip(picked, order.uniforms(numbers, 3, order.key(self.seed, epoch)), self.flips)
         images.copy_(picked)
         labels.copy_(self.labels[chosen])
-        return []
-
-    def name(self, number: int) -> str:
-        """See `Source`."""
-        return f"sample {number}"
-
-
-class Synthetic:
-    """Noise over a coarse pattern per class: sample i is the same in every process, at any time, and can be learnt.
-
-    The noise of all samples lies in one tape of random bytes, each at a place of its own: a sample costs two passes over memory.
-    """
-
-    decodes, dtype = False, torch.uint8
-
-    def __init__(self, shape: Shape, classes: int, samples: int, seed: int, first: int) -> None:
-        self.shape, self.classes, self.samples, self.first = shape, classes, samples, first
-        generator = torch.Generator().manual_seed(seed)
-        coarse = torch.randn(min(classes, 64), shape[0], 4, 4, generator=generator).mul(30).add(64).clamp(0, 127)
-        self.patterns = interpolate(coarse, size=shape[1:], mode="nearest").to(torch.uint8)
-        self.size = shape[0] * shape[1] * shape[2]
-        self.tape = torch.randint(0, 128, (2 * self.size + 100_003,), dtype=torch.uint8, generator=generator)
-        self.key = order.key(seed)
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def fill(self, numbers: Numbers, epoch: Optional[int], images: Tensor, labels: Tensor) -> list[int]:  # noqa: ARG002
-        """See the module's docstring; nothing is augmented."""
-        numbers = numbers + self.first
-        places = (order.uniforms(numbers, 1, self.key)[:, 0] * (len(self.tape) - self.size)).astype(np.int64)
-        for slot, (number, at) in enumerate(zip(numbers.tolist(), places.tolist())):
-            label = number % self.classes
-            noise = self.tape[at : at + self.size].view(self.shape)
-            torch.add(noise, self.patterns[label % len(self.patterns)], out=images[slot])
-            labels[slot] = label
         return []
 
     def name(self, number: int) -> str:

@@ -109,7 +109,7 @@ def _endless(value):
 def choose(found, args):
     """Problems by host, notes, and the choice, which is None where there are too few hosts.
 
-    `found` are the hosts' facts in order; of `args`: `nodes` to use, `least` to be content with, `digest`, `own_disk`.
+    `found` are the hosts' facts in order; of `args`: `nodes` to use, `least` to be content with, `digest`, `own_disk`, `torch`.
     """
     problems, notes = find_problems(found, args)
     good = [host for host in found if host not in problems][: int(args["nodes"])]
@@ -152,7 +152,8 @@ def find_problems(found, args):
     problems = {host: problem for host, facts in found.items() if (problem := _own_problem(facts, args))}
     good = {host: facts for host, facts in found.items() if host not in problems}
     _same_machine(good, problems)
-    _different(good, problems, "torch", "torch")
+    if args["torch"]:
+        _different(good, problems, "torch", "torch")
     if args["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
         for host, facts in good.items():
             if not facts["gpus"]:
@@ -170,7 +171,7 @@ def _own_problem(facts, args):
         return {"kind": "unreachable", "message": message}
     if facts.get("problem") or facts.get("failed") or "machine" not in facts:
         return {"kind": "disk" if "No space left" in message else "host", "message": message}
-    if facts["torch"] is None:
+    if args["torch"] and facts["torch"] is None:
         return {"kind": "torch", "message": f"there is no torch in {facts['python']}"}
     if facts["free_bytes"] < 2 * int(args["snapshot_bytes"]) + _ROOM_BYTES:
         return {"kind": "disk", "message": f"the disk is full: {facts['free_bytes'] / 1e6:.0f} MB are free in {facts['folder']}"}

@@ -1,54 +1,36 @@
-"""WebDataset's tar shards, read at random: an index beside each shard says where every image is, and of which class.
+"""`--data SHARDS`: WebDataset's tar shards, read at random by an index beside each (`shard_index`).
 
-A sample is what the members of a tar share up to the first dot of their names: an image (jpg, png, webp) and its class, either as
-`cls` (a number as text) or as `json` (a number, or an object with `label`, `cls` or `class`).
-
-The index `SHARD.idx` is a header and 16 bytes a sample, mapped into memory, so that ranks of one host share it. It holds the
-shard's size and time of change and is built anew when they differ. Images are read by `preadv`, not mapped: what was
-read does not count as this process's memory, and a shard that is cut off meanwhile is an error, not SIGBUS.
+Images are read by `preadv`, not mapped: what was read does not count as this process's memory, and a shard that is cut off
+meanwhile is an error, not SIGBUS.
 """
 
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
 import os
 import re
 import resource
 import tarfile
-import tempfile
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Iterator, Sequence
 
 import numpy as np
 
+from trainer.datasets import shard_index
+from trainer.datasets.dataset import Data, Dataset, encoded
 from trainer.errors import InputError
 
-IMAGES = ("jpg", "jpeg", "png", "webp")
-RECORD = np.dtype([("offset", "<u8"), ("size", "<u4"), ("label", "<i4")])
-HEADER = np.dtype(
-    [("magic", "S8"), ("size", "<u8"), ("changed_ns", "<u8"), ("skipped", "<u4"), ("labels", "<i4", (2,)), ("problem", "S92")]
-)
-"""`labels`: the lowest and the highest; `skipped`: samples without image or class; `problem`: what is wrong with the tar."""
+if TYPE_CHECKING:
+    from trainer.config import Config
 
-_MAGIC = b"dlindex1"
 _FREE_FILES = 256
 """Files that may be open besides shards."""
-
-
-class Index(NamedTuple):
-    """Where one shard's samples are."""
-
-    header: Any
-    records: Any
-    """of `RECORD`, (n,)"""
 
 
 class ShardSet:
     """The samples of many shards under one numbering, in the shards' order."""
 
-    def __init__(self, paths: Sequence[str], indices: Sequence[Index]) -> None:
+    def __init__(self, paths: Sequence[str], indices: Sequence[shard_index.Index]) -> None:
         self.paths, self.indices = paths, indices
         self.firsts = np.cumsum([0, *(len(index.records) for index in indices)])
         """Number of each shard's first sample, and one past the last."""
@@ -159,7 +141,7 @@ def _braces(text: str) -> Iterator[str]:
 def open_shards(pattern: str) -> ShardSet:
     """The samples of all shards of `pattern`; builds the indices that are missing. Raises `InputError`."""
     paths = expand(pattern)
-    shards = ShardSet(paths, [_find_index(path) or build_index(path) for path in paths])
+    shards = ShardSet(paths, [shard_index.find(path) or shard_index.build(path) for path in paths])
     if not len(shards):
         raise InputError(f"--data {pattern}: no samples in {len(paths)} shards: {(shards.problems or ['they are empty'])[0]}")
     return shards
@@ -168,106 +150,34 @@ def open_shards(pattern: str) -> ShardSet:
 def build_share(pattern: str, rank: int, world_size: int) -> None:
     """Build this rank's share of the indices that are missing, so that `open_shards` finds all; raises `InputError`."""
     for path in expand(pattern)[rank::world_size]:
-        if _find_index(path) is None:
-            build_index(path)
+        if shard_index.find(path) is None:
+            shard_index.build(path)
 
 
-def build_index(shard: str) -> Index:
-    """Read through one tar, and keep its index beside it, or where the user's caches are if that cannot be written."""
-    try:
-        stat = os.stat(shard)
-        records, header = _scan(shard)
-    except OSError as error:
-        raise InputError(f"{shard}: {error.strerror}") from error
-    header["magic"], header["size"], header["changed_ns"] = _MAGIC, stat.st_size, stat.st_mtime_ns
-    for place in _places(shard):
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
-                file.write(header.tobytes() + records.tobytes())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, place)
-        except OSError:
-            continue
-        break
-    return Index(header, records)
+def is_shards(data: str) -> bool:
+    """Whether `--data` means shards."""
+    return data.endswith(".tar") or "{" in data or "::" in data or (os.path.isdir(data) and bool(list(Path(data).glob("*.tar"))))
 
 
-def _find_index(shard: str) -> Index | None:
-    """The shard's index, if there is one that fits it."""
-    try:
-        stat = os.stat(shard)
-    except OSError as error:
-        raise InputError(f"{shard}: {error.strerror}") from error
-    for place in _places(shard):
-        try:
-            size = place.stat().st_size
-            if size < HEADER.itemsize or (size - HEADER.itemsize) % RECORD.itemsize:
-                continue
-            header = np.fromfile(place, HEADER, 1)[0]
-        except OSError:
-            continue
-        if (header["magic"], header["size"], header["changed_ns"]) == (_MAGIC, stat.st_size, stat.st_mtime_ns):
-            empty = size == HEADER.itemsize  # which cannot be mapped
-            records = np.empty(0, RECORD) if empty else np.asarray(np.memmap(place, RECORD, "r", offset=HEADER.itemsize))
-            return Index(header, records)
-    return None
+def prepare(config: Config, rank: int, world_size: int) -> None:
+    """Build this rank's share of the indices that are missing."""
+    for pattern in filter(None, (config.data, config.test_data)):
+        build_share(pattern, rank, world_size)
 
 
-def _places(shard: str) -> tuple[Path, Path]:
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    path = os.path.abspath(shard)
-    return Path(path + ".idx"), caches / "distlaunch" / f"{hashlib.sha256(path.encode()).hexdigest()[:24]}.idx"
+def load(config: Config) -> Data:
+    """Both sets; without `--test-data` a part of the training set is held out."""
+    train = open_shards(config.data)
+    test = open_shards(config.test_data) if config.test_data else None
+    data = encoded(config, train, test, config.classes or train.classes)
+    data.problems.extend(problem for one in (train, test) if one for problem in one.problems)
+    if config.strict and data.problems:
+        raise InputError(f"{data.problems[0]} (--strict)")
+    if test and test.classes > data.classes:
+        raise InputError(f"--test-data has labels up to {test.classes - 1}, --data has {data.classes} classes")
+    if train.classes > data.classes:
+        raise InputError(f"--data {config.data} has labels up to {train.classes - 1}, but --classes is {data.classes}")
+    return data
 
 
-def _scan(shard: str) -> tuple[Any, Any]:
-    """Records and header of a tar."""
-    found: list[tuple[int, int, int]] = []
-    header = np.zeros(1, HEADER)[0]
-    try:
-        for image, label in _samples(shard):
-            if image is None or label is None:
-                header["skipped"] += 1
-            else:
-                found.append((*image, label))
-    except tarfile.TarError as error:
-        header["problem"] = f"damaged or cut off ({error}); {len(found)} samples are whole".encode()
-    records = np.array(found, RECORD)
-    if len(records):
-        header["labels"] = records["label"].min(), records["label"].max()
-    return records, header
-
-
-def _samples(shard: str) -> Iterator[tuple[tuple[int, int] | None, int | None]]:
-    """Offset and size of each sample's image, and its class."""
-    last: str | None = None
-    image: tuple[int, int] | None = None
-    label: int | None = None
-    with tarfile.open(shard, "r:") as archive:
-        for member in archive:
-            archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
-            if not member.isfile():
-                continue
-            folder, _, base = member.name.rpartition("/")
-            stem, _, kind = base.partition(".")
-            if last not in (None, folder + stem):
-                yield image, label
-                image, label = None, None
-            last = folder + stem
-            if kind.lower() in IMAGES:
-                image = member.offset_data, member.size
-            elif kind in ("cls", "json"):
-                label = label_of(archive.extractfile(member).read(), label)  # type: ignore[union-attr]
-    if last is not None:
-        yield image, label
-
-
-def label_of(text: bytes, known: int | None) -> int | None:
-    """The class that a `cls` or `json` member names; `known` if it names none."""
-    try:
-        value = json.loads(text)
-        if isinstance(value, dict):
-            value = next((value[name] for name in ("label", "cls", "class") if name in value), known)
-        return known if value is None else int(value)
-    except (ValueError, TypeError):
-        return known
+DATASETS = (Dataset(load, takes=lambda data, reader: reader == "index" and is_shards(data), prepare=prepare),)

@@ -1,13 +1,18 @@
-"""Images as files: a folder per class (ImageFolder's layout), and torchvision's data sets."""
+"""`--data FOLDER`: images as files, a folder per class (ImageFolder's layout)."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, Sequence
+from typing import TYPE_CHECKING, Iterable, Sequence
 
 import numpy as np
 
+from trainer.datasets.dataset import Data, Dataset, encoded
+from trainer.datasets.shards import is_shards
 from trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from trainer.config import Config
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
@@ -61,21 +66,25 @@ def _images(root: str, name: str) -> Iterable[str]:
         yield from (os.path.join(folder, file) for file in sorted(files) if file.lower().endswith(SUFFIXES))
 
 
-def torchvision_set(name: str, root: str, *, train: bool, download: bool) -> Any:
-    """One of torchvision's data sets; raises `InputError` where it is not below `root`."""
-    from torchvision import datasets
+def load(config: Config) -> Data:
+    """A folder of class folders, or one with `train` and `val` (or `test`) in it."""
+    root = os.path.expanduser(config.data)
+    test = os.path.expanduser(config.test_data) if config.test_data else None
+    if os.path.isdir(os.path.join(root, "train")):
+        inside = (os.path.join(root, name) for name in ("val", "test") if os.path.isdir(os.path.join(root, name)))
+        root, test = os.path.join(root, "train"), test or next(inside, None)
+    train_set, test_set = open_folder(root), open_folder(test) if test else None
+    if test_set and test_set.classes != train_set.classes:
+        odd = sorted(set(test_set.classes) ^ set(train_set.classes))
+        raise InputError(f"{root} has {len(train_set.classes)} classes and {test} {len(test_set.classes)}; not in both: {odd[0]}")
+    if config.classes not in (None, len(train_set.classes)):
+        raise InputError(f"--classes {config.classes}, but {root} has {len(train_set.classes)} class folders")
+    return encoded(config, train_set, test_set)
 
-    try:
-        if name == "imagenet":
-            return datasets.ImageNet(root, split="train" if train else "val")
-        kind = {"mnist": datasets.MNIST, "fashion-mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10}
-        return {**kind, "cifar100": datasets.CIFAR100}[name](root, train=train, download=download)
-    except (RuntimeError, OSError) as error:
-        advice = "put its archives there" if name == "imagenet" else "add --download, or set --data-dir"
-        raise InputError(f"--data {name}: not in {root}; {advice} ({(str(error).splitlines() or [''])[0]})") from error
+
+def takes(data: str, reader: str) -> bool:
+    """A folder without shards in it."""
+    return reader == "index" and os.path.isdir(os.path.expanduser(data)) and not is_shards(data)
 
 
-def imagenet(root: str, *, train: bool) -> Folder:
-    """ImageNet as torchvision unpacks it."""
-    found = torchvision_set("imagenet", root, train=train, download=False)
-    return Folder(root, found.samples, found.wnids)
+DATASETS = (Dataset(load, takes=takes),)

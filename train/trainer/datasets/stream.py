@@ -12,8 +12,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Iterator
 
-from trainer import order, shards
-from trainer.data import IMAGENET_MEAN, IMAGENET_STD, Data
+from trainer import order
+from trainer.datasets import shard_index, shards
+from trainer.datasets.dataset import IMAGENET_MEAN, IMAGENET_STD, Data, Dataset
 from trainer.decode import need_torchvision
 from trainer.errors import InputError, TrainingError
 from trainer.sources import EncodedImages
@@ -55,10 +56,10 @@ class Stream:
                 raise self._nothing()
             sample = next(self._next)
         self._last.name = f"{sample.get('__url__', self.urls)}: {sample['__key__']}"
-        image = next((sample[kind] for kind in shards.IMAGES if kind in sample), None)
+        image = next((sample[kind] for kind in shard_index.IMAGES if kind in sample), None)
         label = None
         for kind in ("cls", "json"):
-            label = shards.label_of(sample[kind], label) if kind in sample else label
+            label = shard_index.label_of(sample[kind], label) if kind in sample else label
         if image is None or label is None:
             raise OSError("a sample without an image or a class")
         return bytearray(image), label
@@ -90,7 +91,7 @@ class Stream:
         return getattr(self._last, "name", self.urls)
 
 
-def load_stream(config: Config) -> Data:
+def load(config: Config) -> Data:
     """Training samples as a stream, test samples from shards with an index; raises `InputError`."""
     if importlib.util.find_spec("webdataset") is None:
         raise InputError("--reader webdataset needs webdataset: pip install webdataset")
@@ -105,3 +106,6 @@ def load_stream(config: Config) -> Data:
     train = EncodedImages(Stream(config.data, config.samples, seed), config.image_shape, **options)
     testing = EncodedImages(test, config.image_shape, **options)
     return Data(train, testing, config.classes, IMAGENET_MEAN, IMAGENET_STD, test.problems)
+
+
+DATASETS = (Dataset(load, takes=lambda _data, reader: reader == "webdataset", epochs=1),)

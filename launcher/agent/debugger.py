@@ -1,0 +1,59 @@
+"""What `--debug RANK` adds to a worker: an exception that would end it opens pdb on its terminal, and nobody ends the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import List
+
+from . import again, processes, worker
+from .program import Program
+
+
+def note_of(scratch: str, pid: int) -> str:
+    """The file in which a worker says by what it has come into the debugger."""
+    return os.path.join(scratch, f"debugger-{pid}")
+
+
+def argv(python: str, archive: str, scratch: str, program: Program) -> List[str]:
+    """The command of such a worker that has an interpreter of its own."""
+    what = [program.kind, program.target, *program.args]
+    return [python, *program.options, "-u", os.path.abspath(archive), "--debug", scratch, *what]
+
+
+def main(scratch: str, kind: str, command: List[str]) -> None:
+    """Be that worker."""
+    archive = sys.path.pop(0)
+    program = Program(command, kind, os.getcwd(), processes.options())
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, program.folder)
+    debugger = Debugger(scratch)
+    program.compile()
+    worker.forget(__package__, archive)
+    worker.run(program, sys.executable, debugger)
+
+
+class Debugger:
+    """To be called in the worker with the exception; returns when the debugger is left."""
+
+    def __init__(self, scratch: str) -> None:
+        self._pid, self._server = os.getpid(), os.getppid()
+        self._note = note_of(scratch, self._pid)
+
+    def __call__(self, error: BaseException) -> None:
+        """Not for Ctrl-C, nor in a process that the script has forked."""
+        if isinstance(error, KeyboardInterrupt) or error.__traceback__ is None or os.getpid() != self._pid:
+            return
+        with contextlib.suppress(OSError):
+            with open(self._note, "w", encoding="ascii") as file:
+                json.dump(worker.text_of(error), file)
+            os.kill(self._server, again.HEARD_BY)
+        import pdb  # noqa: T100 - what this is for; not before, as the script would find it there
+
+        # The terminal, whatever the script has put in its place.
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        with contextlib.suppress(Exception):
+            # From Python 3.13 on it takes the exception, and shows those that it came from.
+            pdb.post_mortem(error if sys.version_info >= (3, 13) else error.__traceback__)  # type: ignore[arg-type,unused-ignore]

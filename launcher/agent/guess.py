@@ -1,0 +1,3 @@
+"""How sure it is, before workers run, that they will import torch."""
+
+NO, MAYBE, SURELY = range(3)

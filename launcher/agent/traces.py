@@ -1,0 +1,87 @@
+"""What the fork server's imports have left outside their modules: out of a worker's way until the worker imports them itself."""
+
+from __future__ import annotations
+
+import _warnings
+import os
+import sys
+from types import ModuleType
+from typing import Any, Dict, FrozenSet, List, NamedTuple
+
+_DEFAULT: Any = (0, True, [])
+"""A logger's level, whether it propagates, and its handlers."""
+
+
+def filters() -> List[Any]:
+    """The warning filters as they are now; the list is the one that counts."""
+    found: List[Any] = _warnings.filters
+    return found
+
+
+class Before(NamedTuple):
+    """How the interpreter was before an import."""
+
+    filters: List[Any]
+    attributes: FrozenSet[str]
+    """Of the module `sys`, where torch notes that it was loaded."""
+
+
+def before() -> Before:
+    """How it is now."""
+    return Before(list(filters()), frozenset(vars(sys)))
+
+
+class Traces:
+    """Warning filters and loggers, as the imports made them, and what else decides how a library is loaded."""
+
+    def __init__(self, before: Before) -> None:
+        """Take away what came since."""
+        self._filters = [each for each in filters() if not any(each is other for other in before.filters)]
+        self._change_filters([each for each in filters() if any(each is other for other in before.filters)])
+        self._attributes = {name: vars(sys).pop(name) for name in set(vars(sys)) - before.attributes}
+        self._loggers: Dict[Any, Any] = {}
+        if "logging" in sys.modules:
+            known = sys.modules["logging"].root.manager.loggerDict.values()
+            loggers = [logger for logger in known if hasattr(logger, "handlers")]
+            self._loggers = {logger: (logger.level, logger.propagate, list(logger.handlers)) for logger in loggers}
+        self._process = self._loading()
+
+    @staticmethod
+    def _loading() -> Dict[str, Any]:
+        return {"sys.setdlopenflags()": sys.getdlopenflags(), "os.sched_setaffinity()": os.sched_getaffinity(0)}
+
+    def changes(self) -> List[str]:
+        """What the script has changed of the process that a library looks at when it is loaded."""
+        here = self._loading()
+        return [name for name, value in self._process.items() if value != here[name]]
+
+    def put_back(self) -> None:
+        """As if the import was now: over whatever the script has said before it, as an import does that."""
+        self._change_filters([*self._filters, *filters()])
+        vars(sys).update(self._attributes)
+        self._filters, self._attributes = [], {}
+        stderr = sys.stderr
+        for logger, (level, propagate, handlers) in self._loggers.items():
+            logger.disabled = False
+            if (level, propagate, handlers) == _DEFAULT:
+                continue
+            logger.setLevel(level)
+            logger.propagate, logger.handlers[:] = propagate, handlers
+            for handler in handlers:
+                if stderr is not sys.__stderr__ and vars(handler).get("stream") is sys.__stderr__:
+                    handler.setStream(stderr)
+        self._loggers = {}
+
+    @staticmethod
+    def _change_filters(wanted: List[Any]) -> None:
+        if len(wanted) != len(filters()):
+            import warnings
+
+            filters()[:] = wanted
+            with warnings.catch_warnings():  # tells all who remember what was filtered
+                pass
+
+
+def taken(modules: Dict[str, ModuleType]) -> List[str]:
+    """Those of these names under which the script has put something else into `sys.modules`."""
+    return [name for name, module in modules.items() if sys.modules.get(name, module) is not module]

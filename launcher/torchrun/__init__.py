@@ -1,0 +1,1 @@
+"""`distlaunch torchrun`: torchrun's command line over the agent, started once per node by whoever starts it there."""

@@ -1,0 +1,106 @@
+"""`distlaunch torchrun`: one node of a run, from its command line to its exit code."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from launcher.agent import processes
+from launcher.torchrun import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.agent.job import Job
+    from launcher.torchrun.request import Request
+
+_FAILED = 1
+"""torchrun's exit code for whatever goes wrong, and for signals."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run this node's part, and return the exit code; raises `LaunchError`."""
+    processes.open_standard_streams()
+    env = dict(os.environ)
+    try:
+        args = options.parse(words, env)
+    except options.CompletionAskedError as asked_for:
+        return _completion(str(asked_for), env)
+
+    from launcher.torchrun import rendezvous, request
+
+    why = request.theirs(args, env)
+    python = request.own_python(env)
+    if why:
+        say(f"{why}: torchrun itself is started")
+        os.execv(python, [python, "-m", "torch.distributed.run", *words])
+    asked = request.of(args, env, python=python, say=say)
+    os.environ.pop(rendezvous.KEY, None)  # no business of the workers'
+    return _run(asked, python)
+
+
+def say(text: str) -> None:
+    """A note on stderr."""
+    from launcher import output
+
+    output.note(f"distlaunch: {text}")
+
+
+def _completion(shell: str, env: dict[str, str]) -> int:
+    try:
+        import shtab  # type: ignore[import-not-found]
+    except ImportError:
+        say("--print-completion needs the package shtab: pip install shtab")
+        return _FAILED
+    from launcher import output
+
+    parser = options.parser(env)
+    parser.prog = "torchrun"  # shtab knows no commands of two words; for an alias
+    output.text(shtab.complete(parser, shell=shell) + "\n")
+    return 0
+
+
+def _run(asked: Request, python: str) -> int:
+    """Find this node's place, start its agent and show what comes of it."""
+    import socket
+
+    from launcher.agent import below
+    from launcher.errors import StorageError
+    from launcher.torchrun.node import Agent
+    from launcher.torchrun.show import Show
+
+    job, rank = _placed(asked)
+    above = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a folder for us alone is made there
+    try:
+        folder = below.create(above)
+    except OSError as error:
+        raise StorageError(f"{above}: {error.strerror}", hint="set TMPDIR to a folder that can be written") from error
+    try:
+        meets = job.rendezvous or {"file": os.path.join(folder, "rendezvous.json")}
+        job = job._replace(folder=folder, rendezvous=meets)
+        show = Show(asked.wanted, job, rank, socket.gethostname(), say)
+        agent = Agent(job, rank, python)
+        show.follow(agent.stream)
+        agent.wait()
+        return 0 if show.report() else _FAILED
+    finally:
+        below.remove(folder)
+
+
+def _placed(asked: Request) -> tuple[Job, int]:
+    """The job for this node, and its rank."""
+    job, rank = asked.job, asked.node_rank
+    if job.max_nodes == 1:
+        return job, 0
+    if asked.backend == "c10d":
+        from launcher.torchrun import rendezvous
+
+        limit_s = job.rdzv_timeout_s
+        place = rendezvous.c10d(asked.host, asked.port, host_is_us=asked.host_is_us, key=job.key, limit_s=limit_s, say=say)
+        rank, job = place.node_rank, job._replace(rendezvous=place.meets)
+        if rank > 0 and not job.elastic:
+            job = job._replace(master_addr=None)  # node 0 tells its own
+    if not job.elastic and not 0 <= rank < job.max_nodes:
+        hint = "see --nnodes and --node-rank" if asked.backend == "static" else "another node has come in its place"
+        raise options.TorchrunUsageError(f"this is node {rank}, and the run has nodes 0 to {job.max_nodes - 1}", hint=hint)
+    return job, rank

@@ -1,0 +1,87 @@
+"""This node's agent as a child of ours: started at once from this very process, told of signals, and gone when we are."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from launcher.agent import below
+from launcher.agent.job import KEY_FILE
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from launcher.agent.job import Job
+
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""Signals to us that the agent hears, beside those that it is to stop for."""
+
+_PIPE_BYTES = 1 << 20
+
+
+class Agent:
+    """The process, with its stream to be read."""
+
+    def __init__(self, job: Job, node_rank: int, python: str) -> None:
+        """`python`: the interpreter that has torch."""
+        self.stream, writer = os.pipe()
+        with contextlib.suppress(OSError):  # more than the user may have; the default does as well
+            fcntl.fcntl(self.stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        us = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self.stream)
+            _become(job, node_rank, python, writer, us)
+        os.close(writer)
+        if "fd" in job.rendezvous:
+            os.close(job.rendezvous["fd"])
+        for name in {*_PASSED_ON, *(job.stop_signals or ())}:
+            number = signal.Signals[name]
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP
+                    signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        if self._pid:
+            os.kill(self._pid, number)
+
+    def wait(self) -> None:
+        """Until it has ended, which it does after the last of its stream."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        self._pid = 0
+
+
+def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> NoReturn:
+    """The agent itself."""
+    try:
+        archive = os.path.join(job.folder, below.ARCHIVE)
+        if python == sys.executable:
+            sys.argv = [archive]  # from where it starts its fork server
+            below.run(job, node_rank, stream, parent)
+        _write_spec(job)
+        os.dup2(stream, 1)
+        if "fd" in job.rendezvous:
+            os.set_inheritable(job.rendezvous["fd"], True)
+        spec = os.path.join(job.folder, "spec.json")
+        os.execv(python, [python, archive, "--spec", spec, "--node-rank", str(node_rank), "--below", str(parent)])
+    finally:
+        import traceback
+
+        with contextlib.suppress(OSError), open(os.path.join(job.folder, "stderr"), "a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+        os._exit(1)
+
+
+def _write_spec(job: Job) -> None:
+    """For an agent that is another program."""
+    about = {**job._asdict()}
+    key = about.pop("key")
+    for name, text in (("spec.json", json.dumps(about)), (KEY_FILE, key)):
+        with open(os.path.join(job.folder, name), "w", encoding="ascii") as file:
+            file.write(text)

@@ -1,0 +1,169 @@
+"""torchrun's command line, without torch: the same options, spellings, defaults and PET_ variables.
+
+`tests/torchrun/test_options.py` compares all of it with the parser of the installed torch: an option that is new there fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher import names
+from launcher.agent.numa import MODES
+from launcher.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class TorchrunUsageError(RequestError):
+    """torchrun itself would not do what this command line says; its exit code is 1 then."""
+
+    code = "usage"
+    exit_code = 1
+
+
+class UnreadableError(TorchrunUsageError):
+    """torchrun's parser would not read it, which ends with 2."""
+
+    exit_code = 2
+
+
+class CompletionAskedError(Exception):
+    """A completion script is to be printed, and nothing else; for which shell."""
+
+
+class TorchrunOption(NamedTuple):
+    """One of torchrun's options; all spellings are made from the name: `--rdzv-id` and `--rdzv_id`."""
+
+    name: str
+    default: Any
+    meaning: str
+    """What becomes of it here, for `--help` and the table in docs/torchrun.md."""
+
+    kind: Any = str
+    short: str = ""
+    choices: tuple[str, ...] = ()
+    variable: bool = True
+    """Whether PET_NAME gives its default, as for most."""
+
+
+def words(text: str) -> list[str]:
+    """The parts between commas; two commas are one that divides nothing."""
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
+
+
+OPTIONS = (
+    TorchrunOption("nnodes", "1:1", "number of nodes; MIN:MAX makes the run elastic"),
+    TorchrunOption("nproc-per-node", "1", "workers per node: a number, auto, gpu, xpu or cpu, with torchrun's meaning"),
+    TorchrunOption(
+        "rdzv-backend",
+        "static",
+        "static: nodes have the ranks that they say; c10d: in the order in which they come; others: torchrun itself is started",
+    ),
+    TorchrunOption("rdzv-endpoint", "", "HOST[:PORT] where the nodes meet, in a store of ours"),
+    TorchrunOption("rdzv-id", "none", "the run's name, the same on all nodes"),
+    TorchrunOption("rdzv-conf", "", "join_timeout, timeout, last_call_timeout and is_host are kept; others are told"),
+    TorchrunOption("standalone", False, "one node, on a free port", bool),
+    TorchrunOption("max-restarts", 0, "how often all workers start again after one has failed", int),
+    TorchrunOption("monitor-interval", 0.1, "not needed: an end is heard when it happens", float),
+    TorchrunOption(
+        "start-method",
+        "spawn",
+        "not needed: it is for functions, and a command has none",
+        choices=("spawn", "fork", "forkserver"),
+    ),
+    TorchrunOption("event-log-handler", "null", "null and console are not needed; for another torchrun itself is started"),
+    TorchrunOption("role", "default", "what workers find in ROLE_NAME"),
+    TorchrunOption("module", False, "the script is a module's name, as with python -m", bool, short="-m"),
+    TorchrunOption("no-python", False, "the script is a program", bool),
+    TorchrunOption("run-path", False, "as runpy.run_path would run it: workers are always forked from a Python that runs", bool),
+    TorchrunOption("log-dir", None, "folder in which workers' output is kept, by RDZV-ID, attempt and local rank"),
+    TorchrunOption("redirects", "0", "streams that go to files in place of the terminal: 0 to 3, or by local rank", short="-r"),
+    TorchrunOption("tee", "0", "streams that go to files as well as to the terminal", short="-t"),
+    TorchrunOption("log-line-prefix-template", "", "what stands before each line of a stream that is teed"),
+    TorchrunOption("local-ranks-filter", "", "local ranks whose lines are shown"),
+    TorchrunOption("duplicate-stdout-filters", [], "lines with these words are kept in a file of their own", words),
+    TorchrunOption("duplicate-stderr-filters", [], "the same for stderr", words),
+    TorchrunOption("node-rank", 0, "this node's rank, where it is decided before (static)", int),
+    TorchrunOption("master-addr", "127.0.0.1", "address of node 0 (static)"),
+    TorchrunOption("master-port", None, "port of node 0 (static); 29500", int),
+    TorchrunOption("local-addr", None, "address by which others reach this node"),
+    TorchrunOption(
+        "logs-specs", None, "a class of the user's that decides on log files: torchrun itself is started", variable=False
+    ),
+    TorchrunOption("numa-binding", None, "processors that each worker is bound to", choices=MODES, variable=False),
+    TorchrunOption(
+        "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end the run in order; others are passed on"
+    ),
+    TorchrunOption("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL; 30", int),
+    TorchrunOption("virtual-local-rank", False, "LOCAL_RANK is 0 for all workers, and each sees its own GPU alone", bool),
+)
+
+_WIDTH = 110
+_SHELLS = ("bash", "zsh", "tcsh")
+"""As torchrun has them without the package shtab."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        hint = "distlaunch torchrun --help lists torchrun's options"
+        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        if close := names.nearest(unknown, (f"--{option.name}" for option in OPTIONS)):
+            hint = f"did you mean {close}? {hint}"
+        raise UnreadableError(message, hint=hint)
+
+
+class _Completion(argparse.Action):
+    """Needs no script."""
+
+    def __call__(self, _parser: Any, _found: Any, shell: Any, _flag: str | None = None) -> None:
+        raise CompletionAskedError(shell)
+
+
+class _Help(argparse.HelpFormatter):
+    """Asks for no terminal's width, which is asked for whenever an option is added, and imports slowly."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=40, width=_WIDTH)
+
+
+def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    """A parser like torchrun's, with the defaults that PET_ variables give; raises `TorchrunUsageError`."""
+    found = _Parser(prog="distlaunch torchrun", description="Run a script as torchrun does, on this node.", formatter_class=_Help)
+    for option in OPTIONS:
+        given = env.get(f"PET_{option.name.replace('-', '_').upper()}") if option.variable else None
+        flags = [option.short] * bool(option.short) + list(
+            dict.fromkeys((f"--{option.name}", f"--{option.name.replace('-', '_')}"))
+        )
+        if option.kind is bool:
+            found.add_argument(*flags, action="store_true", default=_flag(option.name, given), help=option.meaning)
+        else:
+            default = option.default if given is None else given  # argparse gives a text its type, as in torchrun
+            choices = option.choices or None
+            found.add_argument(*flags, type=option.kind, default=default, choices=choices, help=option.meaning)
+    flags = ["--print-completion", "--print_completion"]
+    found.add_argument(*flags, action=_Completion, choices=_shells(), help="print a completion script for a shell")
+    found.add_argument("training_script", type=str, help="the script, or the module or program")
+    found.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its own arguments")
+    return found
+
+
+def _shells() -> Sequence[str]:
+    try:
+        import shtab  # type: ignore[import-not-found]
+    except ImportError:
+        return _SHELLS
+    return tuple(shtab.SUPPORTED_SHELLS)
+
+
+def _flag(name: str, given: str | None) -> bool:
+    try:
+        return bool(int(given or "0"))
+    except ValueError:
+        raise TorchrunUsageError(f"PET_{name.replace('-', '_').upper()}={given}: write 0 or 1") from None
+
+
+def parse(args: Sequence[str], env: Mapping[str, str]) -> argparse.Namespace:
+    """The options of a command line, by torchrun's names."""
+    return parser(env).parse_args(list(args))

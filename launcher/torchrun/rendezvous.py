@@ -1,0 +1,112 @@
+"""Where the nodes of a run meet that a scheduler we do not know has started, each with torchrun's options."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.agent import net, ports
+from launcher.errors import CommandError
+from launcher.torchrun.options import TorchrunUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+C10D_PORT = 29400
+STATIC_PORT = 29500
+KEY = "DISTLAUNCH_KEY"
+_PATIENCE_S = 2.0
+_SHORTEST_KEY = 32
+
+
+class Place(NamedTuple):
+    """This node's, as it has found it."""
+
+    node_rank: int
+    meets: dict[str, Any]
+    """Where the agents meet, as `Job.rendezvous`."""
+
+
+def endpoint(text: str, default_port: int) -> tuple[str, int]:
+    """Host and port, as torchrun reads them: `localhost` where nothing is said."""
+    text = text.strip()
+    if not text:
+        return "localhost", default_port
+    host, colon, port = (text, "", "") if text[0] + text[-1] == "[]" else text.rpartition(":")
+    if not colon:
+        host = text
+    host = host[1:-1] if host[:1] + host[-1:] == "[]" else host
+    if colon and (not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 0xFFFF):
+        raise TorchrunUsageError(f"rendezvous endpoint {text!r}: the port is a number from 0 to 65535")
+    if not re.fullmatch(r"[\w.:-]+", host):
+        raise TorchrunUsageError(f"rendezvous endpoint {text!r}: write HOST[:PORT]")
+    return host, int(port) if colon else default_port
+
+
+def settings(text: str) -> dict[str, str]:
+    """What --rdzv-conf says: `KEY=VALUE,...`."""
+    found = {}
+    for part in text.strip().split(",") if text.strip() else []:
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not name or not value:
+            raise TorchrunUsageError(f"--rdzv-conf {text!r}: write KEY=VALUE, with commas between several")
+        found[name] = value
+    return found
+
+
+def key(env: Mapping[str, str], run: str, port: int) -> str:
+    """The run's secret: as given, else from what torchrun's nodes know of one another, too."""
+    given = env.get(KEY)
+    if given is None:
+        import hashlib  # few runs have several nodes
+
+        return hashlib.sha256(f"distlaunch torchrun\0{run}\0{port}".encode(errors="surrogateescape")).hexdigest()
+    if len(given) < _SHORTEST_KEY:
+        raise TorchrunUsageError(
+            f"{KEY} is no key: it should be {_SHORTEST_KEY} random characters or more, the same on all nodes"
+        )
+    return given
+
+
+def is_here(host: str) -> bool:
+    """Whether that is a name or an address of this machine."""
+    if host in ("localhost", socket.gethostname()):
+        return True
+    own = {"127.0.0.1", "::1", *(address for addresses in net.own_addresses().values() for address in addresses)}
+    return any(address in own or address.startswith("127.") for address in net.resolve(host))
+
+
+def c10d(host: str, port: int, *, host_is_us: bool | None, key: str, limit_s: float, say: Callable[[str], None]) -> Place:
+    """Node 0 is who listens at the endpoint; the others get their ranks in the order in which they come to it.
+
+    Who waits for it where it should be becomes it as soon as the port is free: what is there may be what is left of another run.
+    """
+    from launcher.agent.store import StoreError
+    from launcher.agent.store_client import Client
+
+    here = is_here(host) if host_is_us is None else host_is_us
+    began, patience_s, told = time.monotonic(), _PATIENCE_S, False
+    while True:
+        if here:
+            try:
+                return Place(0, {"addr": host, "port": port, "everywhere": True, "fd": ports.listening(port).detach()})
+            except ports.PortTakenError:
+                if host_is_us:
+                    raise CommandError(f"port {port} is taken, and is_host says that this node serves it") from None
+        left = limit_s - (time.monotonic() - began)
+        try:
+            store = Client(host, port, key=key, timeout_s=min(patience_s, left), comes_back=True, tell=say)
+            break
+        except StoreError as error:
+            if left <= patience_s:
+                hint = "is node 0 there, with the same --rdzv-endpoint and --rdzv-id?"
+                raise CommandError(f"node 0 did not answer at {host}:{port} in {limit_s:.0f} s: {error}", hint=hint) from error
+            if not told:
+                say(f"waits for node 0 at {host}:{port}, for at most {limit_s:.0f} s")
+            told = True
+            patience_s = patience_s * 2 if here else left
+    rank, addr = store.add("arrived", 1), store.peer
+    store.close()
+    return Place(rank, {"addr": addr, "port": port, "everywhere": True})

@@ -1,0 +1,326 @@
+"""What torchrun's options ask for, as the agent's job and as the way of workers' lines; and what is left to torchrun itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.agent import facts
+from launcher.agent.job import LOOPBACK, Job
+from launcher.torchrun import rendezvous
+from launcher.torchrun.logs import STDERR, STDOUT, Wanted, streams
+from launcher.torchrun.options import TorchrunUsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+_BACKENDS = ("static", "c10d")
+_HANDLERS = ("null", "console")
+_KNOWN_SETTINGS = ("join_timeout", "timeout", "last_call_timeout", "is_host", "store_type", "rank")
+_NOT_NEEDED = (
+    "read_timeout",
+    "close_timeout",
+    "heartbeat",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "cas_backoff_max_seconds",
+)
+_JOIN_S = {"static": 900.0, "c10d": 600.0}
+_SHUTDOWN_S = 30
+_SAME_SIGNAL_S = 1.0
+_IMPORT_S = 120.0
+"""So long another Python may take to import torch."""
+
+
+_LOOKED_AT_BYTES = 1 << 12
+
+
+class Request(NamedTuple):
+    """One node's part of a run, before it has looked for the others."""
+
+    job: Job
+    wanted: Wanted
+    backend: str
+    host: str
+    port: int
+    node_rank: int
+    host_is_us: bool | None
+
+
+def theirs(args: argparse.Namespace, env: Mapping[str, str]) -> str:
+    """What only torchrun itself can do; empty: nothing that was asked for."""
+    if args.logs_specs is not None:
+        return f"--logs-specs {args.logs_specs}"
+    if args.rdzv_backend not in _BACKENDS and not args.standalone:
+        return f"--rdzv-backend {args.rdzv_backend}"
+    if args.event_log_handler not in _HANDLERS:
+        return f"--event-log-handler {args.event_log_handler}"
+    if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
+        return "TORCHELASTIC_ENABLE_FILE_TIMER"
+    return "a rendezvous in a file" if rendezvous.settings(args.rdzv_conf).get("store_type", "tcp").lower() == "file" else ""
+
+
+class _Meeting(NamedTuple):
+    """Which nodes meet, and where."""
+
+    backend: str
+    run: str
+    host: str
+    port: int
+    fewest: int
+    most: int
+
+
+def _meeting(args: argparse.Namespace, say: Callable[[str], None]) -> _Meeting:
+    fewest, most = _nodes(args.nnodes)
+    backend, endpoint = args.rdzv_backend, args.rdzv_endpoint
+    alone = args.standalone or (backend == "static" and not endpoint and args.master_port is None and most == 1)
+    if backend != "static" and args.node_rank != 0 and not alone:
+        say(f"--node-rank {args.node_rank} is left out: {backend} gives ranks in the order in which nodes come")
+    if args.standalone and fewest > 1:
+        hint = "use --rdzv-endpoint for several"
+        raise TorchrunUsageError(f"--standalone is one node, and --nnodes says {args.nnodes}", hint=hint)
+    if alone:
+        import uuid
+
+        return _Meeting("c10d", str(uuid.uuid4()), "localhost", 0, 1, 1)
+    if backend == "static":
+        fewest = most  # of a static rendezvous torchrun takes the greater number
+        master_port = rendezvous.STATIC_PORT if args.master_port is None else args.master_port
+        host, port = rendezvous.endpoint(endpoint or f"{args.master_addr}:{master_port}", -1)
+    else:
+        host, port = rendezvous.endpoint(endpoint, rendezvous.C10D_PORT)
+    if port < 0:
+        raise TorchrunUsageError(f"--rdzv-endpoint {endpoint}: a static rendezvous needs its port", hint="write HOST:PORT")
+    if most > 1 and port == 0:
+        raise TorchrunUsageError("several nodes cannot find port 0", hint="name a port in --rdzv-endpoint")
+    if not args.rdzv_id and most == 1:
+        import uuid
+
+        return _Meeting(backend, str(uuid.uuid4().int), host, port, 1, 1)
+    return _Meeting(backend, args.rdzv_id, host, port, fewest, most)
+
+
+def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Callable[[str], None]) -> Request:
+    """The request; raises `TorchrunUsageError`. `python`: what runs the workers, where nothing else is asked for."""
+    backend, run, host, port, fewest, most = _meeting(args, say)
+    conf = rendezvous.settings(args.rdzv_conf)
+    if more := sorted(set(conf) - {*_KNOWN_SETTINGS, *_NOT_NEEDED}):
+        say(f"--rdzv-conf {', '.join(more)}: not known here, and left out")
+    kind, command = _command(args, env, python)
+    several, count, wanted = most > 1, workers(args.nproc_per_node, env, python), _wanted(args, env)
+    replaceable = backend == "c10d" and several and args.max_restarts > 0 and _has_torch(python)
+    own = args.local_addr or (None if several else LOOPBACK)
+    job = Job(
+        run=run,
+        command=command,
+        kind=kind,
+        cwd=os.getcwd(),
+        env={"TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle},
+        folder="",
+        rendezvous={"addr": host, "port": port, "any_order": True, "everywhere": True} if several else {},
+        master_addr=host if backend == "static" and several else own,
+        master_port=port if backend == "static" and not several else 0,
+        min_nodes=fewest,
+        max_nodes=most,
+        replaceable=replaceable,
+        workers=count,
+        max_restarts=_count("--max-restarts", args.max_restarts),
+        grace_s=float(_grace(args.shutdown_timeout, env)),
+        rdzv_timeout_s=_seconds(conf, "timeout" if backend == "static" else "join_timeout", _JOIN_S[backend]),
+        last_call_s=_seconds(conf, "last_call_timeout", 30.0),
+        role=args.role,
+        numa_binding=args.numa_binding or "",
+        virtual_local_rank=args.virtual_local_rank,
+        macros=True,
+        terminal=_terminal(wanted, count),
+        same_signal_s=_SAME_SIGNAL_S,
+        stop_signals=_signals(args.signals_to_handle, say),
+        sigterm_means="preempted" if fewest != most or replaceable else "cancelled",
+        key=rendezvous.key(env, run, port) if several else os.urandom(32).hex(),
+    )
+    return Request(job, wanted, backend, host, port, args.node_rank, _flag(conf, "is_host"))
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    try:
+        fewest, *more = map(int, text.split(":"))
+        (most,) = more or [fewest]
+    except ValueError:
+        raise TorchrunUsageError(f"--nnodes {text!r}: write a number, or MIN:MAX") from None
+    if not 0 < fewest <= most:
+        raise TorchrunUsageError(f"--nnodes {text!r}: MIN is 1 or more, and no more than MAX")
+    return fewest, most
+
+
+def _command(args: argparse.Namespace, env: Mapping[str, str], python: str) -> tuple[str, list[str]]:
+    """Kind and words of what the workers run."""
+    command = [args.training_script, *args.training_script_args]
+    module = args.module and not args.run_path
+    if args.no_python and not args.run_path:
+        if module:
+            raise TorchrunUsageError("--no-python and --module exclude one another")
+        return "program", command
+    if "$" in args.training_script or not (module or _is_source(args.training_script)):  # the former: each worker has its own
+        return "program", [env.get("PYTHON_EXEC", python), "-u", *(["-m"] if module else []), *command]
+    return "module" if module else "script", command
+
+
+def _is_source(path: str) -> bool:
+    """Whether it is a file of source text, or missing; a folder, an archive, byte-code or a pipe only Python itself can run."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            return b"\0" not in file.read(_LOOKED_AT_BYTES)
+    except (OSError, ValueError):
+        return True
+
+
+def workers(text: str, env: Mapping[str, str], python: str) -> int:
+    """How many a node has, as torchrun counts them."""
+    if text.lstrip("+-").isdigit():
+        if int(text) < 1:
+            raise TorchrunUsageError(f"--nproc-per-node {text}: a node has 1 worker or more")
+        return int(text)
+    if text == "cpu":
+        return facts.cpus()
+    gpus = len(facts.gpus(env)) if text in ("auto", "gpu") and _knows_gpus() else 0
+    if gpus:
+        return gpus
+    if text == "auto" and not _other_accelerators():
+        return facts.cpus()
+    return _ask_torch(text, python)
+
+
+def _knows_gpus() -> bool:
+    """Whether the torch that is here was built for GPUs, as its own files say; without it, it may be elsewhere."""
+    import re
+
+    found = find_spec("torch")
+    if found is None or not found.origin:
+        return True
+    try:
+        with open(os.path.join(os.path.dirname(found.origin), "version.py"), encoding="utf-8") as file:
+            return re.search(r"^(cuda|hip)\b[^=]*=\s*['\"]", file.read(), re.MULTILINE) is not None
+    except OSError:
+        return True
+
+
+def _other_accelerators() -> bool:
+    """Whether this machine has devices that torch may count, and we do not."""
+    return any(os.path.exists(path) for path in ("/dev/dri", "/dev/accel", "/dev/davinci_manager", "/dev/hl0"))
+
+
+def _ask_torch(text: str, python: str) -> int:
+    """The number of devices that torch itself counts."""
+    from launcher import proc
+
+    code = "from torch.distributed.run import determine_local_world_size as count; print(count(sys.argv[1]))"
+    done = proc.run([python, "-c", proc.WITHOUT_HERE + code, text], timeout_s=_IMPORT_S)
+    last = (done.stdout or done.stderr).strip().rpartition("\n")[2]
+    if done.returncode or not last.isdigit():
+        raise TorchrunUsageError(f"--nproc-per-node {text}: {last.partition(': ')[2] or last}")
+    return int(last)
+
+
+def _wanted(args: argparse.Namespace, env: Mapping[str, str]) -> Wanted:
+    shown = None
+    if args.local_ranks_filter:
+        try:
+            shown = frozenset(map(int, args.local_ranks_filter.split(",")))
+        except ValueError:
+            raise TorchrunUsageError(
+                f"--local-ranks-filter {args.local_ranks_filter!r}: write numbers, with commas between"
+            ) from None
+    return Wanted(
+        log_dir=args.log_dir,
+        redirects=streams("--redirects", args.redirects),
+        tee=streams("--tee", args.tee),
+        needs_files=args.redirects != "0"
+        or args.tee != "0"
+        or bool(args.duplicate_stdout_filters or args.duplicate_stderr_filters),
+        shown=shown,
+        template=args.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""),
+        role=args.role,
+        filters={STDOUT: args.duplicate_stdout_filters, STDERR: args.duplicate_stderr_filters},
+    )
+
+
+def _terminal(wanted: Wanted, count: int) -> dict[str, Any]:
+    """What workers have of ours, as torchrun's: our very stdin, and our terminal where their lines go nowhere else.
+
+    Elsewhere they have pipes, so that what they have said last can be told as the cause of their end.
+    """
+    very = {}
+    for name, fd in (("stdout", STDOUT), ("stderr", STDERR)):
+        kept = any((wanted.tee(local) | wanted.redirects(local)) & fd for local in range(count))
+        if not kept and wanted.shown is None and os.isatty(fd):
+            path = os.ttyname(fd)
+            very.update({name: path} if os.access(path, os.R_OK | os.W_OK) else {})
+    return {"rank": None, "interactive": False, "stdin": "passed", "stdout": False, "stderr": False, "very": very}
+
+
+def _signals(text: str, say: Callable[[str], None]) -> list[str]:
+    """Those that there are, of which torchrun, too, only tells that it does not know the others."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in signal.Signals.__members__:
+            say(f"--signals-to-handle {name}: there is no such signal")
+    return [name for name in names if name in signal.Signals.__members__]
+
+
+def _grace(given: int | None, env: Mapping[str, str]) -> int:
+    if given is not None:
+        return _count("--shutdown-timeout", given)
+    text = env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_S))
+    if not text.isdigit():
+        raise TorchrunUsageError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={text}: write a number of seconds")
+    return int(text)
+
+
+def _count(option: str, number: int) -> int:
+    if number < 0:
+        raise TorchrunUsageError(f"{option} {number}: write 0 or more")
+    return number
+
+
+def _seconds(conf: Mapping[str, str], name: str, otherwise: float) -> float:
+    try:
+        return float(conf.get(name, otherwise))
+    except ValueError:
+        raise TorchrunUsageError(f"--rdzv-conf {name}={conf[name]}: write a number of seconds") from None
+
+
+def _flag(conf: Mapping[str, str], name: str) -> bool | None:
+    if name not in conf:
+        return None
+    text = conf[name].lower()
+    if text not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
+        raise TorchrunUsageError(f"--rdzv-conf {name}={conf[name]}: write true or false")
+    return text[0] in "1ty"
+
+
+def _has_torch(python: str) -> bool:
+    """Whether what runs the agent has it, without which nobody can come later."""
+    return python != sys.executable or find_spec("torch") is not None
+
+
+def own_python(env: Mapping[str, str]) -> str:
+    """The interpreter that has torch: ours, else the one on PATH."""
+    if find_spec("torch") is not None:
+        return sys.executable
+    import shutil
+
+    from launcher import proc
+
+    found = shutil.which("python3", path=env.get("PATH")) or shutil.which("python", path=env.get("PATH"))
+    code = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
+    if found and proc.run([found, "-c", code], timeout_s=_IMPORT_S).returncode == 0:
+        return found
+    return sys.executable

@@ -1,0 +1,142 @@
+"""What a person sees of one node: its workers' lines, and little more than that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.protocol import Decoder, Event, Output
+from launcher.torchrun.logs import STDERR, Logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.agent.job import Job
+    from launcher.torchrun.logs import Wanted
+
+_READ_BYTES = 1 << 18
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+
+class Show:
+    """Reads the agent's stream to its end."""
+
+    def __init__(self, wanted: Wanted, job: Job, node_rank: int, host: str, say: Callable[[str], None]) -> None:
+        self.done: dict[str, Any] | None = None
+        """How it ended, as the agent has said."""
+
+        self._job, self._say = job, say
+        self._node = os.path.join(job.folder, "nodes", str(node_rank))
+        self._logs = Logs(wanted, job.run, host, self._write, say)
+        self._signal = ""
+        self._closed: set[int] = set()
+        self._batch, self._batch_fd = bytearray(), STDERR
+
+    def follow(self, stream: int) -> None:
+        """Show all that comes."""
+        decoder = Decoder()
+        while data := os.read(stream, _READ_BYTES):
+            for record in decoder.feed(data):
+                if isinstance(record, Output):
+                    self._logs.show(record)
+                elif isinstance(record, Event):
+                    self._event(record.name, record.fields)
+            self._flush()
+        self._logs.end()
+        self._flush()
+        self._logs.keep_errors(os.path.join(self._node, "errors"))
+
+    def report(self) -> bool:
+        """Say why it failed, if it did; whether it ended well."""
+        done = self.done or {"result": "failed", "cause": None}
+        if done["result"] == "success":
+            return True
+        from launcher import output, summary
+        from launcher.agent import failures
+
+        cause = done.get("cause")
+        if cause is None:
+            cause = {"class": "node", "message": "the agent ended without a word"}
+            with (
+                contextlib.suppress(OSError),
+                open(os.path.join(self._job.folder, "stderr"), encoding="utf-8", errors="replace") as file,
+            ):
+                cause["traceback"] = file.read()[-_READ_BYTES:]
+        else:
+            self._leave_error(cause)
+        lines = summary.cause_lines(cause)
+        if self._signal and cause.get("class") in failures.ENDS:  # who has sent it, and why, we are not told
+            lines = [f"ended by {self._signal}"]
+        output.report(f"distlaunch: {output.paint(lines[0], 'red')}", *(f"  {line}" for line in lines[1:]))
+        return False
+
+    def _event(self, name: str, about: dict[str, Any]) -> None:
+        if name == "rendezvous":
+            self._logs.begin(about["round"], about["restarts"], about["ranks"])
+        elif name == "warning":
+            self._note(f"warning: {about.get('message')}")
+        elif name == "lines_lost":
+            self._note(f"warning: {about.get('lines')} lines were lost: {about.get('reason')}")
+        elif name == "waiting":
+            self._note(f"waits for {about.get('what')}, for at most {about.get('limit_s'):g} s")
+        elif name == "restart":
+            why = (about.get("cause") or {}).get("message")
+            self._note(f"restart {about.get('restarts')} of {about.get('max_restarts')}: {why}")
+        elif name == "stopping":
+            name, by = str(about.get("signal")), about.get("by")
+            self._signal = f"{name} on node {by.get('node')}, {by.get('host')}" if by else name
+            self._note(f"workers get {name}, and have {self._job.grace_s:g} s to end")
+        elif name == "done":
+            self.done = about
+
+    def _note(self, text: str) -> None:
+        self._flush()
+        self._say(text)
+
+    def _leave_error(self, cause: dict[str, Any]) -> None:
+        """The first failed worker's error file, where whoever has started us wants it, as torchrun does."""
+        path = os.environ.get(_ERROR_FILE)
+        errors = os.path.join(self._node, "errors")
+        if not path or cause.get("local_rank") is None or not os.path.isdir(errors):
+            return
+        names = [name for name in os.listdir(errors) if name.endswith(f"-{cause['local_rank']}.json")]
+        with contextlib.suppress(OSError):
+            last = max(names, key=lambda name: int(name.partition("-")[0]), default=None)
+            if last is not None:
+                with open(os.path.join(errors, last), "rb") as file, open(path, "wb") as into:
+                    into.write(_with_code(file.read(), cause))
+
+    def _write(self, fd: int, data: bytes) -> None:
+        if fd != self._batch_fd:
+            self._flush()
+            self._batch_fd = fd
+        self._batch += data
+
+    def _flush(self) -> None:
+        """Write what was gathered; once nobody reads it, it is left out."""
+        if not self._batch:
+            return
+        view = memoryview(bytes(self._batch))
+        self._batch.clear()
+        while view and self._batch_fd not in self._closed:
+            try:
+                view = view[os.write(self._batch_fd, view) :]
+            except BlockingIOError:
+                select.select([], [self._batch_fd], [], 1.0)
+            except OSError:
+                self._closed.add(self._batch_fd)
+
+
+def _with_code(text: bytes, cause: dict[str, Any]) -> bytes:
+    """An error file with the worker's exit code in it, or less the number of its signal, as torchrun writes it."""
+    import json
+
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        code = -signal.Signals[cause["signal"]] if cause["exit_code"] is None else cause["exit_code"]
+        about = json.loads(text)
+        about["message"]["errorCode"] = code
+        return json.dumps(about).encode()
+    return text

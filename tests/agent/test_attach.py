@@ -1,0 +1,97 @@
+"""The bridge from the launcher to a worker's terminal, as srun, ssh and exec start it on a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher import bundle, proc
+from launcher.agent import attach, processes
+from launcher.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EVERY_BYTE = bytes(range(256)) + secrets.token_bytes(300_000)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """The folder of a node, with this process for its agent."""
+    scratch, folder = tmp_path / ("long" * 40) / "scratch", tmp_path / "nodes/0"
+    for made in (scratch, folder):
+        made.mkdir(parents=True)
+    (tmp_path / "agent.pyz").write_bytes(bundle.agent_archive())
+    me = os.getpid()
+    about = {"pid": me, "start_ticks": processes.start_ticks(me), "scratch": str(scratch)}
+    (folder / "agent.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.fixture
+def agent(node: Path) -> Iterator[socket.socket]:
+    """Listens for who wants the terminal of rank 3."""
+    scratch = json.loads((node / "agent.json").read_text())["scratch"]
+    folder = os.open(scratch, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/fd/{folder}/terminal-3")
+        server.listen()
+        server.settimeout(60)
+        yield server
+    os.close(folder)
+
+
+def bridge(node: Path, rank: int = 3) -> proc.ProgramBridge:
+    archive = str(node.parent.parent / "agent.pyz")
+    noisy = 'printf "welcome, no newline"; exec "$0" "$@"'
+    argv = ("sh", "-c", noisy, sys.executable, archive, "--attach", str(node), str(rank))
+    found = proc.ProgramBridge(argv)
+    found.wait_for(attach.CONNECTED, 60)
+    return found
+
+
+def read(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (more := sock.recv(count - len(data))):
+        data += more
+    return data
+
+
+def test_every_byte_goes_through_in_both_directions_and_an_end_is_one_there(node: Path, agent: socket.socket) -> None:
+    found = bridge(node)
+    reads: list[bytes] = []
+    with agent.accept()[0] as other:
+        work = [threading.Thread(target=sock.sendall, args=(EVERY_BYTE,)) for sock in (found.sock, other)]
+        work += [threading.Thread(target=lambda: reads.append(read(other, len(EVERY_BYTE))))]
+        for thread in work:
+            thread.start()
+        assert read(found.sock, len(EVERY_BYTE)) == EVERY_BYTE
+        for thread in work:
+            thread.join(60)
+        assert reads == [EVERY_BYTE]
+        assert found.end() == ""
+        assert other.recv(1) == b""
+
+
+def test_the_agents_end_is_the_bridges(node: Path, agent: socket.socket) -> None:
+    found = bridge(node)
+    agent.accept()[0].close()
+    assert found.sock.recv(1) == b""
+    assert found.end() == ""
+
+
+def test_a_rank_that_is_not_there_and_an_agent_that_is_gone_are_told(node: Path, agent: socket.socket) -> None:
+    with pytest.raises(CommandError, match=r"rank 2 has no terminal here: .*No such file"):
+        bridge(node, rank=2)
+    about = json.loads((node / "agent.json").read_text())
+    (node / "agent.json").write_text(json.dumps({**about, "start_ticks": 1}))
+    with pytest.raises(CommandError, match=r"rank 3 has no terminal here: the agent of .* does not run"):
+        bridge(node)

@@ -1,0 +1,91 @@
+"""`--debug RANK`: an exception opens pdb in that rank's worker, and nobody is ended as long as somebody looks around there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.spec import Kind
+    from tests.agent.harness import Run, Runner
+
+FAILS = """
+import os, sys
+os.dup2(os.open(sys.argv[1], os.O_RDWR), 0)  # what stands for the terminal
+sys.stdout = sys.stdin = None  # the script may have put anything there
+def outer(number):
+    inner()
+def inner():
+    raise ValueError("wrong number")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    outer(6 * 7)
+"""
+ENDS = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.argv[1] == "exits":
+    sys.exit(3)
+signal.raise_signal(signal.SIGINT)
+"""
+"""By what is no failure to look at."""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_all_ranks_are_kept_until_the_debugger_is_left(agents: Runner, tmp_path: Path, start: str) -> None:
+    keys = tmp_path / "keys"
+    os.mkfifo(keys)
+    more = {"debug": 1, "heartbeat_s": 0.2}
+    run = agents.start(FAILS, str(keys), nodes="2", request=more, start=start, max_restarts=1)
+    run.until(lambda: run.of("debugger") and run.of("worker_exited"))
+    said = run.of("debugger")[0]
+    assert (said["rank"], said["message"]) == (1, "ValueError: wrong number")
+    assert [about["rank"] for about in run.of("worker_exited")] == [0], "it has failed, too, and is not debugged"
+    _wait_for_heartbeats(run, 5)
+    keys.write_text("up\np 'number', number\nq\n")
+    run.wait()
+
+    assert "('number', 42)" in run.stdout[1].decode(), (run.stdout, run.stderr)
+    assert run.result() == "success", "the other round fails nowhere"
+    assert run.of("restart")[0]["cause"]["message"] == "ValueError: wrong number"
+    names = [name for _, name, _ in run.events]
+    assert names.index("restart") > names.index("debugger")
+    trace = run.stderr[1].decode()
+    assert trace.count("Traceback") == 1
+    assert "agent" not in trace, "only the script's own frames"
+
+
+def test_a_failure_elsewhere_ends_a_rank_that_does_not_fail(agents: Runner) -> None:
+    text = "import os, time\nif os.environ['RANK'] == '0':\n    raise OSError('alone')\ntime.sleep(600)\n"
+    run = agents(text, nproc_per_node="2", request={"debug": 1})
+    assert run.result() == "failed"
+    assert run.cause()["message"] == "OSError: alone"
+    assert not run.of("debugger")
+
+
+@pytest.mark.parametrize(("how", "ended"), [("exits", {"exit_code": 3}), ("interrupted", {"signal": "SIGINT"})])
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_an_exit_and_an_interrupt_open_no_debugger(agents: Runner, how: str, ended: dict[str, object], start: str) -> None:
+    run = agents(ENDS, how, request={"debug": 0}, start=start)
+    assert not run.of("debugger")
+    told = run.of("worker_exited")[0]
+    assert {name: told.get(name) for name in ended} == ended, (told, run.stderr)
+
+
+@pytest.mark.parametrize("kind", ["script", "module"])
+def test_a_debugged_worker_of_its_own_interpreter_sees_what_any_sees(agents: Runner, tmp_path: Path, kind: Kind) -> None:
+    seen = "sys.argv, sys.path, __file__, __name__, __package__, sorted(vars()), 'distlaunch_agent' in sys.modules"
+    (tmp_path / "shown.py").write_text(f"import os, sys\nprint({seen})\n")
+    name = "shown" if kind == "module" else str(tmp_path / "shown.py")
+    started = [agents.start(name, "a", "--b", kind=kind, start="spawn", request=more) for more in ({}, {"debug": 0})]
+    said = [run.wait().stdout[0] for run in started]
+    assert said[0] == said[1]
+    assert said[0].endswith(b"False\n")
+
+
+def _wait_for_heartbeats(run: Run, count: int) -> None:
+    before = len(run.of("heartbeat"))
+    run.until(lambda: len(run.of("heartbeat")) >= before + count)

@@ -1,0 +1,68 @@
+"""What a worker is told, and given, of its place on the node: role, GPU, processors."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.agent.harness import Runner
+
+NAMES = ("ROLE_NAME", "LOCAL_RANK", "RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+SHOW = f"import os\nprint(*map(os.environ.get, {NAMES}))\n"
+
+
+def test_a_role_is_told(agents: Runner) -> None:
+    assert agents(SHOW, role="trainer").stdout[0].split()[0] == b"trainer"
+
+
+@pytest.mark.parametrize(
+    ("env", "seen"),
+    [
+        (("CUDA_VISIBLE_DEVICES=3, 5,7",), [b"default 0 0 3 None\n", b"default 0 1 5 None\n"]),
+        (("HIP_VISIBLE_DEVICES=6,4",), [b"default 0 0 6 6\n", b"default 0 1 4 4\n"]),
+        ((), [b"default 0 0 0 None\n", b"default 0 1 1 None\n"]),
+    ],
+    ids=["CUDA", "HIP", "nothing said"],
+)
+def test_with_a_virtual_local_rank_each_worker_sees_its_own_gpu_alone(
+    agents: Runner, env: tuple[str, ...], seen: list[bytes]
+) -> None:
+    run = agents(SHOW, nproc_per_node="2", env=env, virtual_local_rank=True)
+
+    assert [run.stdout[0], run.stdout[1]] == seen
+
+
+def test_a_worker_without_a_gpu_of_its_own_is_an_error_that_names_it(agents: Runner) -> None:
+    run = agents(SHOW, nproc_per_node="2", env=("CUDA_VISIBLE_DEVICES=3",), virtual_local_rank=True)
+
+    assert run.result() == "failed"
+    assert "--virtual-local-rank: local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=3" in run.cause()["message"]
+
+
+def test_workers_are_bound_to_processors_and_it_is_told(agents: Runner) -> None:
+    both = sorted(os.sched_getaffinity(0))
+    run = agents("import os\nprint(sorted(os.sched_getaffinity(0)))\n", nproc_per_node="2", numa_binding="node")
+    exclusive = agents("import os\nprint(sorted(os.sched_getaffinity(0)))\n", numa_binding="exclusive", nproc_per_node="64")
+
+    assert list(run.stdout.values()) == [f"{both}\n".encode()] * 2
+    assert all(fields["cpus"] for fields in run.of("worker_started"))
+    assert exclusive.result() == "failed"
+    assert "has no processor on NUMA node 0: 64 workers are there" in exclusive.cause()["message"]
+
+
+@pytest.mark.torch
+def test_a_bound_worker_counts_its_own_processors_where_no_number_of_threads_is_given(agents: Runner) -> None:
+    run = agents("import torch\nprint(torch.get_num_threads())\n", numa_binding="node")
+
+    assert run.result() == "success", run.stderr
+    assert "torch counts the processors that a worker is bound to when it is imported" in run.of("warning")[0]["message"]
+
+
+def test_where_no_port_is_nearer_it_is_told(agents: Runner) -> None:
+    run = agents("print('ran')\n", near_nics=True, env=("CUDA_VISIBLE_DEVICES=-1",))
+
+    assert (run.result(), bytes(run.stdout[0])) == ("success", b"ran\n")
+    assert "no RDMA ports are nearer to one GPU" in run.of("warning")[0]["message"]

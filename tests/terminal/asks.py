@@ -1,0 +1,149 @@
+"""A script that asks, and what a person does who debugs it: the same on all backends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import termios
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.terminal.screen import Screen
+from tests.testbed.processes import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.command import Cli
+
+ASKS = """
+import os, signal, sys
+rank = os.environ["RANK"]
+print(f"rank {rank} on {os.uname().nodename}: {[os.isatty(fd) for fd in (0, 1, 2)]}", flush=True)
+if rank == sys.argv[1]:
+    signal.signal(signal.SIGWINCH, lambda *_: print("window", *os.get_terminal_size(1)))
+    print("at first", *os.get_terminal_size(1))
+    name = input("name? ")
+    print("hello", name)
+    while input("more? "):
+        pass
+    breakpoint()
+    raise ValueError(name)
+"""
+"""The rank that is named does; all tell which of their streams are a terminal."""
+
+SHOWN = """
+import os, signal, time
+print(f"rank {os.environ['RANK']} on {os.uname().nodename}: {[os.isatty(fd) for fd in (0, 1, 2)]}", flush=True)
+if os.isatty(1):
+    signal.signal(signal.SIGWINCH, lambda *_: print("window", *os.get_terminal_size(1)))
+    print("\x1b[32mgreen\x1b[0m", os.environ["TERM"], *os.get_terminal_size(1))
+    while os.get_terminal_size(1).columns != 99:
+        time.sleep(0.05)
+"""
+"""Nobody types; who has a terminal to write to ends when its window is 99 columns wide."""
+
+CHATS = """
+import os
+print(f"rank {os.environ['RANK']} on {os.uname().nodename}", flush=True)
+if os.environ["RANK"] == "1":
+    while (word := input("next? ")) != "over":
+        print("heard", word)
+"""
+"""Rank 1 answers to each line, until it is `over`."""
+
+
+def on_screen(cli: Cli, *words: str, env: dict[str, str | None], cwd: Path | None = None) -> Screen:
+    """That command of distlaunch, on a terminal."""
+    return Screen((sys.executable, "-m", "launcher", *words), env=cli.env(env), cwd=cwd or cli.folder)
+
+
+def debug(screen: Screen, *, rank: int, host: str) -> None:
+    """At the keyboard of the rank that ASKS names, on a screen of 31 lines and 71 columns, until its last debugger is left."""
+    screen.until(f"rank {rank} on {host}")
+    screen.until(": [True, True, True]\r\n")
+    screen.until("at first 71 31")
+    screen.until("name? ")
+    screen.type("Jo\u00e3o\n")
+    screen.until("hello Jo\u00e3o\r\n")
+    screen.resize(32, 88)
+    screen.until("window 88 32")
+    screen.type("\n")
+    screen.until("(Pdb) ")
+    screen.type("p rank * 3\n")
+    screen.until(f"'{rank}{rank}{rank}'")
+    screen.type("c\n")
+    screen.until("ValueError: Jo\u00e3o\r\n")
+    screen.until("(Pdb) ")
+    screen.type("p rank * 4\n")
+    screen.until(f"'{rank}{rank}{rank}{rank}'")
+    screen.type("q\n")
+
+
+def look_on(screen: Screen, *, host: str) -> None:
+    """Before rank 0 of SHOWN, on a screen of 31 lines and 71 columns, to the end of the run."""
+    screen.until(f"rank 0 on {host}")
+    screen.until(": [False, True, True]\r\n")
+    screen.until("\x1b[32mgreen\x1b[0m vt220 71 31\r\n")
+    screen.resize(32, 88)
+    screen.until("window 88 32\r\n")
+    screen.resize(33, 99)
+    screen.until("window 99 33\r\n")
+    assert screen.end() == 0
+    assert "rank 1" not in screen.said
+    assert "warning" not in screen.said
+    assert screen.modes == screen.before
+
+
+def lose_connection(screen: Screen, cut: Callable[[], object]) -> None:
+    """At the keyboard of rank 1 of CHATS: `cut` breaks what carries it, which is said, and it goes on."""
+    screen.until("next? ")
+    screen.type("one\n")
+    screen.until("heard one\r\n")
+    cut()
+    screen.until("rank 1: the connection to its terminal has ended")
+    assert "\n" not in screen.until("; connecting again\r\n")
+    screen.wait(lambda: not screen.modes[3] & termios.ECHO, "keyboard")
+    screen.type("two\n")
+    screen.until("heard two\r\n")
+
+
+def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened: Callable[[], object], why: str) -> None:
+    """The same where no other can be made until `opened` was called: the terminal is ours meanwhile, and the run goes on."""
+    close()
+    screen.until("rank 1: the connection to its terminal has ended")
+    screen.until("; connecting again\r\n")
+    screen.until("rank 1: its terminal is not reached: ")
+    assert why in screen.until("; the run goes on without it; Ctrl-Z, then fg, tries again\r\n")
+    assert screen.modes == screen.before
+    opened()
+    screen.type("\x1a")  # with no shell to stop for, it goes on at once
+    screen.wait(lambda: not screen.modes[3] & termios.ECHO, "keyboard")
+    screen.type("over\n")
+    assert screen.end() == 0
+    assert screen.modes == screen.before
+
+
+def kill_child(screen: Screen, *words: str) -> None:
+    """SIGKILL to the program that the launcher has started with these words."""
+    found = [
+        process
+        for thread in Path(f"/proc/{screen.process.pid}/task").iterdir()  # a child is its thread's
+        for pid in (thread / "children").read_text().split()
+        if (process := Process.of(int(pid))) and all(word in process.command() for word in words)
+    ]
+    assert len(found) == 1, [process.command() for process in found]
+    found[0].send(signal.SIGKILL)
+
+
+def has_no_terminal(cli: Cli, *words: str, host: str, env: dict[str, str | None], cwd: Path | None = None) -> None:
+    """That command, which starts SHOWN, gives nobody a terminal where that is refused, nor where our output is a pipe's."""
+    *before, script = words
+    with on_screen(cli, *before, "--tty", "never", script, env=env, cwd=cwd) as screen:
+        screen.until(f"rank 0 on {host}")
+        screen.until(": [False, False, False]\r\n")
+        assert screen.end() == 0
+    piped = cli(*words, env=env, cwd=cwd or cli.folder, timeout_s=240)
+    assert piped.exit_code == 0, piped.stderr
+    assert re.search(rf"^rank 0 on {host}.*: \[False, False, False\]$", piped.stdout, re.MULTILINE), piped.stdout

@@ -1,0 +1,255 @@
+"""A worker's terminal as its agent serves it, to a client on its socket."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.agent import attach, frames
+from tests.agent.harness import LIMIT_S, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.agent.harness import Run
+
+    Attach = Callable[..., "Client"]
+
+LENT: dict[str, Any] = {
+    "rank": 0,
+    "interactive": False,
+    "stdin": "tty",
+    "stdout": True,
+    "stderr": True,
+    "size": [33, 77],
+    "term": "vt220",
+}
+
+
+class Client:
+    """What the launcher is to a terminal."""
+
+    def __init__(self, run: Run, *, looks: bool = True) -> None:
+        """`looks`: it asks to be shown what the worker writes."""
+        run.until(lambda: run.of("terminal_opened"))
+        self._run = run
+        self.line = frames.Connection(attach.connect(str(run.folder / "nodes" / "0"), run.of("terminal_opened")[-1]["rank"]))
+        if looks:
+            self.line.send(show=True)
+        self.out = ""
+        self.modes: dict[str, bool] = {}
+        self.exited = False
+
+    def until(self, text: str) -> None:
+        """Read on until it has written that."""
+        self._until(lambda: text in self.out, text)
+
+    def until_end(self) -> None:
+        """Read on until the agent closes the connection."""
+        self._until(lambda: self.line.ended, "the end")
+
+    def _until(self, met: Any, what: str) -> None:
+        limit = time.monotonic() + LIMIT_S
+        while not met():
+            assert time.monotonic() < limit, f"no {what} in {LIMIT_S} s: {self.out!r} {self._run.agent_stderr()}"
+            select.select([self.line], [self.line] if self.line.waiting else [], [], 0.1)
+            self.line.flush()
+            for message in self.line.receive():
+                self.out += message.get("out", "")
+                self.modes = message.get("modes", self.modes)
+                self.exited = self.exited or "exited" in message
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Runner]:
+    """Starts real agents on this machine."""
+    runner = Runner(tmp_path)
+    yield runner
+    for run in runner.runs:
+        run.backend.cancel(run.handle, force=True)
+        run.wait()
+        run.close()
+
+
+@pytest.fixture
+def client_of() -> Iterator[Attach]:
+    """Attaches clients."""
+    with contextlib.ExitStack() as stack:
+
+        def attach(run: Run, **how: bool) -> Client:
+            client = Client(run, **how)
+            stack.callback(client.line.close)
+            return client
+
+        yield attach
+
+
+SCRIPT = """
+import os, sys, termios, signal
+print([os.isatty(fd) for fd in (0, 1, 2)], os.get_terminal_size(), os.environ.get("TERM"), os.ttyname(0) == os.ttyname(2))
+print(os.tcgetpgrp(0) == os.getpid() == os.getsid(0), open("/dev/tty").isatty(), sys.stdin.seekable())
+signal.signal(signal.SIGWINCH, lambda *_: print("now", os.get_terminal_size()))
+name = input("name? ")
+print("hello", name, file=sys.stderr)
+print(repr(sys.stdin.readline()))
+modes = termios.tcgetattr(0)
+modes[3] &= ~termios.ISIG
+termios.tcsetattr(0, termios.TCSANOW, modes)
+print(repr(input("key? ")))
+1 / 0
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_worker_has_a_terminal_whose_other_end_is_served(
+    runner: Runner, client_of: Attach, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    run = runner.start(SCRIPT, start=start, request={"terminal": LENT})
+    client = client_of(run)
+    client.line.send(size=[40, 90])
+    run.until(lambda: b"name? " in run.stdout[0] or "name? " in client.out)
+    client.line.send(keys="J\u00c3\u00b6\r")
+    client.until("hello J\u00c3\u00b6\r\n")
+    client.line.send(keys="\x04")
+    client.until("key? ")
+    assert client.modes == {"isig": False, "opost": True, "ixon": True}
+    client.line.send(size=[50, 100])
+    client.until("columns=100, lines=50")
+    client.line.send(keys="a\x03b\r")
+    client.until_end()
+    assert client.exited
+    run.wait()
+    said = run.stdout[0].decode()
+    assert "[True, True, True] os.terminal_size(columns=" in said
+    assert "vt220 True" in said
+    assert "True True False" in said
+    assert "name? " in said
+    assert "\nhello Jö\n" in said
+    assert "''" in said
+    assert repr("a\x03b") in said
+    assert "\r" not in said
+    assert not run.stderr[0]
+    assert run.cause()["message"] == "ZeroDivisionError: division by zero"
+    assert "Traceback" in run.cause()["traceback"]
+    names = [name for _, name, _ in run.events if name.startswith("terminal_")]
+    assert names == ["terminal_opened", "terminal_attached", "terminal_detached"]
+
+
+def test_what_is_shown_to_the_client_is_what_the_stream_has_since_it_came(runner: Runner, client_of: Attach) -> None:
+    text = "import sys\nprint('early')\ninput()\nfor n in range(20000): print(n, file=(sys.stdout, sys.stderr)[n % 2])\n"
+    run = runner.start(text, request={"terminal": LENT})
+    run.until(lambda: b"early" in run.stdout[0])
+    client = client_of(run)
+    client.line.send(keys="\n")
+    client.until_end()
+    run.wait()
+    assert client.out.replace("\r\n", "\n") == run.stdout[0].decode().partition("early\n")[2]
+
+
+def test_with_several_workers_one_shows_its_output_on_a_terminal_and_none_reads(runner: Runner) -> None:
+    text = "import os, sys\nprint(os.environ['RANK'], [os.isatty(fd) for fd in (0, 1, 2)], sys.stdin.read())\n"
+    run = runner(text, nproc_per_node="2", request={"terminal": {**LENT, "rank": 1}})
+    assert run.stdout[0] == b"0 [False, False, False] \n"
+    assert run.stdout[1] == b"1 [False, True, True] \n"
+
+
+def test_who_only_tells_the_size_is_shown_nothing_and_the_stream_does_not_say_that_it_was(
+    runner: Runner, client_of: Attach
+) -> None:
+    text = """
+import os, signal, time
+signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size(1)))
+print("ready")
+while os.get_terminal_size(1).columns != 90:
+    time.sleep(0.05)
+print("over")
+"""
+    run = runner.start(text, request={"terminal": {**LENT, "interactive": True, "stdin": "null"}})
+    client = client_of(run, looks=False)
+    run.until(lambda: b"ready\n" in run.stdout[0])
+    client.line.send(size=[40, 80])
+    run.until(lambda: b"now 80 40\n" in run.stdout[0])
+    client.line.send(size=[40, 90])
+    client.until_end()
+    run.wait()
+    assert run.stdout[0].endswith(b"over\n")
+    assert (client.out, client.modes, client.exited) == ("", {}, True)
+    assert [name for _, name, _ in run.events if name.startswith("terminal_")] == ["terminal_opened"]
+
+
+def test_one_of_several_can_have_the_keyboard(runner: Runner, client_of: Attach) -> None:
+    text = "import os, sys\nprint(os.environ['RANK'], [os.isatty(fd) for fd in (0, 1, 2)], sys.stdin.readline())\n"
+    run = runner.start(text, nproc_per_node="2", request={"terminal": {**LENT, "rank": 1, "interactive": True, "stdout": False}})
+    client = client_of(run)
+    client.line.send(keys="abc\n")
+    client.until("abc\r\n")
+    run.wait()
+    assert run.stdout[0] == b"0 [False, False, False] \n"
+    assert run.stdout[1] == b"1 [True, False, True] abc\n\n"
+
+
+def test_keys_can_come_by_a_pipe(runner: Runner, client_of: Attach) -> None:
+    text = "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)], len(sys.stdin.read()))\n"
+    run = runner.start(text, request={"terminal": {**LENT, "stdin": "pipe", "stdout": False, "stderr": False}})
+    client = client_of(run)
+    client.line.send(keys="x" * 1_000_000)
+    client.line.send(keys="\n")
+    client.line.send(eof=True)
+    client.until_end()
+    run.wait()
+    assert run.stdout[0] == b"[False, False, False] 1000001\n"
+
+
+def test_who_reads_finds_the_end_once_no_more_keys_come(runner: Runner, client_of: Attach) -> None:
+    text = "import sys\nprint(sys.stdin.readlines())\nprint(repr(sys.stdin.readline()))\n"
+    run = runner.start(text, request={"terminal": LENT})
+    client = client_of(run)
+    client.line.send(keys="one\ntwo\n")
+    client.line.send(eof=True)
+    client.until_end()
+    assert "['one\\n', 'two\\n']\r\n''\r\n" in client.out
+
+
+def test_a_suspended_worker_goes_on_when_it_is_to_and_when_the_client_is_gone(runner: Runner, client_of: Attach) -> None:
+    text = "while input():\n    print('again')\nprint('over')\ninput()\n"
+    run = runner.start(text, request={"terminal": LENT})
+    client = client_of(run)
+    [pid] = run.worker_pids()
+
+    def state() -> str:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0]
+
+    client.line.send(suspend=True)
+    run.until(lambda: state() == "T")
+    client.line.send(**{"continue": True})
+    client.line.send(keys="x\n")
+    client.until("again")
+    client.line.send(suspend=True)
+    run.until(lambda: state() == "T")
+    client.line.close()
+    run.until(lambda: state() != "T")
+    other = client_of(run)
+    other.line.send(keys="\n")
+    run.until(lambda: b"over" in run.stdout[0])
+    other.line.send(suspend=True)
+    run.until(lambda: state() == "T")
+    run.backend.cancel(run.handle)
+    run.wait()
+    assert run.result() == "cancelled"
+    assert run.of("worker_exited")[0]["signal"] == "SIGTERM"
+
+
+def test_nobody_waits_for_a_client_that_only_looks_on_and_does_not_read(runner: Runner, client_of: Attach) -> None:
+    text = "import os\nif os.environ['RANK'] == '0':\n    for _ in range(20000): print('x' * 1000)\n"
+    run = runner.start(text, nproc_per_node="2", request={"terminal": LENT})
+    client_of(run)
+    run.wait()
+    assert run.result() == "success"
+    assert len(run.stdout[0]) == 20000 * 1001

@@ -1,0 +1,344 @@
+"""What a person at a terminal has of one worker: what torchrun's worker gives them, key by key."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.terminal.screen import Screen
+from tests.testbed import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.command import Cli
+
+    Start = Callable[..., Screen]
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+
+SESSION = r"""
+import curses, os, sys, termios
+print("begin", [os.isatty(fd) for fd in (0, 1, 2)], os.get_terminal_size(), os.environ["TERM"])
+print(termios.tcgetattr(0))
+print("answer", repr(input("name? ")))
+print("lines", end="? ")
+print("lines", repr(sys.stdin.readline()), repr(sys.stdin.readline()), repr(input("on? ")))
+x = 41
+breakpoint()
+for n in range(4):
+    sys.stderr.write(f"\r{n * 25:3d}% {'#' * n}")
+    print(end=".")
+print("\x1b[32mgreen\x1b[0m")
+input("resized? ")
+print(os.get_terminal_size())
+
+def body(screen):
+    curses.raw()
+    screen.addstr(2, 3, "press keys")
+    return screen.getmaxyx(), [screen.getch() for _ in range(4)]
+
+print("curses", curses.wrapper(body))
+assert x == 42
+print("over")
+"""
+
+
+def session(screen: Screen, *, told: bool) -> tuple[str, str]:
+    """What a person types, and all that is on the screen from the script's first line to its last, before and after a resize.
+
+    `told`: the worker hears of the new size, and so its line is drawn again. torchrun's is in a session without a terminal.
+    """
+    for waits_for, keys in (
+        ("name? ", "Jöx\x7f\n"),
+        ("lines? ", "one\n\x04"),
+        ("on? ", "1\n"),
+        ("(Pdb) ", "p x\n"),
+        ("41\r\n(Pdb) ", "!x = 42\n"),
+        ("(Pdb) ", "c\n"),
+    ):
+        screen.until(waits_for)
+        screen.type(keys)
+    screen.until("resized? ")
+    resized = len(screen.said)
+    screen.resize(44, 99)
+    if told:
+        screen.until("resized? ")
+    screen.type("\n")
+    screen.until("press keys")
+    screen.type("q\x03\r\x1a")
+    screen.until("\nover\r\n")
+    return screen.said[screen.said.index("begin [") : resized], screen.said[resized : screen.said.index("\nover\r\n")]
+
+
+@pytest.fixture
+def start(distlaunch: Cli) -> Iterator[Start]:
+    """Starts `distlaunch local` with a script on a terminal."""
+    screens: list[Screen] = []
+
+    def start(script: str, *options: str, argv: list[str] | None = None, **more: Any) -> Screen:
+        path = distlaunch.write("script.py", script)
+        words = (
+            argv
+            if argv and not script
+            else [*argv, str(path)]
+            if argv
+            else [sys.executable, "-m", "launcher", "local", "--quiet", *options, str(path)]
+        )
+        screen = Screen(words, env=distlaunch.env({"TERM": "xterm", "NO_COLOR": "1"}), cwd=distlaunch.folder, **more)
+        screens.append(screen)
+        return screen
+
+    yield start
+    for screen in screens:
+        with screen:
+            screen.process.terminate()
+
+
+def test_a_session_at_the_keyboard_is_the_same_as_under_torchrun(start: Start) -> None:
+    theirs = start(SESSION, argv=TORCHRUN)
+    expected, resized = session(theirs, told=False)
+    assert theirs.end() == 0
+
+    ours = start(SESSION)
+    before, after = session(ours, told=True)
+    assert before == expected
+    assert ours.end() == 0
+    assert ours.modes == ours.before
+    assert "begin [True, True, True] os.terminal_size(columns=71, lines=31) xterm" in expected
+    for said in (resized, after):
+        assert "os.terminal_size(columns=99, lines=44)" in said
+        assert "[113, 3, 10, 26])" in said
+    assert "curses ((44, 99)" in after
+
+
+WAITS = "import os, time\nprint('pid', os.getpid(), end='.')\nanswer = input('ready? ')\nprint('got', answer)\n"
+
+
+def test_ctrl_c_cancels_and_leaves_the_terminal_as_it_was(start: Start) -> None:
+    screen = start(WAITS)
+    screen.until("ready? ")
+    assert screen.modes != screen.before
+    screen.type("\x03")
+
+    assert screen.end() == 130
+    assert screen.modes == screen.before
+
+
+def test_a_signal_to_the_launcher_and_a_failure_leave_the_terminal_as_it_was(start: Start) -> None:
+    screen = start(WAITS)
+    screen.until("ready? ")
+    screen.process.terminate()
+    assert screen.end() == 130
+    assert screen.modes == screen.before
+
+    screen = start("input('ready? ')\n1 / 0\n")
+    screen.until("ready? ")
+    screen.type("\n")
+    assert screen.end() == 1
+    assert "1 / 0" in screen.said
+    assert screen.modes == screen.before
+
+    screen = start(WAITS)
+    screen.until("ready? ")
+    screen.type("\x1c")
+    assert screen.end() == -signal.SIGQUIT
+    assert screen.modes == screen.before
+
+
+def state(pid: str) -> str:
+    """How a process is: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+
+
+def test_ctrl_z_stops_the_worker_and_us_and_fg_and_bg_let_both_go_on(start: Start, distlaunch: Cli) -> None:
+    distlaunch.write("rc", "PS1='shell> '\n")
+    script = distlaunch.write("waits.py", WAITS)
+    shell = start("", argv=["bash", "--rcfile", "rc", "-i"])
+    shell.until("shell> ")
+    shell.type(f"{sys.executable} -m launcher local -q {script}\n")
+    shell.until("pid ")
+    pid = shell.until(".")
+    shell.until("ready? ")
+    shell.type("\x1a")
+    shell.until("shell> ")
+    shell.wait(lambda: state(pid) == "T", "stop")
+    shell.type("stty -a; echo still here\n")
+    assert " icanon " in shell.until("\nstill here\r\n")
+    shell.type("bg; echo in the background\n")
+    shell.until("\nin the background\r\n")
+    shell.wait(lambda: state(pid) != "T", "continuation")
+    shell.type("echo it takes no keys\n")
+    shell.until("\rit takes no keys\r\n")
+    shell.type("fg; echo ended with $?\n")
+    shell.wait(lambda: os.tcgetpgrp(shell.fd) != shell.process.pid and not shell.modes[3] & termios.ECHO, "keyboard")
+    shell.type("Jo\n")
+    shell.until("got Jo\r\n")
+    shell.until("ended with 0\r\n")
+    shell.type("stty -a; echo as it was\n")
+    said = shell.until("\nas it was\r\n")
+    assert " icanon " in said
+    assert " echo " in said
+
+
+def test_a_worker_whose_terminal_goes_away_while_it_is_in_the_background_reads_its_end(start: Start, distlaunch: Cli) -> None:
+    distlaunch.write("rc", "PS1='shell> '\n")
+    script = distlaunch.write("waits.py", "try:\n    input('ready? ')\nexcept EOFError:\n    open('over', 'w').close()\n")
+    shell = start("", argv=["bash", "--rcfile", "rc", "-i"])
+    shell.until("shell> ")
+    shell.type(f"{sys.executable} -m launcher local -q {script}\n")
+    shell.until("ready? ")
+    shell.type("\x1a")
+    shell.until("shell> ")
+    shell.type("bg; echo in the background\n")
+    shell.until("\nin the background\r\n")
+
+    shell.process.kill()
+    shell.process.wait()
+    shell.close()
+
+    wait_until("the worker to read its end", (distlaunch.folder / "over").exists)
+
+
+def test_a_stdin_that_is_no_terminal_is_the_workers_own(distlaunch: Cli) -> None:
+    script = distlaunch.write("reads.py", "import os\nprint(os.read(0, 4))\n")
+    text = distlaunch.folder / "text"
+    text.write_text("one\ntwo\nthr\n")
+    with text.open() as file:
+        done = distlaunch("local", "--nproc-per-node", "2", "--log-ranks", "all", str(script), stdin=file)
+        assert done.exit_code == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == ["[0:0] b'one\\n'", "[0:1] b'two\\n'"] or sorted(done.stdout.splitlines()) == [
+            "[0:0] b'two\\n'",
+            "[0:1] b'one\\n'",
+        ]
+        assert os.read(file.fileno(), 9) == b"thr\n", "nobody has read more than the workers"
+    done = distlaunch("local", "--nproc-per-node", "2", "--log-ranks", "all", str(script))
+    assert done.stdout.count("b''") == 2
+
+
+def test_of_many_workers_the_one_that_is_shown_has_a_terminal_to_write_to(start: Start) -> None:
+    script = "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)], repr(sys.stdin.read()))\n"
+    screen = start(script + "if os.isatty(1): print(os.get_terminal_size())\n", "--nproc-per-node", "2")
+    screen.until("[False, True, True] ''\r\nos.terminal_size(columns=71, lines=31)\r\n")
+    assert screen.end() == 0
+
+    for options in (["--tty", "never"], ["--log-ranks", "all"]):
+        screen = start(script, "--nproc-per-node", "2", *options)
+        screen.until("[False, False, False] ''\r\n")
+        assert screen.end() == 0
+
+
+def test_one_of_many_can_have_the_keyboard_with_all_its_keys(start: Start) -> None:
+    script = """
+import os, sys, time
+rank = os.environ["RANK"]
+print(rank, [os.isatty(fd) for fd in (0, 1, 2)])
+if rank == "1":
+    try:
+        input("here? ")
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(repr(input("more? ")))
+"""
+    screen = start(script, "--nproc-per-node", "2", "--interactive", "1")
+    screen.until("1 [True, True, True]\r\n")
+    screen.until("here? ")
+    screen.type("\x03")
+    screen.until("interrupted\r\n")
+    screen.until("more? ")
+    screen.type("\x1ab\n")
+    screen.until("'b'\r\n")
+    assert screen.end() == 0
+    assert "[0:0] 0 [False, False, False]\r\n" in screen.said
+    assert screen.modes == screen.before
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--interactive", "2"], "--interactive 2: there is no such rank"),
+        (["--interactive", "x"], "interactive 'x' is no rank"),
+        (["--interactive", "0", "--detach"], "--interactive and --detach exclude each other"),
+        (["--interactive", "0", "--tty", "never"], "--interactive and --tty never exclude each other"),
+        (["--tty", "always"], "tty 'always' is not known"),
+    ],
+)
+def test_what_cannot_be_is_one_error(distlaunch: Cli, options: list[str], why: str) -> None:
+    distlaunch.write("x.py", "")
+    done = distlaunch("local", "--nproc-per-node", "2", *options, "x.py")
+    assert done.exit_code == 2
+    assert why in done.stderr
+
+
+def test_a_stream_that_is_no_terminal_here_is_none_there(start: Start, distlaunch: Cli) -> None:
+    script = (
+        "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)])\nprint('error', file=sys.stderr)\nprint(input('more? '))\n"
+    )
+    with (distlaunch.folder / "out").open("w+") as out:
+        screen = start(script, stdout=out)
+        screen.until("error\r\n")
+        screen.type("typed\n")
+        screen.until("typed\r\n")
+        assert screen.end() == 0
+        out.seek(0)
+        assert out.read() == "[True, False, True]\nmore? typed\n"
+    screen = start(script, stdin=subprocess.DEVNULL)
+    screen.until("[False, True, True]\r\n")
+    assert screen.end() == 1
+    assert "EOFError" in screen.said
+
+
+def test_what_a_terminal_has_shown_is_in_the_log_as_text(start: Start, distlaunch: Cli) -> None:
+    screen = start("import sys\nprint('one')\nprint('two', file=sys.stderr)\ninput('three? ')\n")
+    screen.until("three? ")
+    screen.type("x\n")
+    assert screen.end() == 0
+    assert distlaunch("logs", "last").stdout == "[0:0] one\n[0:0] two\n[0:0] three? x\n"
+
+
+RAW = """
+import sys, termios
+for n in range(3000):
+    print("line", n)
+modes = termios.tcgetattr(1)
+termios.tcsetattr(1, termios.TCSADRAIN, [modes[0], modes[1] & ~termios.OPOST, *modes[2:]])
+input("one\\ntwo")
+termios.tcsetattr(1, termios.TCSADRAIN, modes)
+input("over? ")
+"""
+"""Like curses: its line ends are its own for a while."""
+
+
+def test_a_line_ends_as_it_did_when_it_was_written(start: Start) -> None:
+    screen = start(RAW)
+    said = screen.until("one\ntwo")
+    screen.type("\n")
+    screen.until("\nover? ")
+    screen.type("\n")
+    assert screen.end() == 0
+    assert said[said.index("line 0") :] == "".join(f"line {n}\r\n" for n in range(3000))
+
+
+def test_the_bundled_trainer_draws_its_bar_under_its_own_launcher(start: Start) -> None:
+    words = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", "2", "train.py", "--epochs", "1"]
+    screen = start("", argv=words)
+    assert screen.end() == 0
+    assert re.search(r"\r    1  #*\.*  [\d,]+ of 1,438 samples\x1b\[K", screen.said)
+    assert re.search(r"\r\x1b\[Ktest accuracy|\ntest accuracy", screen.said)
+
+
+def test_rich_draws_its_bar(start: Start) -> None:
+    script = "import rich.progress\nfor _ in rich.progress.track(range(3)): pass\nprint('over')\n"
+    screen = start(script, "--nproc-per-node", "2")
+    screen.until("over")
+    assert screen.end() == 0
+    assert "\x1b[" in screen.said
+    assert "100%" in screen.said

@@ -1,0 +1,120 @@
+"""The public's scripts on two hosts with Slurm, with sshd, and with Kubernetes: the digits that they have under torchrun here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.k8s.conftest import shell
+from tests.slurm.conftest import Login, idle_afterwards
+from tests.testbed import fixtures
+from tests.testbed.kube_conf import KubeOptions
+from tests.testbed.slurm_conf import SlurmOptions
+from tests.thirdparty import running
+from tests.thirdparty.catalog import SCRIPTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.command import Cli
+    from tests.testbed import Kube, Slurm, SshHosts
+    from tests.thirdparty.catalog import Script
+    from tests.thirdparty.environment import Environment
+    from tests.thirdparty.running import Digits
+
+    Reference = Callable[[Script, int], Digits]
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(2000)]
+each = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+
+
+@pytest.fixture(scope="module")
+def hosts_with_slurm() -> Iterator[Slurm]:
+    """Two of them."""
+    with fixtures.make(2, slurm=SlurmOptions(cpus_per_host=2)) as testbed:
+        yield testbed.slurm
+
+
+@pytest.fixture(scope="module")
+def hosts_with_sshd() -> Iterator[SshHosts]:
+    """Two of them."""
+    with fixtures.make(2, ssh=True) as testbed:
+        yield testbed.ssh
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Kube]:
+    """A Kubernetes of two."""
+    with fixtures.make(2, kubernetes=KubeOptions()) as testbed:
+        yield testbed.kube
+
+
+def arguments(script: Script, environment: Environment, folder: Path) -> list[str]:
+    """What all backends are told alike."""
+    shape = (f"--nodes={running.WORKERS}", "--nproc-per-node=1", "--log-ranks=all", f"--python={environment.python}")
+    env = [f"--env={name}={value}" for name, value in running.variables(script, environment, folder).items()]
+    return [*shape, *env]
+
+
+@each
+@pytest.mark.slurm
+def test_on_slurm(
+    script: Script, environment: Environment, reference: Reference, hosts_with_slurm: Slurm, distlaunch: Cli, tmp_path: Path
+) -> None:
+    wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
+    folder = running.prepare(script, environment, tmp_path / "slurm")
+    with idle_afterwards(Login(distlaunch, hosts_with_slurm)) as login:
+        argv = arguments(script, environment, folder)
+
+        done = login("slurm", *argv, *running.words(script, environment), cwd=folder, env={"PYTHONPATH": None})
+
+    text = running.shown(done.stdout, done.stderr)
+    assert done.exit_code == 0, done.stderr
+    assert running.collect(script, folder, text) == wanted
+
+
+@each
+@pytest.mark.ssh
+def test_over_ssh(
+    script: Script, environment: Environment, reference: Reference, hosts_with_sshd: SshHosts, distlaunch: Cli, tmp_path: Path
+) -> None:
+    wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
+    folder = running.prepare(script, environment, tmp_path / "ssh")
+    where = (f"--inventory={hosts_with_sshd.inventory}", f"--remote-dir={tmp_path / 'remote'}", "--in-place")
+    argv = arguments(script, environment, folder)
+
+    done = distlaunch(
+        "ansible",
+        *where,
+        *argv,
+        *running.words(script, environment),
+        cwd=folder,
+        env={"PYTHONPATH": None},
+        timeout_s=running.LIMIT_S,
+    )
+
+    text = running.shown(done.stdout, done.stderr)
+    assert done.exit_code == 0, done.stderr
+    assert running.collect(script, folder, text) == wanted
+
+
+@each
+@pytest.mark.k8s
+def test_on_kubernetes(
+    script: Script, environment: Environment, reference: Reference, machines: Kube, distlaunch: Cli, tmp_path: Path
+) -> None:
+    wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
+    folder = running.prepare(script, environment, tmp_path / "k8s")
+    volumes = (f"--volume=hostpath:{environment.folder}:{environment.folder}:ro", f"--volume=hostpath:{folder}:{folder}")
+    with machines.lend_namespace() as namespace, shell(distlaunch, machines, namespace) as user:
+        argv = (*volumes, f"--workdir={folder}", *arguments(script, environment, folder))
+
+        done = user(
+            "k8s", *argv, *running.words(script, environment), cwd=folder, env={"PYTHONPATH": None}, timeout_s=running.LIMIT_S
+        )
+
+    text = running.shown(done.stdout, done.stderr)
+    assert done.exit_code == 0, done.stderr
+    assert running.collect(script, folder, text) == wanted

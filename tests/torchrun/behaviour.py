@@ -1,0 +1,175 @@
+"""One scenario, played by torchrun and by `distlaunch torchrun`: what the launchers, their workers and their files have shown.
+
+torchrun is forked from a process that has imported it, so that a scenario costs no import of torch; no worker imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests import forked
+from tests.command import ROOT
+from tests.testbed import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORKER = str(ROOT / "tests/scripts/behaviour.py")
+ENGINES = ("torchrun", "distlaunch torchrun")
+LIMIT_S = 120
+_OF_OTHERS = re.compile(
+    r"DISTLAUNCH_|PET_|TORCHELASTIC_|OMP_NUM_THREADS$|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_|ROLE_NAME$"
+)
+
+
+@cache
+def _torchrun() -> forked.Server:
+    return forked.Server(["torch.distributed.run"], env=forked.AT_START)
+
+
+class Ended(NamedTuple):
+    """What one launcher has left."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Play:
+    """A scenario as one engine plays it, in a folder of its own."""
+
+    engine: str
+    folder: Path
+    nodes: list[subprocess.Popen[Any]] = field(default_factory=list)
+    given: list[dict[str, str]] = field(default_factory=list)
+    """Their variables."""
+
+    ended: list[Ended] = field(default_factory=list)
+
+    def start(self, *options: str, env: dict[str, str] | None = None, stdin: Any = subprocess.DEVNULL) -> subprocess.Popen[Any]:
+        """A launcher, for one node."""
+        given = {name: value for name, value in os.environ.items() if not _OF_OTHERS.match(name)}
+        given |= {"PYTHONPATH": str(ROOT), "HOME": str(self.folder), "TMPDIR": str(self.temporary), "SEEN": str(self.seen)}
+        given["DISTLAUNCH_RUNS_DIR"] = str(self.folder / "runs")
+        how: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        given |= env or {}
+        self.given.append(given)
+        how |= {"cwd": self.folder, "env": given}
+        if self.engine == "torchrun":
+            process = _torchrun().popen(["torch.distributed.run:main", *options], **how)
+        else:
+            process = forked.commands().popen([sys.executable, "-m", "launcher", "torchrun", *options], **how)
+        self.nodes.append(process)
+        return process
+
+    @property
+    def seen(self) -> Path:
+        """Where workers note what they are given."""
+        return self.folder / "seen"
+
+    @property
+    def temporary(self) -> Path:
+        """TMPDIR."""
+        return self.folder / "tmp"
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """What workers have noted, by round and rank."""
+        found = [json.loads(path.read_text()) for path in self.seen.glob("*.json")]
+        return sorted(found, key=lambda noted: (int(noted["env"]["TORCHELASTIC_RESTART_COUNT"]), int(noted["env"]["RANK"])))
+
+    def files(self, folder: str) -> dict[str, str]:
+        """The text of all files below it, by path; `_XXXXXXXX` of a name made for this run is `_*`."""
+        below = self.folder / folder
+        paths = sorted(path for path in below.rglob("*") if path.is_file())
+        return {re.sub(r"_[a-z0-9_]{8}(?=/)", "_*", str(path.relative_to(below))): path.read_text() for path in paths}
+
+    def until(self, count: int, what: str = "ready", **wanted: str) -> None:
+        """Wait until so many workers have noted this, with these variables."""
+
+        def there() -> bool:
+            noted = [each for each in self.workers if each.get(what)]
+            here = [each for each in noted if all(each["env"].get(name) == value for name, value in wanted.items())]
+            return len(here) >= count or all(node.poll() is not None for node in self.nodes)
+
+        wait_until(f"{count} workers to be {what}", there, limit_s=LIMIT_S)
+
+    def end(self) -> None:
+        """Wait for all launchers."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            try:
+                both = list(pool.map(lambda node: node.communicate(timeout=LIMIT_S), self.nodes))
+            except BaseException:
+                self.kill()
+                raise
+        texts = [[data.decode(errors="replace") for data in each] for each in both]
+        self.ended = [Ended(node.returncode, *text) for node, text in zip(self.nodes, texts, strict=True)]
+
+    def kill(self) -> None:
+        """End what is left of it, once something has gone wrong."""
+        for node in self.nodes:
+            node.kill()
+        for noted in self.workers:
+            with suppress(OSError):
+                if Path(f"/proc/{noted['pid']}/cmdline").read_bytes().find(WORKER.encode()) >= 0:
+                    os.kill(noted["pid"], signal.SIGKILL)
+
+    @property
+    def codes(self) -> list[int]:
+        """The launchers' exit codes."""
+        return [ended.code for ended in self.ended]
+
+
+class Both(NamedTuple):
+    """The same scenario, played by both."""
+
+    theirs: Play
+    ours: Play
+
+    def same(self, look: Callable[[Play], Any]) -> Any:
+        """What both show, which has to be the same."""
+        theirs, ours = look(self.theirs), look(self.ours)
+        print(*self.theirs.ended, *self.ours.ended, sep="\n")  # with a failure
+        assert ours == theirs
+        return ours
+
+
+def play(scene: Callable[[Play], None], folder: Path) -> Both:
+    """Both engines at once."""
+
+    def one(engine: str) -> Play:
+        playing = Play(engine, folder / engine.replace(" ", "-"))
+        for path in (playing.seen, playing.temporary):
+            path.mkdir(parents=True)
+        try:
+            scene(playing)
+        except BaseException:
+            playing.kill()
+            raise
+        playing.end()
+        return playing
+
+    _torchrun()
+    forked.commands()
+    with ThreadPoolExecutor(2) as pool:
+        return Both(*pool.map(one, ENGINES))
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

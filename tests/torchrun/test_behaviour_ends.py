@@ -1,0 +1,298 @@
+"""Side by side with torchrun: how runs end, what is told of it, and signals to the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.command import ROOT
+from tests.torchrun.behaviour import WORKER, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.torchrun.behaviour import Both, Play
+
+    Played = Callable[[Callable[[Play], None]], Both]
+
+pytestmark = pytest.mark.torch
+
+
+def heard(play: Play) -> list[list[str]]:
+    """The signals that each worker has had."""
+    return [noted["signals"] for noted in play.workers]
+
+
+def rounds(play: Play) -> list[list[str]]:
+    return [[noted["env"]["TORCHELASTIC_RESTART_COUNT"], noted["env"]["RANK"]] for noted in play.workers]
+
+
+def told(play: Play) -> dict[str, Any] | None:
+    """The file of the launcher's own TORCHELASTIC_ERROR_FILE."""
+    path = play.folder / "told.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def fails(play: Play) -> None:
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.folder / "told.json")}
+    play.start("--nproc-per-node=2", "--log-dir", "logs", WORKER, "0:hold", "1:meet=0", "1:error=it broke", "1:exit=3", env=env)
+
+
+def test_a_worker_that_fails_ends_the_others(played: Played) -> None:
+    both = played(fails)
+
+    assert both.same(lambda play: play.codes) == [1]
+    assert both.same(heard) == [["SIGTERM"], []]
+
+
+def test_the_failure_is_told_with_rank_code_and_message(played: Played) -> None:
+    for play in played(fails):
+        said = play.ended[0].stderr
+        assert "it broke" in said
+        assert "3" in said
+        assert "rank" in said
+
+
+def shot(play: Play) -> None:
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.folder / "told.json")}
+    play.start("--nproc-per-node=1", WORKER, "error=it broke", "kill=9", env=env)
+
+
+@pytest.mark.parametrize(("scene", "code"), [(fails, 3), (shot, -9)])
+def test_the_first_error_file_becomes_the_launchers(played: Played, scene: Callable[[Play], None], code: int) -> None:
+    found = played(scene).same(told)
+
+    assert found["message"]["message"] == "it broke"
+    assert found["message"]["errorCode"] == code
+
+
+def test_the_error_file_stays_in_the_folder_for_logs(played: Played) -> None:
+    files = played(fails).same(lambda play: [path.partition("/")[2] for path in play.files("logs")])
+
+    assert files == ["attempt_0/1/error.json"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (["exit=0"], ""),
+        (["1:exit=77"], "77"),
+        (["1:exit=255"], "255"),
+        (["1:kill=9"], "SIGKILL"),
+        (["1:kill=11"], "SIGSEGV"),
+        (["1:kill=15"], "SIGTERM"),
+        (["1:raise=no good"], "ValueError: no good"),
+    ],
+    ids=" ".join,
+)
+def test_how_a_worker_ends(played: Played, steps: list[str], says: str) -> None:
+    def scene(play: Play) -> None:
+        play.start("--nproc-per-node=2", WORKER, *steps)
+
+    both = played(scene)
+
+    assert both.same(lambda play: play.codes) == [int(bool(says))]
+    for play in both:
+        name = says.replace("SIG", "") if says.startswith("SIG") else says
+        assert name in play.ended[0].stderr
+
+
+def syntax(play: Play) -> None:
+    (play.folder / "bad.py").write_text("def f(:\n")
+    play.start("bad.py")
+
+
+def no_script(play: Play) -> None:
+    play.start("no/such.py", "x")
+
+
+def no_module(play: Play) -> None:
+    play.start("-m", "no_such_module")
+
+
+def no_program(play: Play) -> None:
+    play.start("--no-python", "no-such-program")
+
+
+def not_executable(play: Play) -> None:
+    (play.folder / "text").write_text("x")
+    play.start("--no-python", "./text")
+
+
+@pytest.mark.parametrize(
+    ("scene", "says"),
+    [
+        (syntax, "SyntaxError"),
+        (no_script, "no/such.py"),
+        (no_module, "no_such_module"),
+        (no_program, "no-such-program"),
+        (not_executable, "./text"),
+    ],
+)
+def test_what_cannot_be_run(played: Played, scene: Callable[[Play], None], says: str) -> None:
+    both = played(scene)
+
+    assert both.same(lambda play: play.codes) == [1]
+    for play in both:
+        assert says in play.ended[0].stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--print-completion", "ksh"],
+        ["--print-completion", "bash"],
+        ["--start-method", "thread"],
+        ["--nproc-per-node", "gpu"],
+        ["--nproc-per-node", "many"],
+        ["--nnodes", "2:1"],
+        ["--nnodes", "0"],
+        ["--nnodes", "1:2:3"],
+        ["--nnodes", "x"],
+        ["--max-restarts", "-1"],
+        ["--tee", "9"],
+        ["--redirects", "0:1;1:2"],
+        ["--local-ranks-filter", "a"],
+        ["--no-python", "-m"],
+        ["--rdzv-conf", "a"],
+        ["--shutdown-timeout", "-1"],
+        ["--log-dir", WORKER],
+        ["--master-port", "x"],
+        ["--no-such-option"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_cannot_be(played: Played, options: list[str]) -> None:
+    def scene(play: Play) -> None:
+        play.start(*options, *[WORKER] * bool(options))
+
+    both = played(scene)
+
+    assert both.same(lambda play: play.codes) in ([1], [2])
+    assert both.same(lambda play: play.workers) == []
+    said = both.ours.ended[0].stderr
+    assert said.startswith(("error[", "distlaunch: --print-completion needs the package shtab"))
+    assert len(said.splitlines()) <= 2
+
+
+SHTAB = """
+SUPPORTED_SHELLS = ("bash", "fish")
+
+def complete(parser, shell):
+    return f"{parser.prog} in {shell}"
+"""
+
+
+def completion(play: Play) -> None:
+    (play.folder / "shtab.py").write_text(SHTAB)
+    play.start("--print-completion", "fish", env={"PYTHONPATH": f"{play.folder}{os.pathsep}{ROOT}"})
+
+
+def test_a_completion_script_needs_no_training_script(played: Played) -> None:
+    assert played(completion).same(lambda play: play.ended[0]) == (0, "torchrun in fish\n", "")
+
+
+def restarts(play: Play) -> None:
+    options = ["--nproc-per-node=2", "--max-restarts=2", "--log-dir=logs", "-r3", "--rdzv-backend=c10d"]
+    endpoint = f"--rdzv-endpoint=localhost:{free_port()}"
+    ends = ["0.0:hold", "1.0:meet=0", "1.0:exit=3", "1.1:hold", "0.1:meet=1", "0.1:kill=9"]
+    play.start(*options, endpoint, "--rdzv-id=me", WORKER, "say", *ends)
+
+
+def test_all_workers_start_again_after_a_failure(played: Played) -> None:
+    both = played(restarts)
+
+    assert both.same(lambda play: play.codes) == [0]
+    assert both.same(rounds) == [["0", "0"], ["0", "1"], ["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
+    assert both.same(heard) == [["SIGTERM"], [], [], ["SIGTERM"], [], []]
+
+
+def test_each_attempt_has_a_folder(played: Played) -> None:
+    files = played(restarts).same(lambda play: play.files("logs"))
+
+    assert len(files) == 12
+    assert files["me_*/attempt_2/1/stdout.log"] == "out of 1\n"
+
+
+def too_often(play: Play) -> None:
+    play.start("--nproc-per-node=2", "--max-restarts=1", WORKER, "1:hold", "0:meet=1", "0:exit=5")
+
+
+def test_a_budget_of_restarts_that_is_spent(played: Played) -> None:
+    both = played(too_often)
+
+    assert both.same(lambda play: play.codes) == [1]
+    assert both.same(rounds) == [["0", "0"], ["0", "1"], ["1", "0"], ["1", "1"]]
+    assert all("5" in play.ended[0].stderr for play in both)
+
+
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [
+        (signal.SIGTERM, []),
+        (signal.SIGINT, []),
+        (signal.SIGHUP, []),
+        (signal.SIGQUIT, []),
+        (signal.SIGUSR1, ["--signals-to-handle=SIGUSR1,SIGTERM"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
+)
+def test_a_signal_to_the_launcher_ends_the_run(played: Played, number: signal.Signals, options: list[str]) -> None:
+    def scene(play: Play) -> None:
+        launcher = play.start("--nproc-per-node=2", "--max-restarts=3", *options, WORKER, "hold")
+        play.until(2)
+        launcher.send_signal(number)
+
+    both = played(scene)
+
+    assert both.same(heard) == [[number.name]] * 2
+    assert both.same(lambda play: play.codes) == [1]
+    assert both.same(rounds) == [["0", "0"], ["0", "1"]]
+
+
+def deaf(play: Play) -> None:
+    launcher = play.start("--nproc-per-node=2", "--shutdown-timeout=1", WORKER, f"deaf={signal.SIGTERM:d}", "hold")
+    play.until(2)
+    launcher.send_signal(signal.SIGTERM)
+
+
+def test_who_does_not_listen_is_killed(played: Played) -> None:
+    both = played(deaf)
+
+    assert both.same(heard) == [[], []]
+    assert both.same(lambda play: play.codes) == [1]
+    for play in both:
+        assert not [noted["pid"] for noted in play.workers if os.path.exists(f"/proc/{noted['pid']}")]
+
+
+RECORD = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    raise RuntimeError("of the script's own")
+
+main()
+"""
+
+
+def recorded(play: Play) -> None:
+    (play.folder / "record.py").write_text(RECORD)
+    play.start("record.py", env={"TORCHELASTIC_ERROR_FILE": str(play.folder / "told.json")})
+
+
+def test_record_tells_the_exception(played: Played) -> None:
+    both = played(recorded)
+
+    assert both.same(lambda play: play.codes) == [1]
+    found = [told(play) for play in both]
+    assert all(found)
+    texts = [each["message"]["message"] for each in found if each]
+    assert texts == ["RuntimeError: of the script's own"] * 2
+    for play in both:
+        assert "of the script's own" in play.ended[0].stderr

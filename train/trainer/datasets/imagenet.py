@@ -1,0 +1,33 @@
+"""`--data imagenet`: ImageNet as torchvision unpacks it."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainer.datasets.dataset import Data, Dataset, encoded, from_torchvision
+from trainer.datasets.folder import Folder
+from trainer.decode import need_torchvision
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+
+def load(config: Config) -> Data:
+    """Its training and its validation set."""
+    need_torchvision("--data imagenet")
+    root = os.path.expanduser(config.data_dir)
+    return encoded(config, open_set(root, train=True), open_set(root, train=False))
+
+
+def open_set(root: str, *, train: bool) -> Folder:
+    """One of the two; raises `InputError`."""
+    from torchvision import datasets
+
+    make = partial(datasets.ImageNet, root, split="train" if train else "val")
+    found = from_torchvision("imagenet", root, "put its archives there", make)
+    return Folder(root, found.samples, found.wnids)
+
+
+DATASETS = (Dataset(load, "imagenet"),)

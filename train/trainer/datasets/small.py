@@ -1,0 +1,63 @@
+"""`--data mnist`, `cifar10` and the like: torchvision's sets that fit in memory."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import interpolate
+
+from trainer.datasets.dataset import Data, Dataset, from_torchvision
+from trainer.decode import need_torchvision
+from trainer.sources import InMemory
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+PIXELS = {
+    "mnist": ((33.3,), (78.6,)),
+    "fashion-mnist": ((72.9,), (90.0,)),
+    "cifar10": ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
+    "cifar100": ((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+}
+"""Mean and deviation of the pixels (0 to 255), by channel."""
+
+
+def load(config: Config) -> Data:
+    """CIFAR or MNIST, whole in memory as uint8."""
+    need_torchvision(f"--data {config.data}")
+    root = os.path.expanduser(config.data_dir)
+    sets = [open_set(config.data, root, train=train, download=config.download) for train in (True, False)]
+    images = [torch.as_tensor(one.data) for one in sets]
+    images = [pixels.permute(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None] for pixels in images]
+    channels, height, width = config.image_shape
+    if tuple(images[0].shape[2:]) != (height, width):
+        images = [interpolate(pixels, size=(height, width), mode="bilinear", antialias=True) for pixels in images]
+    images = [pixels.expand(-1, channels, -1, -1) for pixels in images]
+    labels = [torch.as_tensor(one.targets) for one in sets]
+    natural = config.data.startswith("cifar")
+    train = InMemory(images[0], labels[0], seed=config.seed, moves=config.augment and natural, flips=natural)
+    mean, std = PIXELS[config.data]
+    scale = channels // len(mean)
+    return Data(train, InMemory(images[1], labels[1]), len(sets[0].classes), mean * scale, std * scale)
+
+
+def open_set(name: str, root: str, *, train: bool, download: bool) -> Any:
+    """As torchvision has it, with `data`, `targets` and `classes`; raises `InputError` where it is not below `root`."""
+    from torchvision import datasets
+
+    kinds = {"mnist": datasets.MNIST, "fashion-mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10}
+    kinds["cifar100"] = datasets.CIFAR100
+    make = partial(kinds[name], root, train=train, download=download)
+    return from_torchvision(name, root, "add --download, or set --data-dir", make)
+
+
+_small = partial(Dataset, load)
+DATASETS = (
+    _small("mnist", small=(1, 28, 28), epochs=3),
+    _small("fashion-mnist", small=(1, 28, 28), epochs=5),
+    _small("cifar10", small=(3, 32, 32), side=32, epochs=30),
+    _small("cifar100", small=(3, 32, 32), side=32, epochs=30),
+)
