@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
 _SAME_SIGNAL_S = 1.0
+_TOLD_S = 0.5
 _LOOK_AT_ROOM_S = 0.1
 _DRAINED_BLOCKS = 32
 _SPARE_FILES = 16
@@ -506,6 +507,7 @@ class Node:
         deadline = self.stops.begin(reason, deadline)
         told: Dict[str, Any] = {} if by is None else {"by": by}
         self.out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3), **told)
+        self.out.settle(_TOLD_S)  # a worker may take its agent with it, and the next attempt is to know why it begins
         if by is None:
             leaves = self.job.elastic and self.node_rank > 0 and reason == "preempted"  # the others go on without it
             self.server.gang.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})

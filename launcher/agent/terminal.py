@@ -73,8 +73,10 @@ class Screen(Pipe):
         super().__init__(fd, node, rank, stream)
         self.terminal: Optional[Terminal] = None
         self.tail = Tail() if kept else None  # its tracebacks are there, too
+        self.half = b""
+        """A carriage return that may be the first half of a line end: the stream has it later or never, as the end tells."""
+
         self._kept = kept
-        self._end = b""
 
     @property
     def held(self) -> bool:
@@ -87,9 +89,9 @@ class Screen(Pipe):
             self.terminal.show(data)
         if not self._kept:
             return
-        text = self._end + data
-        self._end = b"\r" if data and text.endswith(b"\r") else b""
-        text = text[: len(text) - len(self._end)].replace(b"\r\n", b"\n")
+        text = self.half + data
+        self.half = b"\r" if data and text.endswith(b"\r") else b""
+        text = text[: len(text) - len(self.half)].replace(b"\r\n", b"\n")
         if text:
             super().keep(text, writer)
 
@@ -197,6 +199,8 @@ class Terminal:
             self._screen.flush_part(self._loop.writer, float("inf"))  # what came before is the stream's
         self._loop.event("terminal_attached", rank=self.rank)
         self._look_at_modes()
+        if self._client is not None and self._screen is not None and self._screen.half:
+            self._client.send(out=self._screen.half.decode())
 
     def _attend(self) -> None:
         """Look for what the client can be asked now."""

@@ -75,6 +75,11 @@ class Writer:
                 self._changed.notify_all()
             self._new.clear()
 
+    def settle(self, limit_s: float) -> None:
+        """Wait until all that was flushed is written, at most so long: what comes next may end this process."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes, limit_s)
+
     def must_wait(self, waits: bool) -> bool:
         """Whether workers have to wait until there is room in the buffer; `waits`: they do already."""
         return self.holds and self._bytes > (BUFFER_BYTES // 2 if waits else BUFFER_BYTES)
@@ -125,6 +130,8 @@ class Writer:
         self._rotation.put(items)
         with self._changed:
             self._bytes -= sum(len(item.data) for item in items)
+            if not self._bytes:
+                self._changed.notify_all()
             return bool(self._queue or not self._closing)
 
     def _take(self) -> Tuple[List[Item], Dict[bytes, int]]:

@@ -152,6 +152,21 @@ def test_what_is_shown_to_the_client_is_what_the_stream_has_since_it_came(runner
     assert client.out.replace("\r\n", "\n") == run.stdout[0].decode().partition("early\n")[2]
 
 
+def test_a_line_end_of_which_the_stream_has_no_half_yet_is_shown_whole_to_a_client_that_comes_between(
+    runner: Runner, client_of: Attach
+) -> None:
+    """Whose terminal adds no carriage return of its own when the worker's does so no more."""
+    text = "import sys\nsys.stdout.write('early\\r')\nsys.stdout.flush()\ninput()\nprint('late')\n"
+    run = runner.start(text, request={"terminal": LENT})
+    run.until(lambda: b"early" in run.stdout[0])
+    client = client_of(run)
+    client.line.send(keys="\n")
+    client.until_end()
+    run.wait()
+    assert client.out == "\r\r\nlate\r\n"
+    assert run.stdout[0] == b"early\r\nlate\n"
+
+
 def test_with_several_workers_one_shows_its_output_on_a_terminal_and_none_reads(runner: Runner) -> None:
     text = "import os, sys\nprint(os.environ['RANK'], [os.isatty(fd) for fd in (0, 1, 2)], sys.stdin.read())\n"
     run = runner(text, nproc_per_node="2", request={"terminal": {**LENT, "rank": 1}})

@@ -148,10 +148,10 @@ def test_a_connection_that_breaks_is_made_again_and_what_is_shown_comes_by_it(ou
 def test_a_worker_that_begins_where_another_has_ended_without_a_word_is_shown_from_its_start(
     ours: terminal.Terminal, agents: Agents
 ) -> None:
-    ours.open(agents.connect, keyboard=True)
+    ours.open(agents.connect, keyboard=False)
     with agents.next() as lost:
         ours.attached()
-        ours.open(agents.connect, keyboard=True)  # nobody has told of the end of the first, nor has its connection ended
+        ours.open(agents.connect, keyboard=False)  # nobody has told of the end of the first, nor has its connection ended
         assert not ours.shows(3, stderr=False), "its stream has it until it is attached"
         assert heard(lost) == {"show": True}
         heard(lost, ends=True)
