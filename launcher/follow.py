@@ -48,7 +48,10 @@ SILENT_S = 90.0
 """Agents say something every 10 s, and network file systems show it within 60: one that is silent for so long is worth a word."""
 
 FORCE_S = 10.0
-"""So long a run may take to end after its grace time is over, and again after it was ended by force."""
+"""So long a run may take to end after its grace time is over, before it is ended by force."""
+
+GIVE_UP_S = 10.0
+"""So long again after that."""
 
 
 class Follower:
@@ -312,7 +315,7 @@ class Follower:
             self._cancel_requested = time.time()
         self._try("cancel", asked=asked, force=force)
         self._forced = force
-        self._deadline = now + FORCE_S + (0.0 if force else self._run.grace_s)
+        self._deadline = now + (GIVE_UP_S if force else FORCE_S + self._run.grace_s)
         self._poll_s = POLL_S[0]
         self._next_poll = min(self._next_poll, now + self._poll_s)
 

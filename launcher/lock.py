@@ -94,6 +94,10 @@ def hold(
     number = _acquire(folder, about, wait_s)
     path, over = _path(folder, number), threading.Event()
 
+    def free() -> None:
+        with suppress(OSError):
+            files.write_whole(str(path), _FREE, 0o600, sync=False)
+
     def renew() -> None:
         next_s = time.monotonic() + _RENEW_S
         while not over.wait(min(1.0, _RENEW_S)):
@@ -102,6 +106,8 @@ def hold(
                 next_s = time.monotonic() + _RENEW_S
                 with suppress(OSError):  # a full disk; whoever wants the lock has to wait long before that matters
                     _write(path, {**asdict(about), "renewed": time.time()})
+                if over.is_set():  # it was let go of while this was written
+                    free()
 
     thread = threading.Thread(target=renew, name="renew-lock", daemon=True)
     thread.start()
@@ -110,8 +116,7 @@ def hold(
     finally:
         over.set()
         thread.join(1.0)  # a disk that is stuck is no reason to be
-        with suppress(OSError):
-            files.write_whole(str(path), _FREE, 0o600, sync=False)
+        free()
 
 
 def _acquire(folder: Path, about: Owner, wait_s: float) -> int:

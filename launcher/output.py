@@ -278,12 +278,13 @@ class _Writer:
 
     def put(self, fd: int, data: bytes) -> None:
         """Write that, too; what nobody reads is not kept without end."""
+        size = len(data)  # before the sum: a signal's handler that runs at this call may add to it as well
         with self._lock:
             if self.waiting > _BACKLOG_BYTES and self.given_up:
                 return
             if not self.waiting:
                 self._moved = time.monotonic()
-            self._given += len(data)
+            self._given += size
         self._queue.put((fd, data))
 
     def drain(self) -> None:

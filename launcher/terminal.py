@@ -35,6 +35,9 @@ _KEYS_BYTES = 4096
 _UNSENT_BYTES = 64 * 1024
 _LOOK_MS = 50
 _YIELD_S = 2.0
+_IDLE_MS = 1000
+"""So often it is looked whether a loan is over: another one may have read the word that it is."""
+
 _END_S = 10.0
 _SETTLE_S = 3.0
 """A worker's end may be told so much later than its terminal's."""
@@ -154,7 +157,7 @@ class Terminal:
         if loan is not None and loan.begin.is_set() and not loan.ended.is_set():
             loan.yielded.clear()
             self._tell(b"z")
-            loan.yielded.wait(_YIELD_S)
+            loan.yielded.wait(_END_S)
         self._modes.restore()  # who is still being connected to does not
         self._by_default(signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._stop)
@@ -193,9 +196,6 @@ class _Loan:
         self._wanted = {"isig": True, "opost": True, "ixon": True}
         self._over = self._suspended = False
         self._size: list[int] | None = None
-        self._held = b""
-        """A carriage return that may be the first half of a line end."""
-
         self._take()  # what is typed from now on is shown by the rank's own terminal
         threading.Thread(target=self._run, daemon=True, name="terminal").start()
 
@@ -236,7 +236,7 @@ class _Loan:
             waits = (
                 self._keyboard and not self._reads and not self._suspended
             )  # a shell does not tell who comes to the foreground
-            ready = {fd for fd, _ in poll.poll(_LOOK_MS if busy or waits or self._held else None)}
+            ready = {fd for fd, _ in poll.poll(_LOOK_MS if busy or waits else _IDLE_MS)}
             if waits:
                 self._take()
             if self._wakeup in ready:
@@ -245,38 +245,21 @@ class _Loan:
                 line.flush()
                 for message in [] if busy else line.receive():
                     self._take_message(message)
-            else:
-                self._let_go()
             if 0 in ready and self._reads:
                 self._type(line)
-        self._let_go()
 
     def _take_message(self, message: Message) -> None:
         if "modes" in message:
             before, self._wanted = self._wanted, {**self._wanted, **message["modes"]}
             if self._wanted["opost"] != before["opost"]:
-                self._let_go()
                 output.drain()  # what came before was made for the modes before
             self._take()
         elif "out" in message:
-            self._show_written(message["out"].encode("latin-1"))
+            data = message["out"].encode("latin-1")
+            # What the rank's terminal has added to its line ends ours adds, too.
+            self._show(self._shows_on, data.replace(b"\r\n", b"\n") if self._wanted["opost"] else data)
         elif "exited" in message:
             self._over = True
-
-    def _show_written(self, data: bytes) -> None:
-        """What the rank's terminal has added to its line ends ours adds, too; one may come in two pieces."""
-        if self._wanted["opost"]:
-            data = self._held + data
-            self._held = b"\r" if data.endswith(b"\r") else b""
-            data = data[: len(data) - len(self._held)].replace(b"\r\n", b"\n")
-        if data:
-            self._show(self._shows_on, data)
-
-    def _let_go(self) -> None:
-        """Nothing follows soon: a carriage return was one by itself."""
-        held, self._held = self._held, b""
-        if held:
-            self._show(self._shows_on, held)
 
     def _type(self, line: Connection) -> None:
         try:
@@ -292,6 +275,8 @@ class _Loan:
 
     def _take(self) -> None:
         """Have our terminal as the rank needs it, and its keys; those of a terminal that is not ours now are left to others."""
+        if self._suspended:  # the shell's, until we go on
+            return
         taken = self._modes.take(self._wanted, keyboard=self._keyboard)
         self._reads = self._keyboard and (taken or not os.isatty(0))
 
@@ -302,7 +287,10 @@ class _Loan:
             line.send(size=size)
 
     def _obey(self, line: Connection) -> None:
-        for word in os.read(self._wakeup, 64).decode():
+        words = b""
+        with contextlib.suppress(BlockingIOError):  # the loan before this one, or after it, was faster
+            words = os.read(self._wakeup, 64)
+        for word in words.decode():
             if word == "z":
                 self._modes.restore()
                 self._reads, self._suspended = False, True
@@ -311,8 +299,9 @@ class _Loan:
                 self.yielded.set()
             else:
                 self._send_size(line)
+                if goes_on := word == "g" and self._suspended:
+                    self._suspended = False
                 if word != "w":
                     self._take()
-                if word == "g" and self._suspended:
-                    self._suspended = False
+                if goes_on:
                     line.send(**{"continue": True})

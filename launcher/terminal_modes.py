@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import termios
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class Modes:
         self._interactive = interactive
         self._found: list[Any] | None = None
         self._closed = False
+        self._lock = threading.RLock()
+        """The main thread, handlers of signals in it, and the thread of a loan change them."""
 
     @property
     def taken(self) -> bool:
@@ -72,6 +76,10 @@ class Modes:
 
     def take(self, wanted: Mapping[str, bool], *, keyboard: bool) -> bool:
         """Set them as the rank's terminal is; False where it is gone, or not ours to set, as others are in the foreground."""
+        with self._lock:
+            return self._take(wanted, keyboard=keyboard)
+
+    def _take(self, wanted: Mapping[str, bool], *, keyboard: bool) -> bool:
         if self._fd is None or self._closed or not self._in_foreground() or not os.isatty(self._fd):
             return False
         before = self._found or termios.tcgetattr(self._fd)
@@ -92,13 +100,12 @@ class Modes:
 
     def restore(self, *, for_good: bool = False) -> None:
         """Set them as they were; `for_good`: they are taken no more."""
-        found, self._found = self._found, None
-        self._closed = self._closed or for_good
-        if found is not None and self._fd is not None and self._in_foreground():
-            try:
-                termios.tcsetattr(self._fd, termios.TCSANOW, found)
-            except termios.error:  # the terminal is gone
-                return
+        with self._lock:
+            found, self._found = self._found, None
+            self._closed = self._closed or for_good
+            if found is not None and self._fd is not None and self._in_foreground():
+                with contextlib.suppress(termios.error):  # the terminal is gone
+                    termios.tcsetattr(self._fd, termios.TCSANOW, found)
 
     def _in_foreground(self) -> bool:
         """Whether nobody else has the terminal now: changing it then would stop us."""

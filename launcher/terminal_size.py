@@ -97,9 +97,13 @@ class SizeTeller:
 
     def _tell(self, worker: Callable[[], Bridge], size: list[int]) -> None:
         try:
-            if self._way is None:
-                bridge = worker()
-                self._way = bridge, Connection(bridge.sock)
+            if self._way is not None:
+                self._way[1].send(size=size)
+                if not self._way[1].deaf:
+                    return
+                self._leave()
+            bridge = worker()
+            self._way = bridge, Connection(bridge.sock)
             self._way[1].send(size=size)
         except LaunchError as error:
             self._failed = worker, error.message, time.monotonic()

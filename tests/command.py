@@ -67,7 +67,7 @@ class Cli:
         return process
 
     def __call__(
-        self, *args: str | bytes, env: dict[str, str | None] | None = None, timeout_s: float = 150, **more: Any
+        self, *args: str | bytes, env: dict[str, str | None] | None = None, timeout_s: float = 240, **more: Any
     ) -> Result:
         """Run a command to its end."""
         with self.start(*args, env=env, **more) as process:

@@ -118,7 +118,7 @@ def by_hand(folder: Path, cwd: Path) -> tuple[int, list[Any]]:
     gone.parent.mkdir(parents=True, exist_ok=True)
     gone.write_text("raise ImportError('the launcher is gone')\n")
     env = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "TOKEN": "secret", "PYTHONPATH": str(cwd / "gone")}
-    done = subprocess.run(["sh", f"{folder}/start.sh"], cwd="/", env=env, stdout=subprocess.PIPE, timeout=60)
+    done = subprocess.run(["sh", f"{folder}/start.sh"], cwd="/", env=env, stdout=subprocess.PIPE, timeout=180)
     decoder = Decoder()
     return done.returncode, [*decoder.feed(done.stdout), *decoder.close()]
 
@@ -161,12 +161,14 @@ def test_the_rendered_plan_runs_by_hand_and_is_what_a_submission_sends(distlaunc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "code", "result"), [(["fails"], 1, "failed"), (["waits"], 124, "timeout")])
+@pytest.mark.parametrize(
+    ("options", "limit", "code", "result"), [(["fails"], "10m", 1, "failed"), (["waits"], "10s", 124, "timeout")]
+)
 def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
-    distlaunch: Cli, options: list[str], code: int, result: str
+    distlaunch: Cli, options: list[str], limit: str, code: int, result: str
 ) -> None:
     distlaunch.write("tells.py", TELLS)
-    how = ["--nodes", "2", "--nproc-per-node", "2", "--time", "3s", "--render-to", "by hand"]
+    how = ["--nodes", "2", "--nproc-per-node", "2", "--time", limit, "--render-to", "by hand"]
     assert distlaunch("local", *how, "tells.py", *options).exit_code == 0
 
     ended, records = by_hand(distlaunch.folder / "by hand", distlaunch.folder)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.command import ROOT, Cli
 from tests.forked import Process, Server, started
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,6 +151,8 @@ def test_signals_do_the_same(server: Server, tmp_path: Path, number: signal.Sign
             assert process.poll() is None
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.01)
+            child = psutil.Process(process.pid)  # it is to be interrupted where it sleeps, and not on its way there
+            wait_until("it to sleep", lambda: child.status() == psutil.STATUS_SLEEPING, every_s=0.01)  # noqa: B023
             process.send_signal(number)
             stdout, stderr = process.communicate(timeout=60)
         assert process.wait() == process.poll() == process.returncode

@@ -72,5 +72,8 @@ def _write(data: bytes) -> None:
 def _send(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := os.read(0, _BLOCK_BYTES):
-            sock.sendall(data)
-    os._exit(0)  # the launcher has gone, or the agent
+            try:
+                sock.sendall(data)
+            except OSError:  # the agent takes no more; what it has sent before that is passed on to its end
+                return
+    os._exit(0)  # the launcher has gone

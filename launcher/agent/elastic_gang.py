@@ -175,7 +175,7 @@ class ElasticGang(GangBase, RendezvousHandler):
         enough, limit_s = self.job.min_nodes, self.job.rdzv_timeout_s
 
         def tell() -> None:
-            there = len(self._participants())
+            there = max(1, len(self._participants()))  # this node is, though its state may not have come back yet
             if there < enough:
                 what = f"{enough} nodes, of which {there} {'is' if there == 1 else 'are'} there"
                 self._tell("waiting", what=what, limit_s=limit_s)

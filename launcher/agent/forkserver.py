@@ -37,7 +37,7 @@ _IMPORT_TIME = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 _ROOM_BYTES = 1 << 30
 """Torch takes a third of that: whoever may use less gets it only where it is certain to be wanted."""
 
-_LAST_WORD_S = 4.0
+_LAST_WORD_S = 15.0
 _PARENT_DIED = signal.SIGRTMAX
 """What the kernel sends us at the agent's end."""
 
@@ -308,7 +308,7 @@ class ForkServer:
             self.last_store.end()  # who starts a round has met all others
             return self._start(message["start"])
         if "signal" in message:
-            self._signal(message["signal"], mark=message.get("mark", True), rank=message.get("rank"))
+            self._signal(message["signal"], message["mark"], message.get("repeat", True), message.get("rank"))
         elif "listens" in message:
             self._retire_workers_store()
             self.workers_store.fd = fds[0]
@@ -373,15 +373,20 @@ class ForkServer:
             signal.signal(_PARENT_DIED, _nothing)
             self._agent_is_gone()
 
-    def _signal(self, number: int, *, mark: bool, rank: Optional[int]) -> None:
+    def _signal(self, number: int, mark: bool, repeat: bool, rank: Optional[int]) -> None:
         """To all workers, or to one rank with the processes of its group."""
         for pid, about in self.workers.items():
+            if not repeat and pid in self.stopped:
+                continue
             if mark:
                 self.stopped.add(pid)
             if rank is None:
                 os.kill(pid, number)
             elif about["rank"] == rank:
-                os.killpg(pid, number)
+                try:
+                    os.killpg(pid, number)
+                except ProcessLookupError:  # it has just been forked, and has no group of its own yet
+                    os.kill(pid, number)
 
     def _start(self, request: Message) -> Optional[Task]:
         ends = streams.made(request["terminal"]) if "terminal" in request else streams.pipes()

@@ -24,6 +24,8 @@ class Connection:
         self._sock = sock
         self._read, self._unsent = bytearray(), bytearray()
         self.ended = False
+        self.deaf = False
+        """The other end takes nothing any more; what it has sent before can still be read."""
 
     def fileno(self) -> int:
         """For selectors."""
@@ -35,7 +37,7 @@ class Connection:
         return len(self._unsent)
 
     def send(self, **message: Any) -> None:
-        """Send that, or keep it until the socket takes it."""
+        """Send that, or keep it until the socket takes it; where nobody will, it is lost."""
         data = json.dumps(message).encode("ascii")
         self._unsent += LENGTH.pack(len(data)) + data
         self.flush()
@@ -43,12 +45,13 @@ class Connection:
     def flush(self) -> None:
         """Send what the socket takes now."""
         try:
-            while self._unsent and not self.ended:
+            while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent[:_READ_BYTES])]
         except BlockingIOError:
             pass
         except OSError:
-            self.ended = True
+            self.deaf = True
+            self._unsent.clear()
 
     def receive(self) -> List[Message]:
         """The messages that have come; sets `ended` where no more will."""

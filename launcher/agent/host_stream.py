@@ -14,7 +14,7 @@ import json
 import os
 import select
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from . import host_checks
 from .host_run import identity_of
@@ -23,12 +23,17 @@ from .sink import RESERVED_BYTES
 _BLOCK_BYTES = 256 * 1024
 _POLL_S = 0.1
 _ALIVE_S = 4.0
+_SETTLE_S = 2.0
+"""So long what is left of an agent that was killed has to say so in its stream (`witness.py`)."""
+
+_END_BYTES = 256 * 1024
 
 
 def tail(folder: str, rank: int, offset: int, *, once: bool) -> None:
     """Send what there is beyond the offset, and what comes, until the agent has ended or stdin is closed."""
     path = os.path.join(folder, "nodes", str(rank), "stream")
     spoke = time.monotonic()
+    gone_at: Optional[float] = None
     while True:
         identity = identity_of(folder, rank)
         running = identity is not None and host_checks.alive(identity)  # before reading: its last words come before its end
@@ -42,10 +47,13 @@ def tail(folder: str, rank: int, offset: int, *, once: bool) -> None:
             spoke = time.monotonic()
             if not once:
                 continue
-        if not running:
-            _send(b"e " + json.dumps(_ending(folder, rank, identity)).encode("ascii") + b"\n")
-            return
-        if once:
+        gone_at = None if running else gone_at or time.monotonic()
+        if gone_at is not None:
+            told = once or identity is None or identity["boot_id"] != host_checks.boot_id() or _has_last_word(path, offset)
+            if told or time.monotonic() - gone_at > _SETTLE_S:
+                _send(b"e " + json.dumps(_ending(folder, rank, identity)).encode("ascii") + b"\n")
+                return
+        elif once:
             _send(b"r\n")
             return
         if time.monotonic() - spoke > _ALIVE_S:
@@ -53,6 +61,16 @@ def tail(folder: str, rank: int, offset: int, *, once: bool) -> None:
             spoke = time.monotonic()
         if select.select([0], [], [], _POLL_S)[0] and not os.read(0, 4096):
             return
+
+
+def _has_last_word(path: str, sent: int) -> bool:
+    """Whether the stream, of which so much was sent, says how the node has ended, and all of it was sent."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END_BYTES))
+        last = file.read(size).splitlines()[-1:]
+        return size == sent and bool(last) and last[0].startswith((b'{"event":"done"', b'{"event":"failure"'))
+    return False
 
 
 def _ending(folder: str, rank: int, identity: Any) -> Dict[str, Any]:

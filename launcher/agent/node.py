@@ -177,7 +177,9 @@ class Node:
     # -- one turn of the loop -----------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        for key, _ in self.selector.select(self._patience()):
+        ready = self.selector.select(self._patience())
+        looked = time.monotonic()
+        for key, _ in ready:
             if isinstance(key.data, Pipe):
                 self._read(key.data)
             else:
@@ -186,7 +188,7 @@ class Node:
         for terminal in self.terminals.values():
             terminal.look(now)
         for pipe in self.pipes.values():
-            pipe.flush_part(self.out, now)
+            pipe.flush_part(self.out, looked)  # of what was read in this turn the rest may be there already
         self.out.flush()
         self._hold_back()
         if now >= self.heartbeat_at:
@@ -319,7 +321,7 @@ class Node:
             self._register(pipe)
         self.out.event("worker_started", **about)
         if self.stops.reason is not None:  # it was on its way when the others got the signal
-            self.server.signal(signal.SIGTERM)
+            self.server.signal(signal.SIGTERM, repeat=False)
 
     def _lend(self, about: Message, fds: List[int], lent: Message) -> Dict[str, Pipe]:
         """Its output, where it has something of the launcher's terminal or stdin."""

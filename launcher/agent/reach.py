@@ -23,6 +23,9 @@ _SETTLE_S = 0.25
 _LIMIT_S = 4.0
 """So long is waited for a peer that was reached at none: longer than the retransmission of two lost SYNs."""
 
+_STARVED_S = 30.0
+"""So long where a connection to it stands: its host is there, and who is to answer may have no processor for a while."""
+
 
 class Target(NamedTuple):
     """One address of one peer, and what answers there."""
@@ -79,10 +82,14 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
             selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
     began = time.monotonic()
     while selector.get_map():
-        left = (settle_s if not waiting else limit_s) - (time.monotonic() - began)
-        if left <= 0:
+        passed = time.monotonic() - began
+        left = (settle_s if not waiting else limit_s) - passed
+        if waiting and left <= 0 and any(_may_answer(key, waiting) for key in selector.get_map().values()):
+            left = max(limit_s, _STARVED_S) - passed
+        ready = selector.select(max(0.0, left))
+        if not ready and left <= 0:  # what had come when we could not look, for want of a processor, counts
             break
-        for key, _ in selector.select(left):
+        for key, _ in ready:
             verdict = _step(selector, key)
             if verdict:
                 reached.add(key.data)
@@ -106,6 +113,15 @@ def connecting(address: str, port: int) -> Optional[socket.socket]:
     if sock is not None:
         sock.close()
     return None
+
+
+def _may_answer(key: selectors.SelectorKey, waiting: Set[int]) -> bool:
+    """Whether a connection to one of these peers stands at which nothing has come yet."""
+    sock, target = key.fileobj, key.data
+    assert isinstance(sock, socket.socket)
+    with contextlib.suppress(OSError):  # it is not connected
+        return bool(target.token and target.peer in waiting and sock.getpeername())
+    return False
 
 
 def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optional[bool]:

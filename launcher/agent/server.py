@@ -92,9 +92,9 @@ class ServerProcess:
             return b""
         return data or None
 
-    def signal(self, number: int, *, mark: bool = True) -> None:
-        """Signal every worker; `mark`: those that end now were ended by us."""
-        self.channel.send({"signal": int(number), "mark": mark})
+    def signal(self, number: int, *, mark: bool = True, repeat: bool = True) -> None:
+        """Signal every worker; `mark`: those that end now were ended by us. Without `repeat` only those not marked before."""
+        self.channel.send({"signal": int(number), "mark": mark, "repeat": repeat})
 
     def signal_group(self, rank: int, number: int) -> None:
         """Signal one worker with the processes of its group; it goes on after that, or ends by itself."""

@@ -192,12 +192,12 @@ class Server(Store):
         self._selector.unregister(connection.sock)
         connection.close(self._ask)
         if refuse:
-            self.refused += 1
-            if self.refused == 1:
+            if not self.refused:  # told before it is counted, for who waits for the count
                 self._tell(
                     f"the run's store has refused a connection from {connection.peer}, which does not know the run's key; "
                     "further ones are counted"
                 )
+            self.refused += 1
 
     def _accept(self) -> None:
         from .store_connection import Connection

@@ -9,7 +9,7 @@ has all of it as well, with the line ends of a file. Both ways go frames as thos
                      {"keys": TEXT}, {"eof": true}          what was typed; nothing more comes
                      {"suspend": true}, {"continue": true}  stop the worker's process group; let it go on
     agent to client: {"modes": {"isig": BOOL, "opost": BOOL, "ixon": BOOL}}   first of all, and whenever they have changed
-                     {"out": TEXT}                          exactly what it has written
+                     {"out": TEXT}                          exactly what it has written; a line end is never in two of them
                      {"exited": true}                       the worker has, and that was all; the end of the connection follows
 
 A bridge between machines passes bytes on and knows no frames. Without a client the worker goes on, and is not heard; who reads
@@ -44,9 +44,10 @@ _FAR_BEHIND_BYTES = 8 << 20
 """With so much, a client that only looks on, and for which nobody waits, is let go of: the stream has it all."""
 
 _KEYS_BYTES = 64 * 1024
+_OUT_BYTES = 64 * 1024
 _LOOK_S = 0.1
 _ALONE_S = 60.0
-_FAREWELL_S = 5.0
+_FAREWELL_S = 15.0
 """So long a client that takes nothing is waited for when its worker has ended."""
 
 
@@ -85,6 +86,7 @@ class Screen(Pipe):
 
     def keep(self, data: bytes, writer: Writer) -> None:
         """What was read; none at the end."""
+        data = self._whole(data)
         if self.terminal is not None and data:
             self.terminal.show(data)
         if not self._kept:
@@ -94,6 +96,16 @@ class Screen(Pipe):
         text = text[: len(text) - len(self.half)].replace(b"\r\n", b"\n")
         if text:
             super().keep(text, writer)
+
+    def _whole(self, data: bytes) -> bytes:
+        """With the rest of a line end of which only the first half was read.
+
+        The kernel writes both at once, so where it has no more now, that was a carriage return by itself.
+        """
+        with contextlib.suppress(OSError):  # there is no more now, or never
+            while data.endswith(b"\r") and len(data) < 2 * _OUT_BYTES and (more := os.read(self.fd, _OUT_BYTES)):
+                data += more
+        return data
 
 
 class Terminal:

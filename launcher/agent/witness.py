@@ -93,12 +93,15 @@ def _how_it_ended(pid: int) -> Optional[int]:
     """The status of a process which is not our child and is ending; None where its parent has waited for it already."""
     limit = time.monotonic() + _ENDS_S
     with contextlib.suppress(OSError, ValueError, IndexError):
-        while time.monotonic() < limit:
+        while True:
+            late = time.monotonic() >= limit  # we may have stood still ourselves: it is looked at once more
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
             status = int(fields[49])  # exit_code of proc_pid_stat(5)
             if status or fields[0] in (b"Z", b"X"):
                 return status
+            if late:
+                break
             time.sleep(0.005)  # its channels are closed a moment before
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ class PodBridge(proc.Bridge):
     def __init__(self, websocket: Any) -> None:
         ours, self._theirs = socket.socketpair()
         super().__init__(ours)
+        self._typed = self._theirs.dup()  # each thread closes its own
         self._websocket = websocket
         self._said = {_STDERR: b"", _STATUS: b""}
         self._reader = threading.Thread(target=self._read, name="from-pod", daemon=True)
@@ -78,33 +80,34 @@ class PodBridge(proc.Bridge):
     def _read(self) -> None:
         from websocket import WebSocketException
 
-        with contextlib.suppress(OSError, WebSocketException), self._theirs:
-            while True:
-                kind, frame = self._websocket.recv_data_frame(True)
-                if kind == _CLOSE:
-                    break
-                if kind not in (_TEXT, _BINARY) or not frame.data:
-                    continue
-                channel, data = frame.data[0], frame.data[1:]
-                if channel == _STDOUT:
-                    self._theirs.sendall(data)
-                elif channel in self._said:
-                    self._said[channel] = (self._said[channel] + data)[-_SAID_BYTES:]
+        with self._theirs:
+            with contextlib.suppress(OSError, WebSocketException):
+                while True:
+                    kind, frame = self._websocket.recv_data_frame(True)
+                    if kind == _CLOSE:
+                        break
+                    if kind not in (_TEXT, _BINARY) or not frame.data:
+                        continue
+                    channel, data = frame.data[0], frame.data[1:]
+                    if channel == _STDOUT:
+                        self._theirs.sendall(data)
+                    elif channel in self._said:
+                        self._said[channel] = (self._said[channel] + data)[-_SAID_BYTES:]
+            with contextlib.suppress(OSError):
+                self._theirs.shutdown(socket.SHUT_RDWR)  # the other thread has it, too: who reads is to find the end now
 
     def _write(self) -> None:
         from websocket import WebSocketException
 
-        reader = self._theirs.dup()
-        reader.settimeout(_ALIVE_S)
-        with contextlib.suppress(OSError, WebSocketException), reader:
+        poll = select.poll()  # a time limit of the socket's would be one of the other thread's, too
+        poll.register(self._typed, select.POLLIN)
+        with contextlib.suppress(OSError, WebSocketException), self._typed:
             while True:
-                try:
-                    data = reader.recv(_BLOCK_BYTES)
-                except TimeoutError:
+                if not poll.poll(_ALIVE_S * 1000):
                     self._websocket.ping()
-                    continue
-                if not data:
+                elif data := self._typed.recv(_BLOCK_BYTES):
+                    self._websocket.send(b"\0" + data, opcode=_BINARY)
+                else:
                     break
-                self._websocket.send(b"\0" + data, opcode=_BINARY)
         with contextlib.suppress(OSError, WebSocketException):
             self._websocket.close(timeout=_ENDS_S)  # the program's stdin ends with it

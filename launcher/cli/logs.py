@@ -123,7 +123,8 @@ def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[t
     stream = backend.open_stream(handle)
     report = status.report_of(run)
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
-    polled, alive = 0.0, tuple[str, ...]("unknown" for _ in run.hosts)
+    unknown = tuple[str, ...]("unknown" for _ in run.hosts)
+    polled, alive, answer = 0.0, unknown, unknown
     try:
         while not report.outcome(alive).final:
             chunks = stream.read(0.2 if follow else 2.0)
@@ -135,7 +136,10 @@ def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[t
                 return
             if not chunks:
                 yield _NO_NODE, b""
-            if not chunks and time.monotonic() - polled > _POLL_S:
-                alive, polled = backend.liveness(handle).nodes, time.monotonic()
+            if chunks:
+                answer = unknown
+            elif time.monotonic() - polled > _POLL_S:
+                # What was answered before counts, as nothing has come since: who has ended may have written right before that.
+                alive, answer, polled = answer, backend.liveness(handle).nodes, time.monotonic()
     finally:
         stream.close()

@@ -76,8 +76,7 @@ def _run(asked: Request, python: str) -> int:
     except OSError as error:
         raise StorageError(f"{above}: {error.strerror}", hint="set TMPDIR to a folder that can be written") from error
     try:
-        meets = job.rendezvous or {"file": os.path.join(folder, "rendezvous.json")}
-        job = job._replace(folder=folder, rendezvous=meets)
+        job = job._replace(folder=folder)
         show = Show(asked.wanted, job, rank, socket.gethostname(), say)
         agent = Agent(job, rank, python)
         show.follow(agent.stream)

@@ -33,28 +33,35 @@ class Agent:
         with contextlib.suppress(OSError):  # more than the user may have; the default does as well
             fcntl.fcntl(self.stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         us = os.getpid()
+        numbers = {signal.Signals[name] for name in {*_PASSED_ON, *(job.stop_signals or ())}}
+        # One that comes before its handler is there waits for it: it would end us, and nobody would say how the run ended.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         self._pid = os.fork()
         if self._pid == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(self.stream)
             _become(job, node_rank, python, writer, us)
         os.close(writer)
         if "fd" in job.rendezvous:
             os.close(job.rendezvous["fd"])
-        for name in {*_PASSED_ON, *(job.stop_signals or ())}:
-            number = signal.Signals[name]
+        for number in numbers:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP
                     signal.signal(number, self._pass_on)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         if self._pid:
-            os.kill(self._pid, number)
+            with contextlib.suppress(ProcessLookupError):  # where we were started without SIGCHLD, nobody keeps its pid for us
+                os.kill(self._pid, number)
 
     def wait(self) -> None:
         """Until it has ended, which it does after the last of its stream."""
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
-        self._pid = 0
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        pid, self._pid = self._pid, 0  # a signal that comes now is for nobody any more
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
+
+import psutil
 
 from launcher import proc, spec
 from launcher.agent import processes, protocol
@@ -73,8 +76,10 @@ class Run:
         return self
 
     def go_on(self, node: int) -> None:
-        """A node that was held, or stopped, begins or goes on."""
-        os.kill(self.agent_pid(node), signal.SIGCONT)
+        """A node that was held, or stopped, begins or goes on; not before it stands still, which would stop it for good."""
+        process = psutil.Process(self.agent_pid(node))
+        self.until(lambda: process.status() == psutil.STATUS_STOPPED)
+        process.resume()
 
     def close(self) -> None:
         self._stream.close()
@@ -151,12 +156,13 @@ class Runner:
             run.backend.cancel(run.handle, force=True)
         for run in self.runs:
             run.close()
-            limit = time.monotonic() + 20
+            limit = time.monotonic() + LIMIT_S
             while "running" in run.backend.liveness(run.handle).nodes and time.monotonic() < limit:
                 time.sleep(0.05)
             for agent in run.handle["agents"]:
                 if processes.start_ticks(agent["pid"]) == agent["start_ticks"]:
-                    os.kill(agent["pid"], signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                        os.kill(agent["pid"], signal.SIGKILL)
 
     def __call__(self, script: str | Path, *args: str, **options: Any) -> Run:
         """Start a run and wait for its end."""
@@ -168,7 +174,7 @@ def alive(pid: int) -> bool:
     return processes.start_ticks(pid) is not None
 
 
-def gone(*pids: int, within_s: float = 15) -> bool:
+def gone(*pids: int, within_s: float = LIMIT_S) -> bool:
     """Whether these end in time."""
     limit = time.monotonic() + within_s
     while any(alive(pid) for pid in pids):

@@ -22,7 +22,7 @@ from tests.agent.harness import SCRIPTS, Runner
 from tests.agent.test_census import differences, heeding
 from tests.command import ROOT
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 __all__ = ["heeding"]
 
@@ -39,7 +39,7 @@ PLAIN = [*PROBES, *names("able_ends.txt", r"^--- (end_\w+)")]
 TORCH = [*names("able_torch.py", r"^@torch_probe\ndef (\w+)"), *names("able_ends.txt", r"^--- (torch_end_\w+)")]
 TOGETHER = names("able_together.py", r"^@together\ndef (\w+)")
 
-LIMIT_S = 280
+LIMIT_S = 580
 """One way takes half a minute of two processors."""
 
 Outcome = dict[str, Any]

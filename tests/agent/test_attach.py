@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -85,6 +86,16 @@ def test_the_agents_end_is_the_bridges(node: Path, agent: socket.socket) -> None
     found = bridge(node)
     agent.accept()[0].close()
     assert found.sock.recv(1) == b""
+    assert found.end() == ""
+
+
+def test_what_the_agent_has_sent_comes_through_whatever_is_typed_after_its_end(node: Path, agent: socket.socket) -> None:
+    found = bridge(node)
+    with agent.accept()[0] as other:
+        other.sendall(EVERY_BYTE)
+    with contextlib.suppress(BrokenPipeError):  # where pipes take more than here, the bridge may have ended, too
+        found.sock.sendall(b"too late")
+    assert read(found.sock, len(EVERY_BYTE)) == EVERY_BYTE
     assert found.end() == ""
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
+
+from launcher.agent import workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from tests.agent.harness import Run, Runner
 
 FAILS = """
-import os, sys
+import os, sys, time
 os.dup2(os.open(sys.argv[1], os.O_RDWR), 0)  # what stands for the terminal
 sys.stdout = sys.stdin = None  # the script may have put anything there
 def outer(number):
@@ -22,6 +26,8 @@ def outer(number):
 def inner():
     raise ValueError("wrong number")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while os.environ["RANK"] == "0" and not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
     outer(6 * 7)
 """
 ENDS = """
@@ -36,11 +42,13 @@ signal.raise_signal(signal.SIGINT)
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_all_ranks_are_kept_until_the_debugger_is_left(agents: Runner, tmp_path: Path, start: str) -> None:
-    keys = tmp_path / "keys"
+    keys, go = tmp_path / "keys", tmp_path / "go"
     os.mkfifo(keys)
     more = {"debug": 1, "heartbeat_s": 0.2}
-    run = agents.start(FAILS, str(keys), nodes="2", request=more, start=start, max_restarts=1)
-    run.until(lambda: run.of("debugger") and run.of("worker_exited"))
+    run = agents.start(FAILS, str(keys), str(go), nodes="2", request=more, start=start, max_restarts=1)
+    run.until(lambda: run.of("debugger"))  # for which another's failure waits 5 s, and no longer
+    go.touch()
+    run.until(lambda: run.of("worker_exited"))
     said = run.of("debugger")[0]
     assert (said["rank"], said["message"]) == (1, "ValueError: wrong number")
     assert [about["rank"] for about in run.of("worker_exited")] == [0], "it has failed, too, and is not debugged"
@@ -56,6 +64,20 @@ def test_all_ranks_are_kept_until_the_debugger_is_left(agents: Runner, tmp_path:
     trace = run.stderr[1].decode()
     assert trace.count("Traceback") == 1
     assert "agent" not in trace, "only the script's own frames"
+
+
+@pytest.mark.parametrize(("comes", "left", "turns"), [(4, 104, 104), (10, 104, 5)])
+def test_a_failure_waits_for_a_rank_that_is_about_to_fail_and_then_until_its_debugger_is_left(
+    monkeypatch: pytest.MonkeyPatch, comes: int, left: int, turns: int
+) -> None:
+    waits = mock.Mock()
+    waits._job.debug = 1
+    when = {workers._DEBUGGED: comes, workers._LEFT: left}
+    waits._gang.met.add = lambda name, _: int(waits.take_all.call_count >= when[name])
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: float(waits.take_all.call_count)))  # one lasts 1 s
+
+    workers.Workers._wait_for_debugger(waits)
+    assert waits.take_all.call_count == turns
 
 
 def test_a_failure_elsewhere_ends_a_rank_that_does_not_fail(agents: Runner) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +16,8 @@ from launcher.agent.program import Program
 from tests.command import Cli
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from launcher.spec import Kind
     from tests.agent.harness import Runner
 
@@ -85,8 +86,8 @@ SPY = r"""
 extern char **environ;
 static char *said(const char *name) {
     size_t size = strlen(name);
-    write(200, name, size);
-    write(200, "\n", 1);
+    write(TOLD, name, size);
+    write(TOLD, "\n", 1);
     for (char **each = environ; each && *each; each++)
         if (!strncmp(*each, name, size) && (*each)[size] == '=') return *each + size + 1;
     return 0;
@@ -99,11 +100,11 @@ import importlib, os, sys
 kind = type(os.environ)
 found = kind.__getitem__
 def spied(self, name):
-    os.write(200, os.fsencode(name) + b"\\n")
+    os.write(int(sys.argv[1]), os.fsencode(name) + b"\\n")
     return found(self, name)
 kind.__getitem__ = spied
 kind.__contains__ = lambda self, name: self.get(name) is not None
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     importlib.import_module(name)
 """
 NOT_FOR_SCRIPTS = {
@@ -124,24 +125,21 @@ def test_every_variable_that_the_installed_torch_and_numpy_read_when_imported_is
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     (tmp_path / "spy.c").write_text(SPY)
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", "spy.so", "spy.c"], check=True, cwd=tmp_path)
+    with (tmp_path / "read").open("ab", buffering=0) as told:
+        fd = told.fileno()
+        subprocess.run(["cc", "-shared", "-fPIC", "-w", f"-DTOLD={fd}", "-o", "spy.so", "spy.c"], check=True, cwd=tmp_path)
 
-    def read(*modules: str) -> set[str]:
-        command = [sys.executable, "-c", READ, *modules]
-        with (tmp_path / "read").open("w+b") as file:
-            os.dup2(file.fileno(), 200)
-            try:
-                env = {**os.environ, "LD_PRELOAD": str(tmp_path / "spy.so")}
-                subprocess.run(command, check=True, timeout=120, env=env, pass_fds=[200])
-            finally:
-                os.close(200)
-            return set(Path(file.name).read_text().split())
+        def read(*modules: str) -> set[str]:
+            told.truncate(0)
+            env = {**os.environ, "LD_PRELOAD": str(tmp_path / "spy.so")}
+            subprocess.run([sys.executable, "-c", READ, str(fd), *modules], check=True, timeout=120, env=env, pass_fds=[fd])
+            return set((tmp_path / "read").read_text().split())
 
-    nothing = read()
-    for module, more in (("numpy", ()), ("torch", ("torch.distributed", "torch.distributed.nn"))):
-        found = read(module, *more) - nothing - NOT_FOR_SCRIPTS
-        assert len(found) > 10
-        assert {name for name in found if not is_read_at_import(module, name)} == set()
+        nothing = read()
+        for module, more in (("numpy", ()), ("torch", ("torch.distributed", "torch.distributed.nn"))):
+            found = read(module, *more) - nothing - NOT_FOR_SCRIPTS
+            assert len(found) > 10
+            assert {name for name in found if not is_read_at_import(module, name)} == set()
 
 
 LATE = """

@@ -183,7 +183,7 @@ def test_a_program_that_cannot_be_executed_says_so(agents: Runner, tmp_path: Pat
 def test_with_ld_preload_the_interpreter_itself_ends_the_worker(agents: Runner, tmp_path: Path) -> None:
     script = tmp_path / "ending.py"
     script.write_text(HOOKS + "sys.exit(4)\n")
-    plain = subprocess.run([sys.executable, "-u", str(script)], capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+    plain = subprocess.run([sys.executable, "-u", str(script)], capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
 
     run = agents(script, env=("LD_PRELOAD=libm.so.6",))
 
@@ -199,5 +199,5 @@ def test_nothing_that_torch_brings_counts_as_the_users_own() -> None:
         "from launcher.agent import ending\n"
         "sys.exit([name for name in known if not ending._is_installed(sys.modules[name])])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, cwd=ROOT)
     assert done.stderr == b"[]\n"

@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from launcher.agent import channel, host_run, processes, witness, workers
-from tests.agent.harness import gone
+from launcher.agent import channel, host_checks, host_run, processes, protocol, witness, workers
+from launcher.agent.job import KEY_FILE
+from launcher.agent.store_client import Client
+from tests.agent.harness import LIMIT_S, gone
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,19 +30,17 @@ HEARTBEATS: dict[str, Any] = {"request": {"peer_timeout_s": 600.0}}
 
 
 def waiting(agents: Runner, nodes: int = 3, **request: Any) -> Run:
-    """A run whose nodes know where the store is, and have not met: a module takes long to import."""
+    """A run whose nodes are all known to the store, and have not met: a module takes long to import."""
     (agents.folder / "slow.py").write_text("import time\ntime.sleep(600)\n")
     request = {**HEARTBEATS["request"], **request}
     run = agents.start("print('never')\n", preload=("slow",), nodes=str(nodes), request=request)
-    run.until(lambda: len(run.of("agent_started")) == nodes and all(connected(run, node) for node in range(1, nodes)))
+    told = run.folder / "rendezvous.json"
+    run.until(lambda: len(run.of("agent_started")) == nodes and told.exists())
+    key = (run.folder / KEY_FILE).read_text().strip()
+    with closing(Client("127.0.0.1", json.loads(told.read_text())["port"], key=key, timeout_s=LIMIT_S)) as store:
+        # Each sets that once it has said that it is to be missed.
+        run.until(lambda: store.check([f"load/{node}" for node in range(nodes)]))
     return run
-
-
-def connected(run: Run, node: int) -> bool:
-    """Whether the process of that node's gang has both its connections to the store."""
-    with suppress(psutil.Error):
-        return any(len(process.net_connections("tcp")) == 2 for process in family(run, node))
-    return False
 
 
 def family(run: Run, node: int) -> list[psutil.Process]:
@@ -144,7 +145,10 @@ def test_a_forced_signal_over_ssh_kills_an_agent_that_hears_nothing(agents: Runn
     assert gone(*pids, within_s=0)
 
 
-def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(agents: Runner) -> None:
+def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(
+    agents: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_run, "_ENDS_S", LIMIT_S)
     run = agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     run.until(lambda: run.stdout[0])
     agent = run.agent_pid()
@@ -157,6 +161,23 @@ def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(agen
     assert answer["ended"]
 
 
+def test_over_ssh_too_it_is_heard_what_is_left_of_a_killed_agent_has_to_say(tmp_path: Path) -> None:
+    stream, about = tmp_path / "nodes/0/stream", {"pid": 99999999, "start_ticks": 1, "boot_id": host_checks.boot_id()}
+    stream.parent.mkdir(parents=True)
+    stream.with_name("started.json").write_text(json.dumps(about))
+    stream.write_bytes(protocol.encode_event("agent_started", 0))
+    code = "import sys; from launcher.agent import host_stream as it; it._SETTLE_S = 3600; it.tail(sys.argv[1], 0, 0, once=False)"
+    argv, pipe = [sys.executable, "-c", code, str(tmp_path)], subprocess.PIPE
+    with subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe) as tail:
+        assert tail.stdout
+        assert [tail.stdout.readline()[:2], b"agent_started" in tail.stdout.readline()] == [b"d ", True]
+        with stream.open("ab") as file:
+            file.write(protocol.encode_event("failure", 0, cause={}))
+        announced, failure, end = tail.stdout.read().splitlines()
+
+    assert (announced[:2], failure[:18], end[:2]) == (b"d ", b'{"event":"failure"', b"e ")
+
+
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "its parent was first"])
 @pytest.mark.parametrize(
     ("ends", "says", "crash", "kind", "sig", "said"),
@@ -167,8 +188,10 @@ def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(agen
     ],
 )
 def test_an_agent_that_ended_without_a_word_is_told_by_how_it_ended(
-    tmp_path: Path, ends: str, says: bool, crash: str, kind: str, sig: str | None, said: str, seen: bool
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, says: bool, crash: str, kind: str, sig: str | None, said: str,
+    seen: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(witness, "_ENDS_S", LIMIT_S)
     (tmp_path / "crash").write_text(crash)
     with subprocess.Popen(["sh", "-c", f"read x; {ends}"], stdin=subprocess.PIPE) as process:
         about = {"node_rank": 1, "host": "h", "folder": "/", "agent": process.pid, "scratch": str(tmp_path)}
@@ -194,6 +217,7 @@ def test_an_agent_that_crashes_is_told_by_its_signal_where_its_parent_waits_for_
         os.kill(run.agent_pid(), signal.Signals[fault])
 
         assert os.WTERMSIG(ended.result()[1]) == signal.Signals[fault]
+    run.until(lambda: failures(run, 0))  # what is left of the node tells it a moment later
     run.wait()
     (cause,) = failures(run, 0)
     assert (cause["class"], cause["signal"]) == ("killed", fault)
@@ -241,7 +265,7 @@ if "--node-rank" in sys.argv:
     if child:
         os.close(out)
         os.waitpid(child, 0)
-        for pid in os.read(left, 1000).split():
+        for pid in reversed(os.read(left, 1000).split()):  # the fork server last: it waits for the others, but not for long
             os.kill(int(pid), signal.SIGCONT)
         sys.exit(1)
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -254,7 +278,9 @@ def test_an_agent_that_cannot_end_in_order_says_that_it_ends(agents: Runner) -> 
     wrapper.write_text(CANNOT_GO_ON.format(python=sys.executable))
     wrapper.chmod(0o755)
 
-    run = agents("import time\nopen('works', 'w').close()\nprint('works')\ntime.sleep(600)\n", python=str(wrapper))
+    run = agents.start("import time\nopen('works', 'w').close()\nprint('works')\ntime.sleep(600)\n", python=str(wrapper))
+    run.until(lambda: failures(run, 0))  # what is left of the node tells it when the agent has ended
+    run.wait()
 
     cause = failures(run, 0)[-1]
     assert (cause["class"], cause["signal"]) == ("node", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -39,7 +40,8 @@ def silenced() -> Iterator[list[psutil.Process]]:
     found: list[psutil.Process] = []
     yield found
     for process in found:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended with the one above it
+            process.kill()
 
 
 def starve(run: Run, node: int, silenced: list[psutil.Process]) -> None:
@@ -52,6 +54,12 @@ def starve(run: Run, node: int, silenced: list[psutil.Process]) -> None:
 
 def said(run: Run) -> str:
     return "\n".join(fields["message"] for fields in run.of("warning"))
+
+
+def of_node(run: Run, node: int) -> list[tuple[int, str]]:
+    """What was told of that node's silence and of its end, and by which node."""
+    warnings = [(of, str(fields["message"])) for of, name, fields in run.events if name == "warning"]
+    return [(of, text) for of, text in warnings if re.match(rf"(no sign of )?node {node} ", text)]
 
 
 STARVED = r"no sign of node {} for [1-9]\d* s, though its host answers: it may be starved of CPU or memory, or stopped(; .*)?"
@@ -76,13 +84,17 @@ def test_a_node_that_is_starved_is_missed_and_waited_for(agents: Runner, silence
     run.wait()
 
     assert {done["cause"]["message"] for done in run.of("done")} == {"ValueError: its own failure"}
-    assert len(re.findall("no sign of node", said(run))) == 1, "by one node, once"
+    # The machine may starve a node, too: so each silence is told once, and by one node.
+    told = of_node(run, node)
+    silent = [text.startswith("no sign") for _, text in told]
+    assert len({of for of, _ in told}) == 1, "by one node"
+    assert silent == [number % 2 == 0 for number in range(len(silent))], "once"
 
 
 @pytest.mark.parametrize("a_worker_fails", [False, True])
 def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psutil.Process], a_worker_fails: bool) -> None:
     go = agents.folder / "go"
-    run = agents.start(WAITS, str(go), nodes="3", peer_timeout="3s")
+    run = agents.start(WAITS, str(go), nodes="3", peer_timeout="10s")
     run.until(lambda: len(run.stdout) == 3)
 
     starve(run, 0, silenced)
@@ -92,14 +104,12 @@ def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psu
 
     assert {done["result"] for done in run.of("done")} == {"failed"}
     expected = "ValueError: its own failure" if a_worker_fails else LOST.format(0)
-    messages = {done["cause"]["message"] for done in run.of("done")}
-    assert len(messages) == 1
-    assert re.fullmatch(expected, messages.pop())
+    assert all(re.fullmatch(expected, done["cause"]["message"]) for done in run.of("done"))
 
 
 @pytest.mark.torch
 def test_the_others_of_an_elastic_run_end_too(warm_agents: Runner, silenced: list[psutil.Process]) -> None:
-    request = {"peer_timeout_s": 3.0, "replaces_lost": True}
+    request = {"peer_timeout_s": 10.0, "replaces_lost": True}
     run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="2:3", request=request)
     run.until(lambda: len(run.stdout) == 3)
 
@@ -115,15 +125,16 @@ def test_an_elastic_run_waits_for_a_starved_node_and_goes_on_without_it_at_last(
     warm_agents: Runner, silenced: list[psutil.Process]
 ) -> None:
     """Torch's own rendezvous would do so after 15 s; the connection of a node that is killed tells at once."""
-    request = {"host_timeout_s": 1.0, "peer_timeout_s": 5.0, "last_call_s": 1.0}
+    request = {"host_timeout_s": 1.0, "peer_timeout_s": 10.0, "last_call_s": 1.0}
     run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request=request)
-    run.until(lambda: len(run.stdout) == 2)
+    run.until(lambda: len(run.stdout) == 2 and len([met for met in run.of("rendezvous") if met["nodes"] == 2]) == 2)
+    begun = len(run.of("rendezvous"))  # one that came late has made the other begin again
 
     starve(run, 1, silenced)
     run.until(lambda: re.search(STARVED.format(1), said(run)))
-    assert len(run.of("rendezvous")) == 2, "the round that all have begun with"
+    assert len(run.of("rendezvous")) == begun, "the round that all have begun with"
     run.until(lambda: re.search(LOST.format(1), said(run)))
-    run.until(lambda: len(run.of("rendezvous")) == 3)
+    run.until(lambda: len(run.of("rendezvous")) == begun + 1)
 
     assert run.of("rendezvous")[-1]["nodes"] == 1
 

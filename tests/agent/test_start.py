@@ -172,18 +172,17 @@ LIMIT = "import resource, time\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def test_workers_keep_their_limit_of_files_and_the_runs_store_has_room_for_all_nodes(agents: Runner) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-    try:
-        run = agents.start(LIMIT, nodes="2")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    python = agents.folder / "limited"  # this process may have more open itself
+    python.write_text(f'#!/bin/sh\nulimit -Sn 256\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    run = agents.start(LIMIT, nodes="2", python=str(python))
     run.until(lambda: len(run.stdout) == 2)
 
     assert list(run.stdout.values()) == [b"256\n"] * 2
     limits = [sorted(process.rlimit(psutil.RLIMIT_NOFILE)[0] for process in family(run.agent_pid(node))) for node in (0, 1)]
-    assert limits[0] == [256, 256, 2 * 2 + 258 + 64, before[1]], "fork server, worker, the process that serves the store, agent"
-    assert limits[1] == [256, 256, 256, before[1]]
+    assert limits[0] == [256, 256, 2 * 2 + 258 + 64, hard], "fork server, worker, the process that serves the store, agent"
+    assert limits[1] == [256, 256, 256, hard]
 
 
 def family(pid: int) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -212,10 +213,18 @@ def test_who_is_slow_to_prove_itself_has_to_go_and_is_no_stranger_for_that(
     assert served.told == []
 
 
-def test_another_key_opens_nothing_and_says_so(served: Served) -> None:
+def test_another_key_opens_nothing_and_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    passed = [0.0]
+
+    def sleep(pause: float) -> None:
+        passed[0] += pause
+
+    monkeypatch.setattr(store_client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: passed[0]))
+    monkeypatch.setattr(store_client, "_PAUSE_S", 90.0)
+    monkeypatch.setattr(store_client, "_PAUSE_MAX_S", 90.0)
     with pytest.raises(StoreError, match="it hangs up before it has proved that it knows the run's key"):
-        Client("127.0.0.1", served.port, key="another", timeout_s=2, tell=told.append)
+        Client("127.0.0.1", served.port, key="another", timeout_s=600, tell=told.append)
 
     assert len(told) == 1
     assert served.store.refused > 1
@@ -279,24 +288,25 @@ def test_a_call_that_waits_fails_when_the_store_is_given_up(served: Served) -> N
         thread.start()
         wait_until("the call", client._lock.locked)
         client.give_up()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def drips(sock: socket.socket) -> None:
     """A store that answers a byte at a time, and never to the end."""
     nonce = secure.nonce()
-    sock.sendall(nonce)
-    hello = sock.recv(secure.NONCE_BYTES + secure.MAC_BYTES, socket.MSG_WAITALL)
-    sock.sendall(secure.Session(KEY, secure.SERVER, nonce, hello[: secure.NONCE_BYTES]).proof())
     with contextlib.suppress(OSError):
-        while True:
-            sock.sendall(b"\0")
+        sock.sendall(nonce)
+        hello = sock.recv(secure.NONCE_BYTES + secure.MAC_BYTES, socket.MSG_WAITALL)
+        sock.sendall(secure.Session(KEY, secure.SERVER, nonce, hello[: secure.NONCE_BYTES]).proof())
+        for byte in itertools.chain(struct.pack("!I", 1 << 20), itertools.repeat(0)):
+            sock.sendall(bytes([byte]))
             time.sleep(0.02)
 
 
 def test_an_answer_that_comes_in_drops_is_none() -> None:
-    client = Client("127.0.0.1", NotYet(1, drips).port, key=KEY, timeout_s=30, answer_s=0.2)
+    dripping = NotYet(1000, drips)  # however often it is too slow to be greeted in that time
+    client = Client("127.0.0.1", dripping.port, key=KEY, timeout_s=60, answer_s=0.2)
     with pytest.raises(SilentError):
         client.add("n", 1)
 

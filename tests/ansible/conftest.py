@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.testbed import Host, SshHosts
     from tests.testbed.processes import Process
 
-ENDING_S = 60.0
+ENDING_S = 120.0
 """The end of a run takes no longer from one of its processes to the next."""
 
 SUM = """

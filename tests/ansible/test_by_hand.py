@@ -15,6 +15,7 @@ import pytest
 from tests.ansible.conftest import WAITS
 from tests.command import ROOT
 from tests.testbed import wait_until
+from tests.testbed.processes import Process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ class Admin:
     def run(self, *argv: str, fails: bool = False, **env: str) -> str:
         """What a command says."""
         alone = ("unshare", "--mount", "sh", "-c", GONE, "sh", *argv)
-        more = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        more = {"capture_output": True, "text": True, "timeout": 240, "check": False}
         done = subprocess.run(alone, cwd=self.folder, env={**self.env, **env}, **more)  # type: ignore[call-overload]
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
@@ -62,6 +63,12 @@ class Admin:
 def alike(text: str) -> str:
     """A file without what each submission has of its own: the run's id."""
     return re.sub(r"waits-\d{8}-\d{6}-\w{4}", "RUN", text)
+
+
+def runs(run: Path, rank: int) -> bool:
+    """Whether a node's agent does."""
+    about = json.loads((run / f"nodes/{rank}/started.json").read_text())
+    return Process(about["pid"], about["start_ticks"]).alive()
 
 
 def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends(rack: Rack) -> None:
@@ -116,6 +123,7 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     wait_until("the end", lambda: all('"done"' in path.read_text() for path in streams), limit_s=90)
     for path in streams:
         assert "saving with time left" in path.read_text()
+    wait_until("the agents, which have said their last word, to end", lambda: not any(runs(run, rank) for rank in (0, 1)))
     after = admin.playbooks("stop", "preflight")
     assert re.findall(r"changed=(\d+)", after)[:1] == ["0"]
     assert '"master": "n1"' in after

@@ -28,7 +28,7 @@ SMALLEST = {
     "train_step.py": ("--rounds", "1", "--steps", "4", "--batch-size", "4", "--side", "32"),
     "reach.py": ("--rounds", "1", "--nodes", "4"),
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
-    "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "30"),
+    "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "90"),
 }
 SMALLEST_ON_CLUSTERS = {
     "slurm.py": ("--rounds", "1", "--no-warm-up", "--only", "distlaunch --detach,sbatch,submitit,distlaunch"),

@@ -46,7 +46,7 @@ FINAL = {"success", "failed", "cancelled", "preempted", "timeout", "lost"}
 _END_S = 120.0
 """Longer than any promise: who takes it, hangs."""
 
-_OVER_S = {KILL: 30.0, STALL: 30.0, CUT: 90.0}
+_OVER_S = {KILL: 120.0, STALL: 120.0, CUT: 240.0}
 """A run is over so long after a blow, on a machine that has other things to do; what is typical the table says."""
 
 _PENDING_S = 10.0

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.testbed.slurm import Slurm
 
 JOB = ("--nodes", "2", "--nproc-per-node", "2", "--max-restarts", "1", "--grace", "5s")
+pytestmark = pytest.mark.timeout(900)
+
 HICCUP_S, TO_THE_END = 1.0, blows.TO_THE_END
 
 

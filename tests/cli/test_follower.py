@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import tracemalloc
@@ -13,6 +14,7 @@ from launcher import announce, follow, output, runs
 from launcher.agent.protocol import Event, LineTagger, Output, encode_event
 from launcher.announce import Announcer
 from launcher.backends._base import Chunk, Liveness
+from launcher.cli import logs
 from launcher.errors import BackendUnavailableError
 from launcher.follow import Follower
 from launcher.interrupts import Interrupts
@@ -38,7 +40,7 @@ class Scripted:
 
     def read(self, timeout_s: float) -> list[Chunk]:
         if not self.chunks:
-            self.over.wait(timeout_s)
+            self.over.wait(min(timeout_s, 0.01))
         return [self.chunks.pop(0)] if self.chunks else []
 
     def close(self) -> None:
@@ -67,9 +69,15 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds become hundredths."""
+    """Seconds become hundredths; what the backend is asked or told is waited for, and a run has any time to end."""
     monkeypatch.setattr(follow, "POLL_S", (0.01, 0.1))
-    for name, seconds in (("READ_TIMEOUT_S", 0.01), ("HANG_S", 0.1), ("FORCE_S", 1.0), ("SETTLE_S", 0.05)):
+    for name, seconds in (
+        ("HANG_S", 0.1),
+        ("SETTLE_S", 0.05),
+        ("READ_TIMEOUT_S", 100.0),
+        ("FORCE_S", 600.0),
+        ("GIVE_UP_S", 600.0),
+    ):
         monkeypatch.setattr(follow, name, seconds)
 
 
@@ -88,9 +96,9 @@ class Unaware(Scripted):
         return Liveness(nodes=("ended" if self.cancels else "running", "ended"))
 
     def cancel(self, handle: object, *, force: bool = False) -> None:
-        super().cancel(handle, force=force)
         why = {**CAUSE, "class": "cancelled", "message": "the run was cancelled"}
         self.chunks.append(Chunk(0, encode_event("done", 0, result="cancelled", cause=why)))
+        super().cancel(handle, force=force)  # its end is told once its last word can be read
 
 
 def test_an_agent_that_is_gone_before_its_peers_can_miss_it_ends_them(
@@ -223,7 +231,10 @@ def test_that_a_backend_says_for_long_that_it_cannot_say_anything_is_told_once(
     assert text.endswith("scripted does not tell how the run is: the controller does not answer")
 
 
-def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(tmp_path: Path) -> None:
+def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "FORCE_S", 0.1)
     failed = Chunk(0, encode_event("done", 0, result="failed", cause=CAUSE))
     backend = Scripted(started(0), started(1), failed, ends_after_cancels=2)
 
@@ -236,6 +247,7 @@ def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(
 
 def test_a_run_that_cannot_be_ended_is_given_up_without_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "FORCE_S", 0.1)
+    monkeypatch.setattr(follow, "GIVE_UP_S", 0.1)
     backend = Scripted(started(0), started(1), Chunk(0, encode_event("failure", 0, cause=CAUSE)))
 
     run, outcome = followed(backend, tmp_path)
@@ -272,7 +284,8 @@ class Stuck(Scripted):
         return super().liveness(handle)
 
 
-def test_a_backend_that_takes_long_to_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_backend_that_takes_long_to_answer_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "READ_TIMEOUT_S", 0.01)
     backend = Stuck(started(0), *(Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)))
 
     assert followed(backend, tmp_path)[1].state == "success"
@@ -280,6 +293,29 @@ def test_a_backend_that_takes_long_to_answer_keeps_nobody_waiting(tmp_path: Path
     assert backend.asked.is_set()
     assert not backend.answered, "it went on reading while the question was open"
     backend.over.set()
+
+
+class LastMoment(Scripted):
+    """Both agents are gone when somebody asks for the first time, and node 1's has written a line right before."""
+
+    def liveness(self, handle: object) -> Liveness:
+        if not self.asked.is_set():
+            self.asked.set()
+            self.chunks.append(Chunk(1, LineTagger(1, 1, "stdout").feed(b"last words\n")))
+        return Liveness(nodes=("ended", "ended"))
+
+
+def test_a_line_that_was_written_right_before_its_agent_was_gone_is_among_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_POLL_S", 0.01)
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    run = dataclasses.replace(run, handle={}, plan={"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2})
+    backend: Any = LastMoment(started(0), started(1))
+
+    told = [(node, data) for node, data in logs._live_blocks(run, backend, follow=True) if data]
+
+    assert told[2:] == [(1, b"1.1| last words\n")]
 
 
 @pytest.fixture

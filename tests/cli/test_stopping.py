@@ -88,9 +88,21 @@ def test_a_launcher_whose_output_nobody_reads_is_stopped(
     assert recorded(distlaunch)["state"] == "cancelled"
 
 
+PATIENT = """
+import sys
+from launcher import follow
+from launcher.backends import _local_agents
+from launcher.cli import main
+_local_agents._HEARS_S = follow.GIVE_UP_S = 600.0
+sys.exit(main())
+"""
+"""The launcher; an agent that does not hear is not killed for ten minutes."""
+
+
 def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaunch: Cli) -> None:
     distlaunch.write("waits.py", WAITS)
-    with distlaunch.start("local", "--grace", "300s", "waits.py") as process:
+    distlaunch.write("patient.py", PATIENT)
+    with distlaunch.start("local", "--grace", "300s", "waits.py", python=("patient.py",)) as process:
         until(process, b"ready")
         (agent,) = agents(distlaunch)
         agent.send(signal.SIGSTOP)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.protocol import encode_event
-from tests.cli.test_follow import nothing_is_left, recorded  # noqa: F401 - a fixture
+from tests.cli.test_follow import nothing_is_left, processes, recorded  # noqa: F401 - a fixture
+from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.command import Cli
 
-LIMIT_S = 30
+LIMIT_S = 120
 KINDS: dict[str, Callable[[Path], None]] = {
     "a FIFO": os.mkfifo,
     "a folder": os.mkdir,
@@ -30,6 +31,7 @@ def damaged(distlaunch: Cli, kind: str, *names: str) -> str:
     """A run whose result nobody has written down, with that in the place of a file."""
     distlaunch.write("quick.py", "print('whole')\n")
     distlaunch("local", "quick.py")
+    wait_until("its agent to have ended", lambda: not processes(distlaunch), limit_s=60)
     (run,) = distlaunch.runs.iterdir()
     (run / "result.json").unlink()
     for name in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -59,7 +60,7 @@ def test_cancel_ends_the_agent_below_a_wrapper_before_it_says_so(distlaunch: Cli
     assert (done.exit_code, done.stdout) == (0, f"{run.name}: cancelled\n")
     last = [path.read_bytes().splitlines()[-1] for path in run.glob("nodes/*/stream")]
     assert [json.loads(line)["event"] for line in last] == ["done"] * 2
-    assert not psutil.wait_procs(working, timeout=10)[1]  # they have said their last word, and are about to end
+    assert not psutil.wait_procs(working, timeout=60)[1]  # they have said their last word, and are about to end
 
 
 def test_a_run_below_a_wrapper_is_not_started_again_while_it_goes_on(distlaunch: Cli) -> None:
@@ -74,7 +75,7 @@ def test_a_run_below_a_wrapper_is_not_started_again_while_it_goes_on(distlaunch:
     assert "still run" in done.stderr
     assert distlaunch("status", run.name, "--output", "json").json["result"]["state"] == "running"
     assert distlaunch("cancel", run.name).stdout == f"{run.name}: cancelled\n"
-    assert not processes(distlaunch)
+    assert not psutil.wait_procs(processes(distlaunch), timeout=60)[1]  # it has said its last word, and is about to end
 
 
 def test_ctrl_c_ends_a_followed_run_below_a_wrapper(distlaunch: Cli) -> None:
@@ -94,7 +95,7 @@ def stopped(distlaunch: Cli) -> Iterator[list[psutil.Process]]:
     found: list[psutil.Process] = []
     yield found
     for process in found:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):
             process.resume()
 
 

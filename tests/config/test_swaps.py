@@ -160,13 +160,13 @@ def test_a_stranger_who_swaps_all_the_time_never_has_a_word(team: Path) -> None:
         finally:
             os._exit(0)
     try:
-        refused = 0
-        for _ in range(1500):
+        tries = refused = 0
+        while tries < 1500 or not refused:
+            tries += 1
             try:
                 assert config_file.read_file(path) is None
             except UntrustedError:
                 refused += 1
-        assert refused
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)

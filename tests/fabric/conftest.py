@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent import protocol
 from tests.testbed import fixtures, wait_until
 from tests.testbed.network import ip
 
@@ -51,7 +51,7 @@ class Nodes:
     def wait_up(self, host: Host, name: str) -> None:
         """The kernel says so up to a second late."""
         argv = ("ip", "-netns", host.netns, "link", "show", name)
-        wait_until(f"{name} of {host.name} to be up", lambda: "state UP" in self.testbed.controller.run(argv).stdout, limit_s=30)
+        wait_until(f"{name} of {host.name} to be up", lambda: "state UP" in self.testbed.controller.run(argv).stdout)
 
     def second_link(self, host: Host, name: str, address: str, *, bridge: str) -> None:
         """Another link of the host's, to a bridge that is made when it is not there; hosts on one bridge reach one another."""
@@ -101,11 +101,12 @@ class Nodes:
             with (folder / f"stream{rank}").open("wb") as stream, (folder / f"stderr{rank}").open("wb") as errors:
                 agents.append(host.popen(argv, stdout=stream, stderr=errors))
         codes = [agent.wait(timeout=120) for agent in agents]
-        lines = [(folder / f"stream{rank}").read_text().splitlines() for rank in range(len(agents))]
-        self.output = [line.partition("| ")[2] for each in lines for line in each if re.match(r"\d+\.\d+\| ", line)]
+        streams = [list(protocol.Decoder().feed((folder / f"stream{rank}").read_bytes())) for rank in range(len(agents))]
+        self.output = [line for each in streams for line in written(each).splitlines()]
         self.errors = "".join((folder / f"stderr{rank}").read_text() for rank in range(len(agents)))
         assert codes == [0] * len(codes), (codes, self.output, self.errors)
-        return [json.loads(line) for each in lines for line in each if line.startswith("{")]
+        events = [record for each in streams for record in each if isinstance(record, protocol.Event)]
+        return [{"event": event.name, **event.fields} for event in events]
 
     def torchrun(self, script: str, options: Sequence[str], order: Sequence[int], *, name: str = "torchrun") -> list[str]:
         """`distlaunch torchrun` on all hosts, started in that order; what each has printed. `{rank}` stands for its number."""
@@ -123,6 +124,12 @@ class Nodes:
         assert codes == [0] * len(codes), said
         assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == []
         return said
+
+
+def written(records: Sequence[protocol.Record]) -> str:
+    """What a node's worker has written to its stdout, a line that came in pieces as one."""
+    said = [record for record in records if isinstance(record, protocol.Output) and not record.stderr]
+    return b"".join(record.data + b"\n" * record.ends_line for record in said).decode()
 
 
 @pytest.fixture

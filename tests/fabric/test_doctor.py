@@ -25,7 +25,7 @@ FASTER = ("--seconds", "0.2")
 
 @pytest.mark.torch
 def test_this_machine_is_examined(distlaunch: Cli) -> None:
-    done = distlaunch("doctor", "local", "--nodes", "3", *FASTER, "--output", "json", timeout_s=150)
+    done = distlaunch("doctor", "local", "--nodes", "3", *FASTER, "--output", "json", timeout_s=240)
 
     assert done.exit_code in (0, 1), done.stderr  # other tests may fill its disks or eat its processors meanwhile
     told = done.json["result"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
+from concurrent.futures import ThreadPoolExecutor, wait
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,7 +158,36 @@ def test_the_first_that_is_reached_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
         port = server.getsockname()[1]
         for addresses in (["127.0.0.9", "127.0.0.1"], ["127.0.0.1", "127.0.0.9"]):
             assert net.first_reachable(addresses, port) == addresses[0]
-    assert net.first_reachable(["127.0.0.1"], port) is None
+    with socket.socket() as closed:  # nobody else comes to listen there meanwhile
+        closed.bind(("127.0.0.1", 0))
+        assert net.first_reachable(["127.0.0.1"], closed.getsockname()[1]) is None
+
+
+def test_an_answer_that_comes_while_we_stand_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as peers:
+        clock = itertools.count(0.0, 3600.0)
+
+        def stands_still() -> float:
+            """Until the connection stands; then all limits are over."""
+            now = next(clock)
+            if not now:
+                peers.enter_context(server.accept()[0])
+            return now
+
+        monkeypatch.setattr(reach, "time", SimpleNamespace(monotonic=stands_still))
+        assert net.first_reachable(["127.0.0.1"], server.getsockname()[1]) == "127.0.0.1"
+
+
+def test_a_peer_that_is_starved_is_waited_for_where_a_connection_to_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_STARVED_S", 3600.0)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        target = reach.Target(1, "127.0.0.1", server.getsockname()[1], b"right")
+        found = pool.submit(reach.attempt, [target], limit_s=1.0)
+        peer, _ = server.accept()
+        with peer:
+            assert wait([found], 2.0).not_done, "longer than its limit"
+            peer.sendall(b"right")
+        assert found.result() == {target}
 
 
 def test_an_address_that_does_not_answer_is_not_waited_for_once_another_does(monkeypatch: pytest.MonkeyPatch) -> None:

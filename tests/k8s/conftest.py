@@ -61,7 +61,7 @@ class User:
         own = {"KUBECONFIG": str(self.kubeconfig), "DISTLAUNCH_NAMESPACE": self.namespace, "DISTLAUNCH_IMAGE": self.image}
         return {**own, **(more or {})}
 
-    def __call__(self, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 120, **more: Any) -> Result:
+    def __call__(self, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 240, **more: Any) -> Result:
         """Run distlaunch to its end."""
         return self.cli(*args, env=self.env(env), timeout_s=timeout_s, **more)
 

@@ -76,7 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
         path = self.path.partition("?")[0]
-        self.server.requests.append(f"{self.command} {path}")
+        request = f"{self.command} {path}"
+        self.server.requests.append(request)
         if self.command == "POST" and body and not path.endswith("reviews"):
             self.server.sent.append(json.loads(body))
         if self.server.away and self.server.is_away:
@@ -97,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = answer.data
         if self.server.hidden and path.endswith(self.server.hidden):
             data = json.dumps({**json.loads(data), "status": {"resourceRules": [], "incomplete": True}}).encode()
-        self.server.given[self.server.requests[-1]] = len(data)
+        self.server.given[request] = len(data)
         self.send_response(answer.status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,13 +55,18 @@ def answering(folder: Path, answers: list[tuple[int, str] | None]) -> Iterator[t
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        config = {"clusters": [place], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
-        path = folder / "config"
-        path.write_text(json.dumps(config))
-        yield _kube_api.connect(str(path), "", ""), asked
+        yield _kube_api.connect(str(kubeconfig(folder, server.server_address[1])), "", ""), asked
         server.shutdown()
+
+
+def kubeconfig(folder: Path, port: int) -> Path:
+    """One that leads to a port of this machine."""
+    place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {"clusters": [place], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
+    path = folder / "config"
+    path.write_text(json.dumps(config))
+    return path
 
 
 @pytest.fixture
@@ -195,11 +201,12 @@ def test_only_of_an_owner_whose_creation_nobody_has_answered_something_may_yet_c
 
 
 def test_a_run_that_the_api_server_never_heard_of_has_ended(tmp_path: Path, distlaunch: Cli) -> None:
-    with answering(tmp_path, []):
-        pass  # nobody listens there any more
     distlaunch.write("x.py", "")
+    with socket.socket() as nobody:  # it has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
 
-    done = distlaunch("k8s", "--image", "x", "--kubeconfig", str(tmp_path / "config"), "x.py")
+        config = kubeconfig(tmp_path, nobody.getsockname()[1])
+        done = distlaunch("k8s", "--image", "x", "--kubeconfig", str(config), "x.py")
 
     assert done.exit_code == 3, done.stderr
     assert "the API server cannot be reached" in done.stderr

@@ -78,7 +78,7 @@ def test_the_commands_in_the_head_of_yaml_do_it_in_the_runs_own_namespace_and_cl
     kubectl = Path(str(kube_programs.find(kube_programs.KUBERNETES, "kubectl")))
     env = {"PATH": f"{kubectl.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "TOKEN": "s3cr3t"}
     for line in (*head.values(), apply, then):
-        made = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, timeout=60, check=False, capture_output=True)
+        made = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, timeout=120, check=False, capture_output=True)
         assert made.returncode == 0, (line, made.stderr)
 
     (name,) = {item["metadata"]["name"] for item in user.kube.api.get(KINDS["services"].format(user.namespace))["items"]}
@@ -119,7 +119,7 @@ def test_cancel_of_a_waiting_run_leaves_nothing(user: User) -> None:
 
 def test_ctrl_c_ends_a_waiting_run_and_says_why_it_waited(user: User) -> None:
     follower = user.follow("--nodes", "2", "x.py")
-    follower.wait_err("no nodes available")
+    follower.wait_err("2 of 2 pods wait: no nodes available")
     follower.process.send_signal(signal.SIGINT)
 
     done = follower.result()
@@ -341,12 +341,12 @@ def test_of_a_launcher_that_ends_while_it_creates_objects_nothing_is_left(
     proxy.held = f"/{held}"
     account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
     launcher = account.follow("--nodes", "2", "x.py")
-    assert proxy.holds.wait(60)
+    assert proxy.holds.wait(120)
     if held == "configmaps":
         assert user.left()
 
     launcher.process.send_signal(number)
-    code = launcher.process.wait(60)
+    code = launcher.process.wait(120)
     proxy.released.set()
 
     there = partial(user, env={"KUBECONFIG": None}, cwd=tmp_path)

@@ -16,15 +16,22 @@ if TYPE_CHECKING:
 
 
 def test_a_plugin_that_does_not_end_is_ended_after_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "LIMIT_S", 0.5)
-    monkeypatch.setattr(login, "_TELL_S", 0.1)
-    ended = tmp_path / "ended"
-    plugin = f"trap 'touch {ended}; exit' TERM; while :; do sleep 0.05; done"
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+
+    class Call(login._Call):
+        def join(self, timeout: float | None = None) -> None:
+            """The limit counts from when the plugin can be told to end."""
+            wait_until("the plugin to have begun", begun.exists)
+            super().join(timeout)
+
+    for name, value in (("LIMIT_S", 0.5), ("ASKED_LIMIT_S", 0.5), ("_TELL_S", 0.1), ("_Call", Call)):
+        monkeypatch.setattr(login, name, value)
+    plugin = f"trap 'touch {ended}; exit' TERM; touch {begun}; while :; do sleep 0.05; done"
 
     with pytest.raises(login.LoginError, match="it did not end within"):
         login.run(lambda: subprocess.run(["sh", "-c", plugin], check=False))
 
-    wait_until("the plugin's end", ended.exists, limit_s=20)
+    wait_until("the plugin's end", ended.exists)
     assert login.run(lambda: 5) == 5, "the next one has its turn"
 
 

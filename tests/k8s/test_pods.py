@@ -54,7 +54,7 @@ import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 print("size", dist.get_world_size(), flush=True)
 while True:
-    again = torch.tensor(int(os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"))
+    again = torch.tensor(int(os.environ.get("DISTLAUNCH_ATTEMPT", "0")))
     dist.all_reduce(again)
     if again and dist.get_world_size() == 2:
         break

@@ -60,7 +60,7 @@ def follow(user: User, slow: int, late: float, count: int = 2) -> Follower:
     """A run whose rank `slow` ends later, so late that a test has time for something."""
     name = f"ends{slow}-{late}.py"
     user.write(name, ENDS.format(slow=slow, late=late))
-    run = user.follow("--nodes", str(count), "--grace", "5s", "--log-ranks", "all", name)
+    run = user.follow("--nodes", str(count), "--grace", "60s", "--log-ranks", "all", name)
     run.until("attempt 0", count=count)
     return run
 
@@ -104,7 +104,7 @@ def test_a_pod_that_is_taken_when_all_have_finished_changes_nothing(pods: User, 
 @pytest.mark.parametrize("node", [0, 1])
 def test_an_agent_that_hears_of_its_deletion_before_the_end_of_the_run_ends_well(pods: User, machines: Kube, node: int) -> None:
     """It is held while the others end, and finds both when it goes on: nobody is left who could wait with one that comes back."""
-    run = follow(pods, 1, 5.0)
+    run = follow(pods, 1, 20.0)
     agent = agent_of(machines, run.run, node)
     os.kill(agent, signal.SIGSTOP)
     try:
@@ -125,12 +125,12 @@ def test_an_agent_that_hears_of_its_deletion_before_the_end_of_the_run_ends_well
 
 def test_a_node_0_that_is_lost_when_all_have_ended_well_is_not_waited_for(pods: User, machines: Kube) -> None:
     """By who follows the run, and where nobody does by the next who looks at it: nobody is left to meet it."""
-    followed = follow(pods, 1, 5.0)
-    alone = pods.detached("--nodes", "2", "--grace", "5s", "ends1-5.0.py")
+    followed = follow(pods, 1, 20.0)
+    agents = {followed.run: _stopped(machines, followed.run)}
+    alone = pods.detached("--nodes", "2", "--grace", "60s", "ends1-20.0.py")
     pods.wait_said(alone, "attempt 0", 2)
-    for run in (followed.run, alone):
-        agent = agent_of(machines, run, 0)
-        os.kill(agent, signal.SIGSTOP)
+    agents[alone] = _stopped(machines, alone)
+    for run, agent in agents.items():
         other = pod_of(pods, run, 1)
         pods.kube.wait_pods(pods.namespace, "the other to end", lambda found, name=other: _has_ended(found, name))
         os.kill(agent, signal.SIGKILL)
@@ -153,6 +153,13 @@ def agent_of(machines: Kube, run: str, node: int) -> int:
             if re.search(r"^NSpid:.*\s1$", about, re.MULTILINE) and f"HOSTNAME={run}-{node}".encode() in told:
                 return process.pid
     raise AssertionError(f"no agent of node {node}")
+
+
+def _stopped(machines: Kube, run: str) -> int:
+    """The agent of node 0, which does not go on."""
+    agent = agent_of(machines, run, 0)
+    os.kill(agent, signal.SIGSTOP)
+    return agent
 
 
 def _is_told(pid: int) -> bool:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what takes moments, on any machine."""
+    monkeypatch.setattr(proc, "_HEARS_S", 100.0)
+    monkeypatch.setattr(proc, "_ENDS_S", 100.0)
+
+
 @pytest.mark.parametrize("said", ["libpython3.so: cannot open shared object file", "two lines\nthe second", ""])
 def test_one_that_ends_before_it_is_told_to_begin_is_an_error_with_the_reason_that_it_wrote(tmp_path: Path, said: str) -> None:
     stderr = tmp_path / "stderr"

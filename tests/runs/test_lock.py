@@ -11,12 +11,16 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher import lock, storage
 from launcher.agent.processes import start_ticks
 from launcher.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,10 +32,12 @@ from launcher.agent.processes import start_ticks
 folder, marker = Path(sys.argv[1]), Path(sys.argv[1], "inside")
 for _ in range(int(sys.argv[2])):
     with lock.hold(folder, "test", wait_s=300):
-        if marker.exists() and start_ticks(int(marker.read_text() or 0)) is None:
-            marker.unlink()  # whoever made it was killed in here
+        if marker.exists():
+            pid, began = map(int, marker.read_text().split() or (0, 0))
+            if start_ticks(pid) != began:
+                marker.unlink()  # whoever made it was killed in here
         with open(marker, "x") as file:
-            file.write(str(os.getpid()))
+            file.write(f"{os.getpid()} {start_ticks(os.getpid())}")
             file.flush()
             time.sleep(0.002)
         marker.unlink()
@@ -48,7 +54,7 @@ def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> No
     with ExitStack() as stack:
         others = [stack.enter_context(holder(tmp_path, 15)) for _ in range(3)]
         for _ in range(6):
-            with holder(tmp_path, 1000) as victim:
+            with holder(tmp_path, 10**9) as victim:
                 while not (tmp_path / "inside").exists() and victim.poll() is None:
                     time.sleep(0.001)
                 time.sleep(choose.random() / 20)
@@ -58,6 +64,8 @@ def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> No
         for other in others:
             _, said = other.communicate(timeout=120)
             assert (other.returncode, said) == (0, b"")
+    with lock.hold(tmp_path, "test"):
+        pass  # the last one may have been killed before it removed its predecessor's
     assert len(list(tmp_path.glob("lock-*"))) == 1
 
 
@@ -103,6 +111,27 @@ def test_an_owner_on_another_machine_that_is_silent_for_long_is_gone(tmp_path: P
 
     assert owner is not None
     assert (owner.doing, owner.pid, owner.start_ticks) == ("cancel", os.getpid(), start_ticks(os.getpid()))
+    assert lock.owner(tmp_path) is None
+
+
+def test_a_lock_is_free_once_it_was_let_go_of_though_it_is_renewed_that_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, go_on = threading.Event(), threading.Event()
+
+    def write(path: Path, about: object, really: Callable[[Path, object], None] = lock._write) -> None:
+        late.set()
+        assert go_on.wait(60)
+        really(path, about)
+
+    monkeypatch.setattr(lock, "_RENEW_S", 0.05)
+    monkeypatch.setattr(lock, "_write", write)
+    with lock.hold(tmp_path, "cancel"):
+        assert late.wait(60)
+        (renewing,) = (thread for thread in threading.enumerate() if thread.name == "renew-lock")
+    go_on.set()
+    renewing.join()
+
     assert lock.owner(tmp_path) is None
 
 

@@ -6,10 +6,11 @@ Run under torchrun and under distlaunch (`tests/agent/test_able.py`). A probe is
 
 import json
 import os
+import re
 import signal
 import sys
 
-LIMIT_S = 100
+LIMIT_S = 200
 PROBES = {}
 """Before torch is imported."""
 
@@ -83,7 +84,7 @@ def try_end(name, text):
     said = []
     for path in out:
         with open(path, errors="backslashreplace") as file:
-            said.append(file.read().replace(str(pid), "PID"))
+            said.append(re.sub(rf"(?<!\d){pid}(?!\d)", "PID", file.read()))
         os.remove(path)
     write(name, {"code": os.waitstatus_to_exitcode(status), "stdout": said[0].splitlines(), "stderr": said[1].splitlines()})
     return False

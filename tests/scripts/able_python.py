@@ -1,5 +1,6 @@
 """The interpreter that a worker has, and its import of torch."""
 
+import os
 import re
 import sys
 import threading
@@ -63,7 +64,6 @@ def profilers():
     import faulthandler
     import io
     import pstats
-    import tempfile
     import tracemalloc
 
     profile = cProfile.Profile()
@@ -83,19 +83,18 @@ def profilers():
     sys.settrace(trace)
     square(2)
     sys.settrace(None)
-    with tempfile.TemporaryFile("w+") as file:
-        before = faulthandler.is_enabled()
-        faulthandler.dump_traceback_later(0.05, file=file)
-        time.sleep(0.3)
-        file.seek(0)
-        dumped = file.read().splitlines()
+    r, w = os.pipe()
+    before, dumped = faulthandler.is_enabled(), b""
+    faulthandler.dump_traceback_later(0.05, file=w)
+    while dumped.count(b"\n") < 3:
+        dumped += os.read(r, 9999)
     tracemalloc.start()
     kept = [bytes(10) for _ in range(100)]
     return {
         "calls": re.findall(r"(\d+) +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ \S*able_shared", text.getvalue()),
         "profiled": events,
         "traced": lines,
-        "fault": [before, [re.sub("0x[0-9a-f]+", "ID", line) for line in dumped[:3]]],
+        "fault": [before, [re.sub(r"0x[0-9a-f]+|line \d+", "N", line) for line in dumped.decode().splitlines()[:3]]],
         "malloc": tracemalloc.take_snapshot() is not None and len(kept),
     }
 

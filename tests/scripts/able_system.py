@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from able import probe
+from able import LIMIT_S, probe
 from able_shared import status_of, value_error
 
 
@@ -162,9 +162,14 @@ def signals():
     os.kill(os.getpid(), signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR1)
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-    signal.signal(signal.SIGALRM, lambda *_: seen.append("alarm"))
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    alarms = []
+    signal.signal(signal.SIGALRM, lambda *_: alarms.append("alarm"))
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)  # again and again: the first one may come before the pause
     signal.pause()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    seen.append(alarms[0])
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LIMIT_S)
     signal.signal(signal.SIGCHLD, lambda *_: seen.append("child"))
     subprocess.run(["true"], check=True)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 
 from able import torch_probe
 
@@ -93,19 +92,21 @@ def shared_tensors():
         multiprocessing.set_sharing_strategy(strategy)
         tensor = torch.zeros(3).share_memory_()
         queue = multiprocessing.get_context("fork").Queue()
-        child = multiprocessing.get_context("fork").Process(target=fill, args=(tensor, queue))
+        taken = multiprocessing.get_context("fork").Event()
+        child = multiprocessing.get_context("fork").Process(target=fill, args=(tensor, queue, taken))
         child.start()
         found.append([queue.get(timeout=60).tolist(), tensor.tolist()])
+        taken.set()
         child.join()
     return found
 
 
-def fill(tensor, queue):
+def fill(tensor, queue, taken):
     import torch
 
     tensor.fill_(7)
     queue.put(torch.ones(2))
-    time.sleep(0.2)
+    taken.wait(60)  # the tensor's memory is asked of this process
 
 
 @torch_probe

@@ -17,6 +17,7 @@ ROUND = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 noted = {"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd(), "signals": [], "flags": sys.flags.optimize}
 noted["pid"] = os.getpid()
+noted["began"] = time.time()
 noted["unbuffered"] = sys.stdout.write_through
 noted["package"] = __package__
 
@@ -62,6 +63,12 @@ def meet(text):
         time.sleep(0.05)
 
 
+def see(text):
+    """Wait until that rank has come so far as to note something, in this round."""
+    while not glob.glob(os.path.join(SEEN, f"{ROUND}-{text}-*.json")):
+        time.sleep(0.05)
+
+
 def read(text):
     note(stdin=sys.stdin.readline() if text == "line" else sys.stdin.read())
 
@@ -86,6 +93,7 @@ STEPS = {
     "hold": hold,
     "work": work,
     "meet": meet,
+    "see": see,
     "read": read,
     "error": error,
     "fail": fail,

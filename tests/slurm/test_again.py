@@ -21,9 +21,11 @@ pytestmark = pytest.mark.slurm
 LOW = ("--partition", "low", "--exclude", "n4")
 LIMITED = ("--nodelist", "n4", "--time", "1h", "--lead", "20m")
 DIES = """
-import os, signal
+import os, signal, subprocess
 attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
 def end(*_):
+    # The next attempt shall not be near its end, too.
+    subprocess.run(["scontrol", "update", "JobId=" + os.environ["SLURM_JOB_ID"], "TimeLimit=60"], check=True)
     with open(f"/proc/{os.getppid()}/stat") as file:  # the fork server's
         os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
 signal.signal(signal.SIGTERM, end)
@@ -143,16 +145,21 @@ def test_at_its_time_limit_a_run_ends_where_nobody_said_otherwise_and_its_worker
 def test_requeue_starts_a_run_again_whatever_has_become_of_it(login: Login) -> None:
     login.write("again.py", AGAIN)
     ended, forgotten = login.follow("ended", "again.py", "0"), login.follow("forgotten", "again.py", "0")
-    running = login.follow("running", "again.py", "1")
+    running = login.follow("running", "--nodelist", "n4", "again.py", "1")
     assert (ended.end().exit_code, forgotten.end().exit_code) == (0, 0)
     running.wait_for("ready 0 after nothing")
     first = forgotten.job
+    host = login.slurm.hosts[3]
+    login.slurm.drain(host)  # so that it does not start again before it is held
 
-    requeued = login("requeue", running.id)
-    login.slurm.run(("scontrol", "hold", running.job))
-    running.wait_state("PENDING")
-    waiting = running.status()
-    refused = login("requeue", running.id)
+    try:
+        requeued = login("requeue", running.id)
+        login.slurm.run(("scontrol", "hold", running.job))
+        running.wait_state("PENDING")
+        waiting = running.status()
+        refused = login("requeue", running.id)
+    finally:
+        login.slurm.resume(host)
     login.slurm.run(("scontrol", "release", running.job))
     again = login("requeue", ended.id, "--output", "json")
     login.slurm.forget(first)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -162,14 +163,20 @@ def test_a_worker_that_only_itself_was_sent_sigterm_has_failed(login: Login) -> 
     )
 
 
+def _listens(agent: int) -> bool:
+    """Whether the process of its gang does."""
+    with suppress(psutil.Error):  # one of them has just ended
+        return any(each.num_threads() > 2 for each in psutil.Process(agent).children(recursive=True))
+    return False
+
+
 def test_an_agent_that_is_killed_before_the_rendezvous_ends_its_job_and_is_named(login: Login) -> None:
     login.write("slow.py", "import time\ntime.sleep(600)\n")
     login.write("never.py", "print('never')\n")
     run = login.detach("killed", "--nodes", "2", "--max-requeues", "0", "--preload", "slow", "never.py")
     run.wait_for_event("agent_started", times=2)
     agent = json.loads((run.folder / "nodes/1/agent.json").read_text())["pid"]
-    below = psutil.Process(agent)
-    wait_until("the gang to listen", lambda: any(each.num_threads() > 2 for each in below.children(recursive=True)), limit_s=60)
+    wait_until("the gang to listen", lambda: _listens(agent), limit_s=60)
 
     os.kill(agent, signal.SIGKILL)
     login.slurm.wait_idle()

@@ -13,7 +13,7 @@ from tests.slurm.conftest import AGAIN, HOLDS
 if TYPE_CHECKING:
     from tests.slurm.conftest import Login
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 TRAINS = """
 import signal, torch.distributed as dist

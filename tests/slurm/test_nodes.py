@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slurm
 
+UNSEEN = {"not-everywhere", "nowhere", "no-script", "alone"}
+"""The runs that go on beside the tests here."""
+
+RUNNING = "--states=PD,R,CG"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def unseen(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
@@ -96,6 +101,7 @@ def test_gpus_processors_and_ranks_are_those_of_the_job(site: Login) -> None:
 
 def test_an_elastic_run_takes_as_many_nodes_as_there_are(login: Login) -> None:
     login.write("show.py", SHOW)
+    wait_until("the jobs of other tests to leave the nodes", lambda: set(login.queue("%j", RUNNING)) <= UNSEEN, limit_s=LIMIT_S)
     elastic = ("--nodes", "2:4", "--log-ranks", "all", "show.py")
     four = login.follow("four", *elastic)
     four.wait_for("found", times=4)
@@ -129,7 +135,8 @@ def test_a_user_who_is_not_root_runs_jobs(login: Login) -> None:
         if python is None:
             pytest.skip("no Python that other users can run")
         launcher = [*user, python, "-m", "launcher", "slurm", "--nodes", "2", "--log-ranks", "all", "show.py"]
-        done = subprocess.run(launcher, cwd=name, env=env, capture_output=True, text=True, timeout=2 * LIMIT_S)
+        null = subprocess.DEVNULL
+        done = subprocess.run(launcher, cwd=name, env=env, stdin=null, capture_output=True, text=True, timeout=2 * LIMIT_S)
 
         rows = found(Result(done.returncode, done.stdout, done.stderr))
         assert [row[:3] for row in rows] == [["0", "0", "2"], ["1", "0", "2"]]

@@ -35,7 +35,8 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", "T
 with open(os.environ["OUT"], "a") as out:
     out.write(json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]) + "\\n")
 if sys.argv[1] == "3":
-    time.sleep(3)  # until all have noted themselves: the first that ends ends the others
+    while sum(line.startswith('[["3"]') for line in open(os.environ["OUT"])) < 4:
+        time.sleep(0.1)  # until all have noted themselves: the first that ends ends the others
     sys.exit(3)  # on both nodes: torchrun would wait for the other one for five minutes
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
@@ -22,23 +23,26 @@ import os, signal, sys
 rank = os.environ["RANK"]
 print(f"rank {rank} on {os.uname().nodename}: {[os.isatty(fd) for fd in (0, 1, 2)]}", flush=True)
 if rank == sys.argv[1]:
-    signal.signal(signal.SIGWINCH, lambda *_: print("window", *os.get_terminal_size(1)))
-    print("at first", *os.get_terminal_size(1))
+    signal.signal(signal.SIGWINCH, lambda *_: print("window {} {}".format(*os.get_terminal_size(1))))
+    print("at first {} {}".format(*os.get_terminal_size(1)))
     name = input("name? ")
-    print("hello", name)
+    print(f"hello {name}")
     while input("more? "):
         pass
     breakpoint()
     raise ValueError(name)
 """
-"""The rank that is named does; all tell which of their streams are a terminal."""
+"""The rank that is named does; all tell which of their streams are a terminal. What a test waits for is written in one piece:
+
+between two, the launcher may show what others say.
+"""
 
 SHOWN = """
 import os, signal, time
 print(f"rank {os.environ['RANK']} on {os.uname().nodename}: {[os.isatty(fd) for fd in (0, 1, 2)]}", flush=True)
 if os.isatty(1):
-    signal.signal(signal.SIGWINCH, lambda *_: print("window", *os.get_terminal_size(1)))
-    print("\x1b[32mgreen\x1b[0m", os.environ["TERM"], *os.get_terminal_size(1))
+    signal.signal(signal.SIGWINCH, lambda *_: print("window {} {}".format(*os.get_terminal_size(1))))
+    print("\x1b[32mgreen\x1b[0m {} {} {}".format(os.environ["TERM"], *os.get_terminal_size(1)))
     while os.get_terminal_size(1).columns != 99:
         time.sleep(0.05)
 """
@@ -49,7 +53,7 @@ import os
 print(f"rank {os.environ['RANK']} on {os.uname().nodename}", flush=True)
 if os.environ["RANK"] == "1":
     while (word := input("next? ")) != "over":
-        print("heard", word)
+        print(f"heard {word}")
 """
 """Rank 1 answers to each line, until it is `over`."""
 
@@ -62,19 +66,21 @@ def on_screen(cli: Cli, *words: str, env: dict[str, str | None], cwd: Path | Non
 def debug(screen: Screen, *, rank: int, host: str) -> None:
     """At the keyboard of the rank that ASKS names, on a screen of 31 lines and 71 columns, until its last debugger is left."""
     screen.until(f"rank {rank} on {host}")
-    screen.until(": [True, True, True]\r\n")
+    screen.until(": [True, True, True]")
     screen.until("at first 71 31")
     screen.until("name? ")
     screen.type("Jo\u00e3o\n")
-    screen.until("hello Jo\u00e3o\r\n")
+    screen.until("hello Jo\u00e3o")
     screen.resize(32, 88)
+    screen.type("x\n")  # who is about to read when the signal comes heeds it once that is read
     screen.until("window 88 32")
     screen.type("\n")
     screen.until("(Pdb) ")
     screen.type("p rank * 3\n")
     screen.until(f"'{rank}{rank}{rank}'")
     screen.type("c\n")
-    screen.until("ValueError: Jo\u00e3o\r\n")
+    screen.until("Traceback (most recent call last):")
+    screen.until("raise ValueError(name)")
     screen.until("(Pdb) ")
     screen.type("p rank * 4\n")
     screen.until(f"'{rank}{rank}{rank}{rank}'")
@@ -100,13 +106,15 @@ def lose_connection(screen: Screen, cut: Callable[[], object]) -> None:
     """At the keyboard of rank 1 of CHATS: `cut` breaks what carries it, which is said, and it goes on."""
     screen.until("next? ")
     screen.type("one\n")
-    screen.until("heard one\r\n")
+    screen.until("heard one")
+    screen.until("next? ")
     cut()
     screen.until("rank 1: the connection to its terminal has ended")
     assert "\n" not in screen.until("; connecting again\r\n")
     screen.wait(lambda: not screen.modes[3] & termios.ECHO, "keyboard")
     screen.type("two\n")
-    screen.until("heard two\r\n")
+    screen.until("heard two")
+    screen.until("next? ")
 
 
 def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened: Callable[[], object], why: str) -> None:
@@ -127,12 +135,11 @@ def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened
 
 def kill_child(screen: Screen, *words: str) -> None:
     """SIGKILL to the program that the launcher has started with these words."""
-    found = [
-        process
-        for thread in Path(f"/proc/{screen.process.pid}/task").iterdir()  # a child is its thread's
-        for pid in (thread / "children").read_text().split()
-        if (process := Process.of(int(pid))) and all(word in process.command() for word in words)
-    ]
+    pids: set[int] = set()
+    for thread in Path(f"/proc/{screen.process.pid}/task").iterdir():  # a child is its thread's
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # that thread has ended meanwhile
+            pids.update(map(int, (thread / "children").read_text().split()))
+    found = [process for pid in pids if (process := Process.of(pid)) and all(word in process.command() for word in words)]
     assert len(found) == 1, [process.command() for process in found]
     found[0].send(signal.SIGKILL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-LIMIT_S = 90
+LIMIT_S = 120
 
 
 class Screen:
@@ -34,6 +35,7 @@ class Screen:
         self.before = termios.tcgetattr(terminal)
         self._terminal = terminal
         self.said = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # one read may end within a character
         self._seen = 0
 
         def control() -> None:
@@ -100,9 +102,8 @@ class Screen:
 
     def _read(self, wait_s: float) -> bool:
         got = False
-        while select.select([self.fd], [], [], wait_s)[0]:
-            data = os.read(self.fd, 65536)
-            self.said += data.decode(errors="replace")
+        while select.select([self.fd], [], [], wait_s)[0] and (data := os.read(self.fd, 65536)):
+            self.said += self._decoder.decode(data)
             got, wait_s = True, 0.0
         return got
 

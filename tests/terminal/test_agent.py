@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import time
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from launcher.agent import attach, frames
+from launcher.agent.protocol import STDOUT
+from launcher.agent.terminal import Screen
 from tests.agent.harness import LIMIT_S, Runner
 
 if TYPE_CHECKING:
@@ -120,8 +124,8 @@ def test_a_worker_has_a_terminal_whose_other_end_is_served(
     client.until("key? ")
     assert client.modes == {"isig": False, "opost": True, "ixon": True}
     client.line.send(size=[50, 100])
+    client.line.send(keys="a\x03b\r")  # who is about to read when the signal comes heeds it once that is read
     client.until("columns=100, lines=50")
-    client.line.send(keys="a\x03b\r")
     client.until_end()
     assert client.exited
     run.wait()
@@ -144,7 +148,7 @@ def test_a_worker_has_a_terminal_whose_other_end_is_served(
 def test_what_is_shown_to_the_client_is_what_the_stream_has_since_it_came(runner: Runner, client_of: Attach) -> None:
     text = "import sys\nprint('early')\ninput()\nfor n in range(20000): print(n, file=(sys.stdout, sys.stderr)[n % 2])\n"
     run = runner.start(text, request={"terminal": LENT})
-    run.until(lambda: b"early" in run.stdout[0])
+    run.until(lambda: b"early\n" in run.stdout[0])
     client = client_of(run)
     client.line.send(keys="\n")
     client.until_end()
@@ -165,6 +169,17 @@ def test_a_line_end_of_which_the_stream_has_no_half_yet_is_shown_whole_to_a_clie
     run.wait()
     assert client.out == "\r\r\nlate\r\n"
     assert run.stdout[0] == b"early\r\nlate\n"
+
+
+def test_a_line_end_that_is_read_in_two_pieces_is_shown_in_one() -> None:
+    ours, workers = os.openpty()
+    screen, shown = Screen(ours, 0, 0, STDOUT, kept=True), mock.Mock()
+    screen.terminal = shown
+    os.write(workers, b"one\ntwo\r")
+    screen.keep(os.read(ours, 4), mock.Mock())
+    os.close(workers)
+    os.close(ours)
+    shown.show.assert_called_once_with(b"one\r\ntwo\r")
 
 
 def test_with_several_workers_one_shows_its_output_on_a_terminal_and_none_reads(runner: Runner) -> None:
@@ -232,8 +247,9 @@ def test_who_reads_finds_the_end_once_no_more_keys_come(runner: Runner, client_o
 
 
 def test_a_suspended_worker_goes_on_when_it_is_to_and_when_the_client_is_gone(runner: Runner, client_of: Attach) -> None:
-    text = "while input():\n    print('again')\nprint('over')\ninput()\n"
+    text = "print('ready')\nwhile input():\n    print('again')\nprint('over')\ninput()\n"
     run = runner.start(text, request={"terminal": LENT})
+    run.until(lambda: b"ready" in run.stdout[0])
     client = client_of(run)
     [pid] = run.worker_pids()
 
@@ -262,9 +278,17 @@ def test_a_suspended_worker_goes_on_when_it_is_to_and_when_the_client_is_gone(ru
 
 
 def test_nobody_waits_for_a_client_that_only_looks_on_and_does_not_read(runner: Runner, client_of: Attach) -> None:
-    text = "import os\nif os.environ['RANK'] == '0':\n    for _ in range(20000): print('x' * 1000)\n"
+    text = """
+import os, time
+if os.environ["RANK"] == "0":
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    for _ in range(20000): print("x" * 1000)
+"""
     run = runner.start(text, nproc_per_node="2", request={"terminal": LENT})
     client_of(run)
+    run.until(lambda: run.of("terminal_attached"))
+    (runner.folder / "go").touch()
     run.wait()
     assert run.result() == "success"
     assert len(run.stdout[0]) == 20000 * 1001

@@ -23,6 +23,7 @@ def test_one_of_two_ranks_is_debugged_at_the_keyboard(distlaunch: Cli, start: st
         assert screen.modes == screen.before
     assert "rank 1 stopped in the debugger: ValueError: Jo\u00e3o; leave it with q" in screen.said
     assert "the script failed: ValueError: Jo\u00e3o" in screen.said
+    assert "\n[0:1] ValueError: Jo\u00e3o\n" in distlaunch("logs", "last").stdout
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,17 @@ import sys
 import termios
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from launcher import terminal
 from launcher.agent import frames
+from launcher.backends import _kube_exec
 from launcher.errors import CommandError
 from launcher.proc import Bridge
+from launcher.terminal_size import SizeTeller
 from tests.terminal.screen import Screen
 from tests.testbed import wait_until
 
@@ -109,7 +112,7 @@ def test_a_word_that_is_late_is_waited_for(ours: terminal.Terminal, monkeypatch:
     assert ours.trouble()
 
 
-def test_a_line_end_that_comes_in_two_pieces_is_one_and_a_carriage_return_alone_is_shown(agents: Agents) -> None:
+def test_line_ends_are_our_terminals_own_and_a_carriage_return_alone_is_shown(agents: Agents) -> None:
     shown: list[bytes] = []
     about = {"rank": 3, "interactive": True, "stdout": True, "stderr": True, "size": BEGAN}
     with terminal.Terminal(about, lambda _, data: shown.append(data)) as ours:
@@ -117,13 +120,12 @@ def test_a_line_end_that_comes_in_two_pieces_is_one_and_a_carriage_return_alone_
         with agents.next() as agent:
             ours.attached()
             line = frames.Connection(agent)
-            line.send(out="one\r")
-            line.send(out="\ntwo\r\n 50 %\r")
-            wait_until("all of it to be shown", lambda: b"".join(shown).endswith(b"%\r"), limit_s=LIMIT_S)
+            line.send(out="one\r\ntwo\r\n 50 %\r")
+            line.send(out="100 %\r\n")
             line.send(exited=True)
             wait_for_end(ours)
 
-    assert b"".join(shown) == b"one\ntwo\n 50 %\r"
+    assert shown == [b"one\ntwo\n 50 %\r", b"100 %\n"]
 
 
 def test_a_connection_that_breaks_is_made_again_and_what_is_shown_comes_by_it(ours: terminal.Terminal, agents: Agents) -> None:
@@ -143,6 +145,20 @@ def test_a_connection_that_breaks_is_made_again_and_what_is_shown_comes_by_it(ou
     ours.detached()
     assert not ours.shows(3, stderr=False)
     assert ours.trouble() == ""
+
+
+def test_what_was_written_before_the_connection_broke_can_be_read_by_who_has_found_that_when_it_wrote() -> None:
+    mine, theirs = socket.socketpair()
+    line = frames.Connection(mine)
+    with theirs:
+        frames.Connection(theirs).send(out="the last")
+    line.send(keys="too late")
+    assert (line.deaf, line.ended, line.waiting) == (True, False, 0)
+    found = []
+    while not line.ended:
+        found += line.receive()
+    line.close()
+    assert found == [{"out": "the last"}]
 
 
 def test_a_worker_that_begins_where_another_has_ended_without_a_word_is_shown_from_its_start(
@@ -195,6 +211,16 @@ def test_who_only_looks_on_connects_when_the_window_changes_and_tells_nothing_bu
     assert ours.trouble() == ""
 
 
+def test_a_size_for_which_the_connection_turns_out_to_be_broken_is_told_by_another(agents: Agents) -> None:
+    teller = SizeTeller(BEGAN, lambda: None)
+    teller._tell(agents.connect, [25, 80])
+    agents.next().close()
+    teller._tell(agents.connect, [26, 80])
+    with agents.next() as second:
+        assert heard(second) == {"size": [26, 80]}
+    teller._leave()
+
+
 def test_that_a_size_cannot_be_told_is_said_once(ours: terminal.Terminal, window: Callable[..., None]) -> None:
     ours.only_looks_on(refused)
     for _ in range(2):
@@ -215,6 +241,41 @@ def test_that_the_size_of_a_worker_that_has_ended_cannot_be_told_is_not_said(
     wait_until("it to be tried", lambda: ours._sizes._failed is not None)
     ours.worker_ended()
     assert ours.trouble() == ""
+
+
+class Websocket:
+    """As far as a bridge into a pod takes it: a program's output comes in frames."""
+
+    def __init__(self) -> None:
+        self.coming: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+        self.sent: SimpleQueue[bytes] = SimpleQueue()
+
+    def recv_data_frame(self, _control: bool) -> tuple[int, SimpleNamespace]:
+        kind, data = self.coming.get(timeout=LIMIT_S)
+        return kind, SimpleNamespace(data=data)
+
+    def send(self, data: bytes, opcode: int) -> None:
+        self.sent.put(data)
+
+    def close(self, timeout: float) -> None:
+        pass
+
+
+def test_of_what_a_program_in_a_pod_writes_nothing_is_lost_where_we_are_slow_and_its_end_is_heard_at_once() -> None:
+    pod = Websocket()
+    bridge = _kube_exec.PodBridge(pod)
+    bridge.sock.sendall(b"keys")
+    assert pod.sent.get(timeout=LIMIT_S) == b"\0keys", "both directions go on"
+    many = b"x" * 5_000_000  # more than any socket keeps
+    pod.coming.put((_kube_exec._BINARY, b"\1" + many))
+    pod.coming.put((_kube_exec._BINARY, b"\2it is over\n"))
+    pod.coming.put((_kube_exec._CLOSE, b""))
+    bridge.sock.settimeout(LIMIT_S)
+    read = b""
+    while more := bridge.sock.recv(1 << 16):
+        read += more
+    assert read == many
+    assert bridge.end() == "it is over"
 
 
 CONNECTING = """
@@ -240,6 +301,6 @@ def test_ctrl_z_before_a_worker_is_reached_leaves_the_shell_its_terminal(tmp_pat
         shell.type("\x1a")
         shell.until("shell> ")
         shell.type("stty -a; echo as it was\n")
-        said = shell.until("as it was\r\nshell> ")
+        said = shell.until("\nas it was\r\n")
         assert " icanon " in said
         assert " echo " in said

@@ -35,7 +35,7 @@ def start(controller: Host, files: Files) -> None:
         return done.returncode == 0
 
     try:
-        wait_until(f"slurmdbd to know the cluster (see {files.logs}/slurmdbd.log)", known, limit_s=20, every_s=0.3)
+        wait_until(f"slurmdbd to know the cluster (see {files.logs}/slurmdbd.log)", known, limit_s=120, every_s=0.3)
     except WaitError as error:
         raise WaitError(f"{error}; sacctmgr said: {said[0].strip()}") from None
 
@@ -46,11 +46,11 @@ def start_database(controller: Host, files: Files) -> None:
     common = ("--no-defaults", f"--datadir={data}", "--user=root")
     controller.run(
         ("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db", *SMALL),
-        timeout_s=90, check=True,
+        timeout_s=180, check=True,
     )  # fmt: skip
     argv = (
         "mariadbd", *common, *SMALL, f"--socket={socket}", f"--pid-file={data}/pid", "--bind-address=127.0.0.1",
         "--skip-grant-tables", "--skip-networking=0",
     )  # fmt: skip
     controller.daemon(argv, files.logs / "mariadb.log")
-    wait_until(f"MariaDB's socket to be there (see {files.logs}/mariadb.log)", socket.exists, limit_s=60)
+    wait_until(f"MariaDB's socket to be there (see {files.logs}/mariadb.log)", socket.exists, limit_s=120)

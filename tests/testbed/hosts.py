@@ -55,7 +55,7 @@ class Host:
         self,
         argv: Sequence[str],
         *,
-        timeout_s: float = 30,
+        timeout_s: float = 120,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         stdin: str = "",
@@ -82,7 +82,7 @@ class Host:
         wait_until(
             f"`{argv[0]}` to be in {self.name}",  # before that, `kill` would not find it
             lambda: self._holds(process.pid) or process.poll() is not None,
-            limit_s=20,
+            limit_s=120,
             every_s=0.001,
         )
         return process
@@ -169,8 +169,8 @@ class Host:
         """Collect our children, whose processes the registry has ended."""
         for process in (*self._started, self._anchor_popen):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
+                process.wait(timeout=60)
 
     def _on_switch(self, program: str, *args: str) -> None:
         """Run `ip` or `tc` where the far end of its link is."""
-        processes.run((program, "-netns", self.switch, *args), timeout_s=20, check=True)
+        processes.run((program, "-netns", self.switch, *args), timeout_s=120, check=True)

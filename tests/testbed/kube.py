@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.testbed.hosts import Host
     from tests.testbed.registry import Record
 
-START_LIMIT_S = 90
+START_LIMIT_S = 180
 USERS = {
     "admin": ("admin", "system:masters"),
     "kube-controller-manager": ("system:kube-controller-manager", "system:masters"),
@@ -119,7 +119,7 @@ class Kube(AdminObjects):
         return KubeApi(self.server, self.files.ca, self._tokens["admin"])
 
     def kubectl(
-        self, *args: str, stdin: str = "", kubeconfig: Path | None = None, timeout_s: float = 60, check: bool = True
+        self, *args: str, stdin: str = "", kubeconfig: Path | None = None, timeout_s: float = 120, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl on the machine itself, as the administrator or with another kubeconfig."""
         argv = (kube_programs.find(KUBERNETES, "kubectl"), f"--kubeconfig={kubeconfig or self.kubeconfig}", *args)
@@ -161,7 +161,7 @@ class Kube(AdminObjects):
         lines = [f'{self._tokens[name]},{user},{name},"{group}"\n' for name, (user, group) in users.items()]
         self.files.tokens.write_text("".join(lines))
         key = ("openssl", "genrsa", "-out", str(self.files.pki / "accounts.key"), "2048")
-        processes.run(key, timeout_s=60, check=True)
+        processes.run(key, timeout_s=120, check=True)
         self._start("etcd", ETCD, kube_conf.etcd(self.files.folder))
         self.start_api()
         for name, (user, _) in users.items():
@@ -233,7 +233,7 @@ class Kube(AdminObjects):
         """End a daemon and wait for it."""
         daemon = self._daemons[name]
         daemon.send_signal(number)
-        daemon.wait(timeout=90)
+        daemon.wait(timeout=120)
 
     def last_words(self, lines: int = 8) -> str:
         """The end of each log of its programs."""

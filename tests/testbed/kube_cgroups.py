@@ -38,7 +38,7 @@ def processes(pattern: str) -> list[Process]:
     return [process for group in _groups(pattern) for process in _inside(group)]
 
 
-def kill(pattern: str, *, limit_s: float = 20) -> None:
+def kill(pattern: str, *, limit_s: float = 120) -> None:
     """SIGKILL all processes in the groups of this name, those that they start meanwhile included."""
     deadline = time.monotonic() + limit_s
     while left := processes(pattern):
@@ -49,7 +49,7 @@ def kill(pattern: str, *, limit_s: float = 20) -> None:
         time.sleep(0.01)
 
 
-def remove(pattern: str, *, limit_s: float = 20) -> None:
+def remove(pattern: str, *, limit_s: float = 120) -> None:
     """End all processes in the groups of this name, or of names like it, and remove the groups."""
     kill(pattern, limit_s=limit_s)
     deadline = time.monotonic() + limit_s

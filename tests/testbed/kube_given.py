@@ -96,7 +96,7 @@ class GivenCluster(KubeObjects):
         jobs = f"/apis/batch/v1/namespaces/{name}/jobs?labelSelector=distlaunch/run"
         self._api.delete(jobs, propagationPolicy="Background")
 
-    def kubectl(self, *args: str, stdin: str = "", timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def kubectl(self, *args: str, stdin: str = "", timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run the kubectl that is on PATH."""
         found = shutil.which("kubectl")
         if found is None:

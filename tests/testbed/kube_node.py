@@ -107,11 +107,11 @@ class KubeNode:
         wait_until(
             f"the containerd of {self.name} to answer (see {self.files.logs})",
             lambda: self._alive("containerd") and self.host.run(answers).returncode == 0,
-            limit_s=60,
+            limit_s=120,
         )
         archive = str(self.files.images)
         self.host.run(
-            ("ctr", "--namespace=k8s.io", "images", "import", "--snapshotter=native", archive), timeout_s=60, check=True
+            ("ctr", "--namespace=k8s.io", "images", "import", "--snapshotter=native", archive), timeout_s=120, check=True
         )
 
     def start_kubelet(self) -> None:
@@ -124,13 +124,13 @@ class KubeNode:
             **self.options.flags.get("kubelet", {}),
         }
         self._start("kubelet", (kube_programs.find(KUBERNETES, "kubelet"), *flags(values)))
-        wait_until(f"the kubelet of {self.name} to listen (see {self.files.logs})", self._listens, limit_s=60, every_s=0.05)
+        wait_until(f"the kubelet of {self.name} to listen (see {self.files.logs})", self._listens, limit_s=120, every_s=0.05)
 
     def stop_kubelet(self, number: int = signal.SIGKILL) -> None:
         """End the kubelet: its pods run on, and after `lost_after_s` the node is NotReady."""
         daemon = self._daemons["kubelet"]
         daemon.send_signal(number)
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=120)
 
     def kill(self) -> None:
         """The node dies with all that runs on it; its network stays, so connections are reset; cf. `host.cut_off()`."""
@@ -213,4 +213,4 @@ def join_networks(controller: Host, nodes: Sequence[KubeNode]) -> None:
     for member in (controller, *(node.host for node in nodes)):
         others = [node for node in nodes if node.host is not member]
         batch = "".join(f"route add {kube_node_conf.pod_network(node.number)} via {node.host.address}\n" for node in others)
-        processes.run(("ip", "-netns", member.netns, "-batch", "-"), stdin=batch, timeout_s=20, check=True)
+        processes.run(("ip", "-netns", member.netns, "-batch", "-"), stdin=batch, timeout_s=120, check=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.testbed.kube_api import KubeApi, Object
     from tests.testbed.kube_conf import KubeFiles
 
-LIMIT_S = 90
+LIMIT_S = 180
 ENDS = ("Succeeded", "Failed")
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class AdminObjects(KubeObjects):
         yield name
         self.delete_namespace(name)
 
-    def delete_namespace(self, name: str, *, wait: bool = False, limit_s: float = 60) -> None:
+    def delete_namespace(self, name: str, *, wait: bool = False, limit_s: float = LIMIT_S) -> None:
         """Delete a namespace with all that is in it; what its pods run is killed at once."""
         self.api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds=0)
         self.api.delete(f"/api/v1/namespaces/{name}")
@@ -219,7 +219,7 @@ class AdminObjects(KubeObjects):
                 return "exceeded quota" in str(error)
             return False
 
-        wait_until("the quota to count", counts, limit_s=30)
+        wait_until("the quota to count", counts, limit_s=LIMIT_S)
 
     def _wait_account(self, namespace: str) -> None:
         """Wait for a namespace's default service account and its certificate, without which no pod starts."""

@@ -71,12 +71,12 @@ def _wait_begun(node: KubeNode, daemon: subprocess.Popen[Any]) -> None:
             raise TestbedError(f"the {PROGRAM} of {node.name} has ended: {_log(node).read_text()[-800:]}")
         return node.host.run(("iptables", "--list-rules", "KUBE-NWPLCY-DEFAULT")).returncode == 0
 
-    wait_until(f"the {PROGRAM} of {node.name} to begin (see {_log(node)})", begun, limit_s=60)
+    wait_until(f"the {PROGRAM} of {node.name} to begin (see {_log(node)})", begun, limit_s=120)
 
 
 def _end(daemon: subprocess.Popen[Any]) -> None:
     daemon.send_signal(signal.SIGTERM)
-    daemon.wait(timeout=60)
+    daemon.wait(timeout=120)
 
 
 def _log(node: KubeNode) -> Path:
@@ -88,4 +88,4 @@ def _forget(node: KubeNode) -> None:
     for argv in (("iptables", "--flush"), ("iptables", "--delete-chain")):
         node.host.run(argv, check=True)
     # What a rule has used is let go of by the kernel a moment after the rule.
-    wait_until(f"the sets of {node.name} to be gone", lambda: node.host.run(("ipset", "destroy")).returncode == 0, limit_s=30)
+    wait_until(f"the sets of {node.name} to be gone", lambda: node.host.run(("ipset", "destroy")).returncode == 0)

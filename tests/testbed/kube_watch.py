@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SILENT_S = 90.0
+SILENT_S = 150.0
 """So long nothing may happen."""
 
 LIMIT_S = 240.0
 """So long something may happen that is not what is waited for."""
+
+_LATER = (410, 429)
+"""What was asked for is too old by now, or an API server with much to do wants to be asked later."""
 
 
 def wait_for(
@@ -81,7 +84,7 @@ def changes(api: KubeApi, path: str, silent_s: float, query: dict[str, str]) -> 
         except TimeoutError:
             continue
         except ApiError as error:
-            if error.status < 500:
+            if error.status < 500 and error.status not in _LATER:
                 raise
             time.sleep(0.1)
         except (TestbedError, ValueError):  # the API server is away, or went in the middle of a line

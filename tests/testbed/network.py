@@ -121,4 +121,4 @@ def escape(path: Path) -> str:
 
 def ip(batch: str, *options: str) -> None:
     """Run many `ip` commands at once."""
-    processes.run(("ip", *options, "-batch", "-"), stdin=batch, timeout_s=60, check=True)
+    processes.run(("ip", *options, "-batch", "-"), stdin=batch, timeout_s=120, check=True)

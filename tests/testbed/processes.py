@@ -103,7 +103,7 @@ def inside(own: Collection[int]) -> list[Process]:
     return [process for process in found if process]
 
 
-def end(own: Collection[int], *, spare: Collection[Process] = (), limit_s: float = 20) -> None:
+def end(own: Collection[int], *, spare: Collection[Process] = (), limit_s: float = 120) -> None:
     """SIGKILL all processes in these namespaces, those that they start meanwhile included.
 
     The youngest first: where a parent ends before its stopped child, the kernel lets that go on, with a SIGHUP.

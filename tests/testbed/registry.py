@@ -138,9 +138,9 @@ def remove(record: Record) -> None:
     with processes.pinned(record.anchors(), names) as own:
         processes.end(own)
     kube_cgroups.remove(record.cgroup("*"))  # containers are in namespaces of their own
-    processes.run(("ip", "link", "delete", record.link), timeout_s=20)
+    processes.run(("ip", "link", "delete", record.link), timeout_s=120)
     batch = "".join(f"netns delete {path.name}\n" for path in names)
-    processes.run(("ip", "-batch", "-"), stdin=batch, timeout_s=60, check=True)
+    processes.run(("ip", "-batch", "-"), stdin=batch, timeout_s=120, check=True)
     if record.own_folder:
         shutil.rmtree(record.folder, ignore_errors=True)
     shutil.rmtree(record.state, ignore_errors=True)
@@ -148,7 +148,7 @@ def remove(record: Record) -> None:
 
 def routed() -> list[ipaddress.IPv4Network]:
     """The networks that the machine has a route to, other than the default."""
-    answer = processes.run(("ip", "-json", "-4", "route"), timeout_s=20, check=True)
+    answer = processes.run(("ip", "-json", "-4", "route"), timeout_s=120, check=True)
     return [ipaddress.IPv4Network(route["dst"]) for route in json.loads(answer.stdout or "[]") if route["dst"] != "default"]
 
 

@@ -59,7 +59,7 @@ class Slurm:
         self,
         argv: Sequence[str],
         *,
-        timeout_s: float = 30,
+        timeout_s: float = LIMIT_S,
         check: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
@@ -166,11 +166,11 @@ class Slurm:
     def resume(self, host: Host) -> None:
         """Undo `drain`, and bring a node that is DOWN back. Returns when jobs run there: IDLE it is called before."""
         self.run(("scontrol", "update", f"NodeName={host.name}", "State=RESUME"))
-        self.run(("srun", "--quiet", f"--nodelist={host.name}", "--nodes=1", "true"), timeout_s=60)
+        self.run(("srun", "--quiet", f"--nodelist={host.name}", "--nodes=1", "true"))
 
     # Its jobs
 
-    def sbatch(self, script: str, *options: str, timeout_s: float = 30, cwd: str | None = None) -> str:
+    def sbatch(self, script: str, *options: str, timeout_s: float = LIMIT_S, cwd: str | None = None) -> str:
         """Submit a batch script, and return the job's number."""
         done = self.run(("sbatch", "--parsable", *options), stdin=script, timeout_s=timeout_s, cwd=cwd or str(self.folder))
         return done.stdout.strip().partition(";")[0]
@@ -252,7 +252,7 @@ class Slurm:
     def _start_munged(self) -> None:
         """Start this cluster's own munged: with its key and socket, whatever else runs on the machine."""
         files = self.files
-        processes.run(("mungekey", "--create", f"--keyfile={files.munge_key}"), timeout_s=20, env=self.env(), check=True)
+        processes.run(("mungekey", "--create", f"--keyfile={files.munge_key}"), timeout_s=LIMIT_S, env=self.env(), check=True)
         own = files.munge_key.parent
         argv = (
             "munged", "--foreground", "--force", f"--socket={files.munge_socket}", f"--key-file={files.munge_key}",
@@ -276,4 +276,4 @@ class Slurm:
         """End a daemon and wait for it."""
         daemon = self._daemons[name]
         daemon.send_signal(number)
-        daemon.wait(timeout=30)
+        daemon.wait(timeout=LIMIT_S)  # slurmctld alone may take half a minute to end its threads

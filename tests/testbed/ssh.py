@@ -53,7 +53,7 @@ class SshHosts:
         return ("ssh", "-F", str(self.config), host.name, shlex.join(argv))
 
     def run(
-        self, host: Host, argv: Sequence[str], *, timeout_s: float = 30, check: bool = False
+        self, host: Host, argv: Sequence[str], *, timeout_s: float = 120, check: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """Run a program on a host over ssh."""
         return processes.run(self.argv(host, *argv), timeout_s=timeout_s, check=check)
@@ -63,7 +63,7 @@ class SshHosts:
         sshd = packages.program("sshd")  # it insists on an absolute path
         assert sshd
         host.daemon((sshd, "-D", "-e", "-f", str(self.folder / f"{host.name}.sshd_config")), self.folder / f"{host.name}.log")
-        wait_until(f"the sshd of {host.name} to listen", lambda: listens(host, 22), limit_s=20, every_s=0.02)
+        wait_until(f"the sshd of {host.name} to listen", lambda: listens(host, 22), limit_s=120, every_s=0.02)
 
     @classmethod
     def start(cls, hosts: Sequence[Host], folder: Path) -> SshHosts:
@@ -136,7 +136,7 @@ def _hide_login_files(host: Host) -> None:
 def make_key(path: Path, comment: str) -> None:
     """A key without a passphrase."""
     processes.run(
-        ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)), timeout_s=30, stdin="y\n", check=True
+        ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)), timeout_s=120, stdin="y\n", check=True
     )
 
 

@@ -17,7 +17,7 @@ def wait_until(
     what: str,
     condition: Callable[[], T],
     *,
-    limit_s: float = 30,
+    limit_s: float = 120,
     every_s: float = 0.1,
     progress: Callable[[], object] | None = None,
 ) -> T:

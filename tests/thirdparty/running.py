@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.thirdparty.environment import Environment
 
 WORKERS = 2
-LIMIT_S = 240
+LIMIT_S = 600
 MARKED = re.compile(r"^\[\d+:(\d+)\] (.*)$", re.MULTILINE)
 """A line of one of several ranks, as `--log-ranks all` shows it."""
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.agent import ports
 from tests import forked
 from tests.command import ROOT
 from tests.testbed import wait_until
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
 WORKER = str(ROOT / "tests/scripts/behaviour.py")
@@ -124,13 +125,21 @@ class Play:
             node.kill()
         for noted in self.workers:
             with suppress(OSError):
-                if Path(f"/proc/{noted['pid']}/cmdline").read_bytes().find(WORKER.encode()) >= 0:
+                if runs(noted):
                     os.kill(noted["pid"], signal.SIGKILL)
 
     @property
     def codes(self) -> list[int]:
         """The launchers' exit codes."""
         return [ended.code for ended in self.ended]
+
+
+def runs(noted: dict[str, Any]) -> bool:
+    """Whether the worker that has noted this still does."""
+    try:
+        return WORKER.encode() in Path(f"/proc/{noted['pid']}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class Both(NamedTuple):
@@ -168,8 +177,16 @@ def play(scene: Callable[[Play], None], folder: Path) -> Both:
         return Both(*pool.map(one, ENGINES))
 
 
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port on which nobody listens, and which only who names it can have: it is held until the tests end."""
+    _held.append(ports.lent())
+    return ports.port_of(_held[-1])
+
+
+def listened_on(port: int) -> bool:
+    """Whether somebody listens there; asked of the kernel, as a connection would be one more for whoever does."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return any(line[1].endswith(f":{port:04X}") and line[3] == "0A" for line in lines)

@@ -30,12 +30,19 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Play
 
 
 @pytest.fixture
+def port() -> int:
+    """For whoever names it."""
+    return behaviour.free_port()
+
+
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     """Starts `distlaunch torchrun` for one node; `x.py` among the words is the script."""
     nodes: list[Node] = []
 
     def started(script: str, *words: str, **more: Any) -> Node:
-        (tmp_path / "x.py").write_text(script)
+        (tmp_path / "new").write_text(script)
+        (tmp_path / "new").replace(tmp_path / "x.py")  # whole at any moment, as a node that was started before may read it now
         nodes.append(Node(tmp_path, *words, name=str(len(nodes)), **more))
         return nodes[-1]
 

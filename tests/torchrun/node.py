@@ -28,8 +28,9 @@ class Node:
         self._out, self._err = folder / f"out.{name}", folder / f"err.{name}"
         own = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "OMP_"))}
         (folder / "tmp").mkdir(exist_ok=True)
-        (folder / "stdin").write_text(stdin)
-        with self._out.open("wb") as out, self._err.open("wb") as err, (folder / "stdin").open("rb") as given:
+        words_in = folder / f"in.{name}"
+        words_in.write_text(stdin)
+        with self._out.open("wb") as out, self._err.open("wb") as err, words_in.open("rb") as given:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "launcher", "torchrun", *words],
                 cwd=folder, stdin=given, stdout=out, stderr=err, start_new_session=True,

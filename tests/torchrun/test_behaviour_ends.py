@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.command import ROOT
-from tests.torchrun.behaviour import WORKER, free_port
+from tests.torchrun.behaviour import WORKER, free_port, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,7 +267,7 @@ def test_who_does_not_listen_is_killed(played: Played) -> None:
     assert both.same(heard) == [[], []]
     assert both.same(lambda play: play.codes) == [1]
     for play in both:
-        assert not [noted["pid"] for noted in play.workers if os.path.exists(f"/proc/{noted['pid']}")]
+        assert not [noted["pid"] for noted in play.workers if runs(noted)]
 
 
 RECORD = """

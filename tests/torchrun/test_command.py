@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -26,28 +27,31 @@ SEEN = """
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
          "TORCHELASTIC_MAX_RESTARTS", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_SIGNALS_TO_HANDLE")
-print(json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1:], sys.stdin.readline()]), flush=True)
+told = json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1:], sys.stdin.readline()])
+sys.stdout.write(told + "\\n")
 """
+"""What several workers write is a line at a time, in one call each: of `print`'s parts another's line may come in between."""
+
 SLEEPS = """
 import os, signal, sys, time
 def heard(number, frame):
-    print("heard", signal.Signals(number).name, flush=True)
+    sys.stdout.write("heard " + signal.Signals(number).name + "\\n")
     sys.exit(0)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, heard)
-print("up", os.getpid(), flush=True)
+sys.stdout.write("up\\n")
 while True:
     time.sleep(1)
 """
 IGNORES = SLEEPS.replace("    sys.exit(0)\n", "")
 FAILS = """
 import os, sys
-print("out", os.environ["RANK"], flush=True)
-print("err", os.environ["RANK"], file=sys.stderr, flush=True)
+sys.stdout.write("out " + os.environ["RANK"] + "\\n")
+sys.stderr.write("err " + os.environ["RANK"] + "\\n")
 if os.environ["RANK"] == "1":
     raise ValueError("boom in attempt " + os.environ["TORCHELASTIC_RESTART_COUNT"])
 import time
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -70,22 +74,13 @@ def test_workers_have_torchruns_variables_arguments_and_stdin_and_nothing_is_lef
     assert len({variables["TORCHELASTIC_RUN_ID"] for variables, _, _ in seen}) == 1
 
 
-def test_one_node_of_a_static_run_has_the_port_that_it_was_given(start: Callable[..., Node], free_port: int) -> None:
-    node = start(SEEN, "--master_port", str(free_port), "x.py", env={"PET_RDZV_ID": "mine", "OMP_NUM_THREADS": "5"})
+def test_one_node_of_a_static_run_has_the_port_that_it_was_given(start: Callable[..., Node], port: int) -> None:
+    node = start(SEEN, "--master_port", str(port), "x.py", env={"PET_RDZV_ID": "mine", "OMP_NUM_THREADS": "5"})
 
     assert node.wait() == 0, node.err
     variables, _, _ = json.loads(node.out)
     names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS")
-    assert [variables[name] for name in names] == [str(free_port), "mine", "5"]
-
-
-@pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    assert [variables[name] for name in names] == [str(port), "mine", "5"]
 
 
 def test_what_is_kept_is_where_torchrun_keeps_it(start: Callable[..., Node], tmp_path: Path) -> None:
@@ -111,7 +106,8 @@ def test_what_is_kept_is_where_torchrun_keeps_it(start: Callable[..., Node], tmp
 
 
 def test_local_ranks_that_are_filtered_out_are_not_shown(start: Callable[..., Node]) -> None:
-    node = start("import os; print('out', os.environ['RANK'])", "--nproc-per-node=3", "--local-ranks-filter", "0,2", "x.py")
+    script = "import os, sys; sys.stdout.write(f'out {os.environ[\"RANK\"]}\\n')"
+    node = start(script, "--nproc-per-node=3", "--local-ranks-filter", "0,2", "x.py")
 
     assert node.wait() == 0
     assert sorted(node.out.splitlines()) == ["out 0", "out 2"]
@@ -175,7 +171,7 @@ def test_workers_have_our_terminal_where_their_lines_go_nowhere_else(tmp_path: P
 SAVES = """
 import signal, sys, time
 def save(number, frame):
-    time.sleep(1)
+    time.sleep(0.3)  # shorter than the second after which the same signal would be the user's second one
     print("saved", flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
@@ -188,10 +184,13 @@ while True:
 def test_a_scheduler_that_signals_all_processes_at_once_leaves_the_workers_their_time(start: Callable[..., Node]) -> None:
     node = start(SAVES, "--standalone", "x.py")
     node.until(lambda: "up" in node.out)
-    processes_of_it = [node.process.pid, *(pid for pid, _ in node.below())]
+    below = node.below()
 
-    for pid in processes_of_it:
-        os.kill(pid, signal.SIGTERM)
+    node.process.terminate()
+    for pid, ticks in below:
+        with contextlib.suppress(ProcessLookupError):  # it has ended of the first one already
+            if processes.start_ticks(pid) == ticks:
+                os.kill(pid, signal.SIGTERM)
 
     assert node.wait() == 1
     assert "saved" in node.out
@@ -271,7 +270,8 @@ def test_an_agent_that_was_killed_is_told(start: Callable[..., Node]) -> None:
 def test_an_interpreter_that_has_torch_runs_the_agent_where_ours_has_none(tmp_path: Path) -> None:
     own = tmp_path / "python"
     own.symlink_to(sys.executable)
-    (tmp_path / "x.py").write_text("import os, sys; print(os.environ['RANK'], sys.executable, sys.stdin.read())")
+    script = "import os, sys; sys.stdout.write(' '.join([os.environ['RANK'], sys.executable, sys.stdin.read()]) + '\\n')"
+    (tmp_path / "x.py").write_text(script)
     code = (
         "import sys; from launcher.torchrun import request; from launcher.cli import main;"
         f"request.own_python = lambda env: {str(own)!r}; sys.exit(main(['torchrun', '--nproc-per-node=2', 'x.py']))"
@@ -286,7 +286,9 @@ def test_an_interpreter_that_has_torch_runs_the_agent_where_ours_has_none(tmp_pa
 
 
 def test_a_program_needs_no_python(start: Callable[..., Node]) -> None:
-    node = start("", "--nproc-per-node", "2", "--no-python", "sh", "-c", "echo $RANK $1; exit $LOCAL_RANK", "sh", "${local_rank}")
+    wait = "until test -e said.0; do sleep 0.05; done"  # who fails ends the other
+    code = f"echo $RANK $1; : > said.$RANK; {wait}; exit $LOCAL_RANK"
+    node = start("", "--nproc-per-node", "2", "--no-python", "sh", "-c", code, "sh", "${local_rank}")
 
     assert node.wait() == 1
     assert sorted(node.out.splitlines()) == ["0 0", "1 1"]
@@ -295,7 +297,7 @@ def test_a_program_needs_no_python(start: Callable[..., Node]) -> None:
 
 def test_each_worker_may_have_a_script_of_its_own(start: Callable[..., Node], tmp_path: Path) -> None:
     for rank in range(2):
-        (tmp_path / f"own{rank}.py").write_text(f"print('own', {rank})")
+        (tmp_path / f"own{rank}.py").write_text(f"import sys; sys.stdout.write('own {rank}\\n')")
     node = start("", "--nproc-per-node", "2", "own${local_rank}.py")
 
     assert node.wait() == 0, node.err

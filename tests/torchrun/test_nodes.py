@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SEEN = """
 import json, os, sys
 names = ("RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
-print(json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1]]), flush=True)
+sys.stdout.write(json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1]]) + "\\n")  # whole, as others write too
 """
 GROWS = """
 import os, sys, time
@@ -28,17 +28,10 @@ world = os.environ["WORLD_SIZE"]
 print("world", world, flush=True)
 if world == sys.argv[1]:
     sys.exit(0)
-time.sleep(100)
+time.sleep(600)
 """
-SLEEPS = "import os, time; print('key' if 'DISTLAUNCH_KEY' in os.environ else 'up', flush=True); time.sleep(100)"
-FAILS = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')\ntime.sleep(100)"
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+SLEEPS = "import os, time; print('key' if 'DISTLAUNCH_KEY' in os.environ else 'up', flush=True); time.sleep(600)"
+FAILS = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')\ntime.sleep(600)"
 
 
 def c10d(port: int, nodes: str, host: str = "localhost", run: str = "mine") -> list[str]:
@@ -105,7 +98,7 @@ def leave_connections(port: int) -> None:
 def test_a_run_may_follow_another_at_once_on_the_same_endpoint(start: Callable[..., Node], port: int, backend: str) -> None:
     leave_connections(port)
     options = ["--nnodes=2", "--rdzv-backend", backend, "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    options += ["--rdzv-conf=timeout=9,join_timeout=9"]
+    options += ["--rdzv-conf=timeout=45,join_timeout=45"]  # less than the minute that they leave
     nodes = [start(SEEN, *options, f"--node-rank={rank}", "x.py", "a") for rank in range(2)]
 
     assert [node.wait() for node in nodes] == [0, 0], [node.err for node in nodes]
@@ -135,7 +128,7 @@ def test_who_does_not_know_the_run_has_no_word_in_it(start: Callable[..., Node],
 
 
 @pytest.mark.parametrize("options", [
-    ["--rdzv-backend=c10d", "--rdzv-conf", "join_timeout=3"], ["--rdzv-backend=static", "--rdzv-conf=timeout=3"],
+    ["--rdzv-backend=c10d", "--rdzv-conf", "join_timeout=3"], ["--rdzv-backend=static", "--rdzv-conf=timeout=10"],
 ])  # fmt: skip
 def test_a_node_that_does_not_come_is_waited_for_so_long_and_then_named(
     start: Callable[..., Node], port: int, options: list[str]
@@ -150,12 +143,12 @@ def test_a_node_that_does_not_come_is_waited_for_so_long_and_then_named(
 @pytest.mark.torch
 @pytest.mark.parametrize("nodes", [["--nnodes=2:3"], ["--nnodes=2", "--max-restarts=1"]])
 def test_one_that_may_be_joined_later_says_what_it_waits_for_too(start: Callable[..., Node], port: int, nodes: list[str]) -> None:
-    options = ["--rdzv-backend=c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "join_timeout=4"]
+    options = ["--rdzv-backend=c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "join_timeout=10"]
     node = start(SEEN, *nodes, *options, "x.py", "a")
 
     assert node.wait() == 1
-    assert "waits for 2 nodes, of which 1 is there, for at most 4 s" in node.err
-    assert "waited 4 s for 2 nodes: fewer have come" in node.err
+    assert "waits for 2 nodes, of which 1 is there, for at most 10 s" in node.err
+    assert "waited 10 s for 2 nodes: fewer have come" in node.err
 
 
 def test_a_failure_on_one_node_is_told_on_all(start: Callable[..., Node], port: int) -> None:
@@ -185,9 +178,10 @@ def test_a_late_node_joins_an_elastic_run_which_goes_on_when_it_leaves(start: Ca
     first.until(lambda: "world 1" in first.out)
     second = start(GROWS, *options)
     first.until(lambda: "world 2" in first.out)
+    alone = first.out.count("world 1")  # once, or more often where the second was late to a round
 
     os.kill(second.process.pid, signal.SIGTERM)
 
     assert second.wait() == 1
-    first.until(lambda: first.out.count("world 1") == 2)
+    first.until(lambda: first.out.count("world 1") > alone)
     assert first.process.poll() is None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.testbed.waiting import wait_until
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,8 +21,8 @@ SHOW = """
 import json, os, pathlib, signal, sys
 rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
 (folder / f"part-{rank}").write_text(json.dumps({name: value for name, value in os.environ.items()}))
-(folder / f"part-{rank}").rename(folder / f"env-{rank}")
 print("here", rank, flush=True)
+(folder / f"part-{rank}").rename(folder / f"env-{rank}")
 if rank:
     while not (folder / "env-0").exists():
         os.sched_yield()
@@ -70,8 +72,7 @@ def test_nothing_is_left_of_them_after_their_block(start: Start, tmp_path: Path)
 
     assert len(set(pids)) == 4
     assert [running.ended(rank) for rank in range(2)] == [-signal.SIGKILL] * 2
-    left = [pid for pid in pids if is_running(pid)]
-    assert left == []
+    wait_until("the ends of what was killed", lambda: not any(map(is_running, pids)), limit_s=60)
 
 
 def is_running(pid: int) -> bool:

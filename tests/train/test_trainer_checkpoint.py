@@ -287,7 +287,7 @@ def test_weights_wait_for_the_copy_that_a_checkpoint_takes_of_them(world: World,
     copying: Any = run._copying
     changer = threading.Thread(target=change)
     changer.start()
-    wait_until("the change to wait for the copy", lambda: copying._waiters)
+    wait_until("the change to wait for the copy", lambda: copying._waiters, limit_s=60)
     still = weight(run)
     free.set()
     changer.join()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.torch
 
 WEIGHTS_DRIVER = """
 import sys; sys.path.insert(0, {scripts!r})
-import pathlib, torch, train
+import contextlib, pathlib, time, torch, train
 from trainer.world import process_group
 with process_group() as world:
     trainer = train.Trainer(world)
@@ -40,8 +40,13 @@ with process_group() as world:
     assert all(map(torch.equal, end, trainer.net.parameters())), "end weights differ"
     assert not all(map(torch.equal, start, end)), "nothing was learnt"
     del trainer
-threads = [task.joinpath("comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
-assert not any("gloo" in name for name in threads), "threads outlive the process group, and may abort the exit"
+def running():
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            yield task.joinpath("comm").read_text()
+limit = time.monotonic() + 60
+while any("gloo" in name for name in running()):  # the kernel may show one that was joined for a moment
+    assert time.monotonic() < limit, "threads outlive the process group, and may abort the exit"
 """
 
 
