@@ -308,7 +308,7 @@ class ForkServer:
             self.last_store.end()  # who starts a round has met all others
             return self._start(message["start"])
         if "signal" in message:
-            self._signal(message["signal"], message["mark"], message.get("repeat", True), message.get("rank"))
+            self._signal(message["signal"], message.get("mark", True), message.get("repeat", True), message.get("rank"))
         elif "listens" in message:
             self._retire_workers_store()
             self.workers_store.fd = fds[0]
