@@ -24,6 +24,9 @@ Tell = Callable[..., None]
 _POLL_S = 0.005
 _POLL_MAX_S = 0.1
 _FAREWELL_S = 3.0
+_WELL_S = 10.0
+"""The same where all has ended well: nobody is known to be lost, and some may have got no processor for a while."""
+
 _LOST_S = 2.0
 _SEE_S = 5.0
 _RECORDED_S = 1.0
@@ -233,24 +236,32 @@ class GangBase:
         return False
 
     def farewell(self, *, told: bool, well: bool) -> None:
-        """Node 0's store serves until all others have seen how the run ended, or for 3 seconds.
+        """Node 0's store serves until all others have seen how the run ended, or for 3 seconds, after a success 10.
 
         `told`: they know of this node's end, and need not hear of it from the store. `well`: all nodes' workers have ended well.
         """
-        limit = time.monotonic() + _FAREWELL_S
+        limit = time.monotonic() + (_WELL_S if well else _FAREWELL_S)
         if well or (told and not self.job.elastic):  # who leaves an elastic run is to be missed by the others
             self._watch.leave()
         while self._watch.has_to_say and time.monotonic() < limit:
             time.sleep(_POLL_S)
         try:
-            seen = self.store.add("farewell", 1)
+            seen = self._farewells(1)
             while self.node_rank == 0 and seen < self._present() and time.monotonic() < limit:
                 time.sleep(_POLL_S)
-                seen = self.store.add("farewell", 0)
+                seen = self._farewells(0)
         except RuntimeError:  # the store is gone, or a node with it: there is nobody to wait for
             pass
         if well and self.node_rank == 0 and self._members > 1 and self.job.replaces_lost:
             self.stopping.wait(_RECORDED_S)
+
+    def _farewells(self, more: int) -> int:
+        """Add so many; how many there are of this round's nodes, and of nodes that came to none.
+
+        Of a round before none counts: others have taken the places of those who were lost then.
+        """
+        seen = int(self.met.add("farewell", more))
+        return seen if self.met is self.store else seen + int(self.store.add("farewell", 0))
 
 
 class Gang(GangBase):

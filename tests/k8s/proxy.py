@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import yaml
+from urllib3.util.ssl_ import create_urllib3_context
 
 from launcher.backends import _kube_api
+from tests.testbed.kube_api import ClosingSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,9 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self._kubeconfig = kubeconfig
         self.cluster = _kube_api.connect(str(kubeconfig), "", "")
+        context = create_urllib3_context()
+        context.sslsocket_class = ClosingSocket
+        self.cluster._pool.connection_pool_kw["ssl_context"] = context
         self.requests: list[str] = []
         self.given: dict[str, int] = {}
         """The bytes of the last answer to each request."""

@@ -306,7 +306,8 @@ def login(slurm: Slurm, distlaunch: Cli) -> Iterator[Login]:
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Slurm]:
     """A Slurm of the module's own with six hosts. A daemon may be kept from its work for seconds, and is not lost yet."""
-    with fixtures.make(6, slurm=SlurmOptions(dead_after_s=10)) as testbed:
+    options = SlurmOptions(dead_after_s=5, conf={"MessageTimeout": "5"})  # well before our agents miss one another
+    with fixtures.make(6, slurm=options) as testbed:
         yield testbed.slurm
 
 
