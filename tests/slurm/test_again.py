@@ -49,9 +49,7 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def runs(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
     """All of them, ended."""
-    before = str(slurm.options.kill_wait_s)
     with idle_afterwards(Login(Cli(tmp_path_factory.mktemp("again")), slurm)) as login:
-        slurm.configure(KillWait="30")  # Slurm's own default: five runs end at once here, and one of them writes a checkpoint
         login.write("again.py", AGAIN)
         login.write("waits.py", WAITS)
         login.write("dies.py", DIES)
@@ -62,7 +60,6 @@ def runs(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         finally:
             for run in found.values():
                 run.kill()
-            slurm.configure(KillWait=before)
 
 
 def befall(runs: dict[str, Run], slurm: Slurm) -> None:

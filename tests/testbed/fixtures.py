@@ -41,7 +41,7 @@ def make(
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
     """Four hosts with Slurm, two fake GPUs each, on two switches; no accounting, as on many clusters. Leave it idle."""
-    options = SlurmOptions(gpus_per_host=2, cpus_per_host=4, switches=(2, 2), kill_wait_s=30)
+    options = SlurmOptions(gpus_per_host=2, cpus_per_host=4, switches=(2, 2), kill_wait_s=30)  # as by default: what ends may save
     with make(slurm=options) as testbed:
         yield testbed.slurm
 
