@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import environment, verdict
-from tests.testbed import SlurmOptions, Testbed
+from testbed import SlurmOptions, Testbed
 
 TARGET = 2.0
 """So much longer than a plain run may it take."""

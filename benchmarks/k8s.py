@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import ROOT, Contender, environment, measure, ratios, verdict
+from testbed import Testbed, kube_programs, wait_until
+from testbed.kube_conf import KubeOptions
+from testbed.kube_image import PINNED
 from tests.k8s.proxy import Proxy
-from tests.testbed import Testbed, kube_programs, wait_until
-from tests.testbed.kube_conf import KubeOptions
-from tests.testbed.kube_image import PINNED
 
 if TYPE_CHECKING:
-    from tests.testbed import Kube
+    from testbed import Kube
 
 LIMIT_S = 600
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import verdict
-from launcher.agent import ports, reach
-from launcher.agent.store import Server
-from launcher.agent.store_client import Client
+from launcher.agent.network import ports, reach
+from launcher.agent.store.client import Client
+from launcher.agent.store.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import ROOT, Contender, Sample, environment, median, paired_ratios, side_by_side, verdict
 from benchmarks.start import problem
-from tests.testbed import SlurmOptions, Testbed, wait_until
+from testbed import SlurmOptions, Testbed, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.testbed.slurm import Slurm
+    from testbed.slurm import Slurm
 
 NODES, WORKERS = 2, 4
 SUBMISSIONS = ("distlaunch --detach", "sbatch", "submitit")

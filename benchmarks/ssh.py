@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import environment, ratios, verdict
-from launcher.agent import net
-from tests.testbed.testbed import Testbed
+from launcher.agent.network import routes
+from testbed.testbed import Testbed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tests.testbed.hosts import Host
-    from tests.testbed.ssh import SshHosts
+    from testbed.hosts import Host
+    from testbed.ssh import SshHosts
 
 NAMES = ("floor", "distlaunch", "again", "playbook", "torchrunx")
 TARGET = 2.0
@@ -130,10 +130,10 @@ class Bench:
         """As one would write it."""
         path = self.scratch / "ordinary.yml"
         path.write_text(ORDINARY)
-        from launcher import bundle, snapshot
+        from launcher.payload import agent_archive, snapshot
 
         agent, files = self.scratch / "agent.pyz", self.scratch / "files.tar.gz"
-        agent.write_bytes(bundle.agent_archive())
+        agent.write_bytes(agent_archive.packed())
         snapshot.collect(self.work, limit_bytes=10**9).write_tar(files, compress=True)
         folder = self.scratch / f"ordinary{self.round}"
         folder.mkdir()
@@ -147,7 +147,7 @@ class Bench:
         script = self.scratch / "with_torchrunx.py"
         script.write_text(TORCHRUNX)
         hosts = [host.address for host in self.ssh.hosts]
-        towards = {"GLOO_SOCKET_IFNAME": net.towards(hosts[0])[0] or ""}  # this machine's name leads gloo to another interface
+        towards = {"GLOO_SOCKET_IFNAME": routes.towards(hosts[0])[0] or ""}  # this machine's name leads gloo to another interface
         self._run((self.torchrunx_python, str(script), str(self.ssh.config), *hosts), towards)
 
     def _run(self, argv: Sequence[str], more: Mapping[str, str] | None = None) -> None:

@@ -6,37 +6,29 @@ ours passes here; workers' own lines go past it, and JSON is exact.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-import queue
 import re
-import select
-import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConfigError, StorageError
+from launcher.system import listener, writing
+from launcher.system.escapes import OURS, encode, plain, styled
+from launcher.system.writing import LiveLine, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from launcher.errors import LaunchError
+    from launcher.system.listener import Kind
 
 ENVELOPE_VERSION = 1
 FORMATS = ("human", "json")
 STDOUT, STDERR = 1, 2
-_BACKLOG_BYTES = 8 << 20
-_PART_BYTES = 4096
-_STUCK_S = 1.0
-_DRAIN_LOOK_S = 0.002
-_STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
-_MARK = "".join(chr(0xFDD0 + byte % 32) for byte in os.urandom(8))
-"""Stands for the beginning of an escape of ours, until it is written: no text can hold one that nobody outside knows."""
-
-_OURS = re.compile(f"({_MARK}[0-9]+m)")
 _MAX_FOREIGN = 4000
 
 
@@ -54,7 +46,9 @@ class _Manner:
     closed: dict[int, OSError] = field(default_factory=dict)
     """Streams that can no longer be written, with the reason."""
 
-    writer: _Writer | None = None
+    writer: Writer | None = None
+    live: LiveLine | None = None
+    """A line on the terminal that is there for a while (`console.live_line`)."""
 
 
 _manner = _Manner()
@@ -72,6 +66,11 @@ def setup(*, command: str | None = None, fmt: str | None = None, verbosity: int 
 def as_json() -> bool:
     """Whether stdout gets one JSON object and nothing else."""
     return _manner.format == "json"
+
+
+def draws(fd: int = STDOUT) -> bool:
+    """Whether what goes there is drawn by rich: on a terminal that can be drawn on, for people."""
+    return _colours(fd) and bool(os.environ.get("TERM")) and not as_json()
 
 
 def result(data: Mapping[str, Any], *lines: str) -> None:
@@ -107,7 +106,7 @@ def _print(data: Mapping[str, Any], words: str) -> None:
 def text(words: str) -> None:
     """Print that to stdout, whatever the format. Raises `StdoutClosedError`."""
     if words:
-        write(STDOUT, _encode(words))
+        write(STDOUT, encode(words))
         drain()
     if words and (reason := _manner.closed.get(STDOUT)) is not None:
         if reason.errno == errno.EPIPE:
@@ -119,7 +118,7 @@ def failed_result(code: str, message: str, hint: str | None, data: Mapping[str, 
     """The envelope of a command that worked as it should and whose outcome is a failure; nothing for people."""
     if as_json():
         error = {"code": code, "message": message, "hint": hint}
-        write(STDOUT, _encode(_envelope(False, error=error, result=data)))
+        write(STDOUT, encode(_envelope(False, error=error, result=data)))
 
 
 def error(failure: LaunchError) -> None:
@@ -129,7 +128,7 @@ def error(failure: LaunchError) -> None:
         _say(f"  {paint('hint', 'bold')}: {failure.hint}")
     failed = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     if as_json():
-        write(STDOUT, _encode(_envelope(False, error=failed)))
+        write(STDOUT, encode(_envelope(False, error=failed)))
 
 
 def bug(trace: str) -> None:
@@ -139,29 +138,35 @@ def bug(trace: str) -> None:
     _say(f"{paint('error[bug]', 'red')}: {message}")
     if as_json():
         last = trace.strip().splitlines()[-1]
-        write(STDOUT, _encode(_envelope(False, error={"code": "bug", "message": last, "hint": message})))
+        write(STDOUT, encode(_envelope(False, error={"code": "bug", "message": last, "hint": message})))
 
 
 def note(*lines: str) -> None:
     """Something worth a line, or some, on stderr, unless -q."""
-    if _manner.verbosity >= 0:
+    if not _told("note", *lines) and _manner.verbosity >= 0:
         _say(*lines)
 
 
 def detail(text: str) -> None:
     """Something for -v."""
-    if _manner.verbosity > 0:
+    if not _told("detail", text) and _manner.verbosity > 0:
         _say(paint(text, "dim"))
 
 
 def warn(text: str) -> None:
     """Something that a person should know, also with -q."""
-    _say(f"{paint('warning', 'yellow')}: {text}")
+    if not _told("warning", text):
+        _say(f"{paint('warning', 'yellow')}: {text}")
 
 
 def report(*lines: str) -> None:
     """The closing lines of a run that failed: on stderr, also with -q."""
     _say(*lines)
+
+
+def _told(kind: Kind, *lines: str) -> bool:
+    """Tell whoever listens in place of stderr; whether somebody does."""
+    return listener.told(kind, "\n".join(OURS.sub("", line) for line in lines))
 
 
 def foreign(where: str, data: bytes, *, important: bool = True) -> None:
@@ -170,32 +175,6 @@ def foreign(where: str, data: bytes, *, important: bool = True) -> None:
     more = f" [... {len(text) - _MAX_FOREIGN} characters more]" if len(text) > _MAX_FOREIGN else ""
     if text or not data:
         (note if important else detail)(f"[{where}] {text[:_MAX_FOREIGN]}{more}")
-
-
-def plain(text: object) -> str:
-    """One line that a terminal only shows: whatever is not printable is written as Python does, line ends and C1 codes, too.
-
-    So are characters that reorder or hide others (bidi, zero width), and bytes that are no UTF-8.
-    """
-    found = str(text)
-    if found.isprintable():
-        return found
-    parts = _OURS.split(found)
-    return "".join(part if number % 2 else "".join(map(_shown, part)) for number, part in enumerate(parts))
-
-
-def _shown(char: str) -> str:
-    if char.isprintable():
-        return char
-    return f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else repr(char)[1:-1]
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns aligned with blanks; control characters are escaped, so that a row is a line."""
-    cells = [[*map(plain, header)], *(["-" if value is None else plain(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join(lines) + "\n"
 
 
 def size(count: float) -> str:
@@ -209,9 +188,22 @@ def size(count: float) -> str:
 
 def paint(text: str, style: str, fd: int = STDERR) -> str:
     """The text in a colour where the stream is a terminal and NO_COLOR is not set."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not os.isatty(fd):
+    if not _colours(fd):
         return text
-    return f"{_MARK}{_STYLES[style]}m{text}{_MARK}0m"
+    return styled(text, style)
+
+
+def _colours(fd: int) -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and os.isatty(fd)
+
+
+def columns(fd: int = STDOUT) -> int:
+    """The width of the terminal there; COLUMNS, or 80, where there is none."""
+    try:
+        return os.get_terminal_size(fd).columns or 80
+    except OSError:
+        given = os.environ.get("COLUMNS", "")
+        return int(given) if given.isdecimal() and int(given) else 80
 
 
 def write(fd: int, data: bytes) -> bool:
@@ -224,6 +216,25 @@ def write(fd: int, data: bytes) -> bool:
     return True
 
 
+def expect_live() -> None:
+    """There may be a live line from now on: it is withdrawn before anything is written to a terminal."""
+    _manner.live = _manner.live or LiveLine()
+
+
+def draw_live(line: str, wanted: Callable[[], bool]) -> None:
+    """Draw that line on stderr, in place of the one before, unless a worker's line is open or it is not `wanted` any more."""
+    if _manner.live is not None and not congested() and STDERR not in _manner.closed:
+        with contextlib.suppress(OSError):
+            _manner.live.draw(STDERR, line.encode(), wanted)
+
+
+def clear_live() -> None:
+    """Take it away."""
+    if _manner.live is not None:
+        with contextlib.suppress(OSError):
+            _manner.live.clear()
+
+
 def drain() -> None:
     """Wait until all is written that was to be, or nobody reads it."""
     if _manner.writer is not None:
@@ -233,7 +244,7 @@ def drain() -> None:
 def congested() -> bool:
     """Whether so much waits to be written that no more should be made, as somebody may still read it."""
     writer = _manner.writer
-    return writer is not None and writer.waiting > _BACKLOG_BYTES and not writer.given_up
+    return writer is not None and writer.waiting > writing.BACKLOG_BYTES and not writer.given_up
 
 
 @contextmanager
@@ -242,7 +253,7 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
 
     In the end what was printed is waited for; once `stopping` is true, only while somebody reads on.
     """
-    writer = _manner.writer = _Writer(stopping)
+    writer = _manner.writer = Writer(stopping, _write_now)
     try:
         yield
     finally:
@@ -255,86 +266,28 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
                 _manner.closed.update({fd: OSError(errno.EAGAIN, "nobody reads it") for fd in (STDOUT, STDERR)})
 
 
-class _Writer:
-    """A thread that writes what it is given, in its order."""
-
-    def __init__(self, stopping: Callable[[], bool]) -> None:
-        self._stopping = stopping
-        self._queue: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()  # may be put to by a signal's handler
-        self._given = self._written = 0
-        self._lock = threading.RLock()
-        self._moved = time.monotonic()
-        threading.Thread(target=self._run, name="printing", daemon=True).start()
-
-    @property
-    def waiting(self) -> int:
-        """Bytes that are not written yet."""
-        return self._given - self._written
-
-    @property
-    def given_up(self) -> bool:
-        """We are to stop, and nobody has read anything for a while."""
-        return self._stopping() and time.monotonic() - self._moved > _STUCK_S
-
-    def put(self, fd: int, data: bytes) -> None:
-        """Write that, too; what nobody reads is not kept without end."""
-        size = len(data)  # before the sum: a signal's handler that runs at this call may add to it as well
-        with self._lock:
-            if self.waiting > _BACKLOG_BYTES and self.given_up:
-                return
-            if not self.waiting:
-                self._moved = time.monotonic()
-            self._given += size
-        self._queue.put((fd, data))
-
-    def drain(self) -> None:
-        """Wait until all is written, or given up."""
-        while self.waiting and not self.given_up:
-            time.sleep(_DRAIN_LOOK_S)
-
-    def _run(self) -> None:
-        while True:
-            fd, data = self._queue.get()
-            if fd < 0:
-                return
-            for start in range(0, len(data), _PART_BYTES):
-                part = data[start : start + _PART_BYTES]
-                if fd not in _manner.closed:
-                    _write_now(fd, part)
-                self._written += len(part)
-                self._moved = time.monotonic()
-
-
 def _write_now(fd: int, data: bytes) -> bool:
-    """Write all bytes; a slow non-blocking pipe or terminal is waited for."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            select.select([], [fd], [], 1.0)
-        except OSError as reason:
-            # Also a terminal that is gone (EIO) or a full disk: a run that is followed must not die of its printing.
-            _manner.closed[fd] = reason
-            if fd == STDOUT and reason.errno != errno.EPIPE:
-                warn(f"stdout is written no more: {reason.strerror}")
-            return False
+    """Write all bytes; False once nobody reads them."""
+    if fd in _manner.closed:
+        return False
+    try:
+        if _manner.live is not None and os.isatty(fd):
+            _manner.live.write(fd, data)
+        else:
+            writing.write_all(fd, data)
+    except OSError as reason:
+        # Also a terminal that is gone (EIO) or a full disk: a run that is followed must not die of its printing.
+        _manner.closed[fd] = reason
+        if fd == STDOUT and reason.errno != errno.EPIPE:
+            warn(f"stdout is written no more: {reason.strerror}")
+        return False
     return True
 
 
 def _say(*lines: str) -> None:
     """Each is a line. Further lines of one text are kept where they are indented, so that none looks like a word of ours."""
     parts = (part for line in lines for part in re.split(r"\n(?=  )", line))
-    write(STDERR, _encode("".join(f"{plain(part)}\n" for part in parts)))
-
-
-def _encode(text: str) -> bytes:
-    """UTF-8, with our own escapes; bytes that came in with surrogateescape go out as they were."""
-    text = text.replace(_MARK, "\033[")
-    try:
-        return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace")
+    write(STDERR, encode("".join(f"{plain(part)}\n" for part in parts)))
 
 
 def _envelope(ok: bool, **content: Any) -> str:

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.agent.job import Job
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from launcher.options import JobOptions
 
 Kind = Literal["script", "module", "program"]
 Start = Literal["fork", "spawn"]
@@ -130,33 +130,36 @@ class JobSpec:
         """Whether one rank is to have it: then there has to be a way to that rank."""
         return bool(self.terminal and self.terminal["interactive"])
 
-    def for_agents(self) -> dict[str, Any]:
-        """What agents are told, whatever the backend; `launcher.agent.job.Job` says what each means."""
-        return {
-            "command": list(self.command),
-            "kind": self.kind,
-            "cwd": self.cwd,
-            "env": dict(self.env),
-            "min_nodes": self.nodes.min,
-            "max_nodes": self.nodes.max,
-            "workers": self.workers_per_node,
-            "python_named": bool(self.python),
-            "start": self.start,
-            "preload": list(self.preload),
-            "max_restarts": self.max_restarts,
-            "time_limit_s": self.time_limit_s,
-            "grace_s": self.grace_s,
-            "rdzv_timeout_s": self.rdzv_timeout_s,
-            "peer_timeout_s": self.peer_timeout_s,
-            "master_port": self.master_port,
-            "role": self.role,
-            "numa_binding": self.numa_binding,
-            "near_nics": self.near_nics,
-            "virtual_local_rank": self.virtual_local_rank,
-            "log_limit_bytes": self.log_limit_bytes,
-            **({"debug": self.debug} if self.debug is not None else {}),
-            **({"terminal": dict(self.terminal)} if self.terminal else {}),
-        }
+    def job(self, *, run: str, folder: str, rendezvous: dict[str, Any]) -> Job:
+        """What agents are told whatever the backend, which replaces what it decides."""
+        return Job(
+            run=run,
+            folder=folder,
+            rendezvous=rendezvous,
+            command=list(self.command),
+            kind=self.kind,
+            cwd=self.cwd,
+            env=dict(self.env),
+            min_nodes=self.nodes.min,
+            max_nodes=self.nodes.max,
+            workers=self.workers_per_node,
+            python_named=bool(self.python),
+            start=self.start,
+            preload=list(self.preload),
+            max_restarts=self.max_restarts,
+            time_limit_s=self.time_limit_s,
+            grace_s=self.grace_s,
+            rdzv_timeout_s=self.rdzv_timeout_s,
+            peer_timeout_s=self.peer_timeout_s,
+            master_port=self.master_port,
+            role=self.role,
+            numa_binding=self.numa_binding,
+            near_nics=self.near_nics,
+            virtual_local_rank=self.virtual_local_rank,
+            log_limit_bytes=self.log_limit_bytes,
+            debug=self.debug,
+            terminal=dict(self.terminal) if self.terminal else None,
+        )
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -275,35 +278,3 @@ def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
     """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
     split = [pair.partition("=") for pair in pairs]
     return {name: value if given else here[name] for name, given, value in split}
-
-
-def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, cwd: str) -> JobSpec:
-    """The `JobSpec` for options whose values were checked (`config.check`)."""
-    script = command[0] if command else ""
-    stem = script.rpartition(".")[2] if kind == "module" else os.path.splitext(os.path.basename(script))[0]
-    return JobSpec(
-        name=run_name(options.name or stem),
-        command=command,
-        kind=kind,
-        nodes=NodeRange.parse(options.nodes or "1"),
-        all_nodes=not options.nodes,
-        workers_per_node=parse_workers(options.nproc_per_node),
-        cwd=cwd,
-        python=options.python,
-        env=parse_env(options.env, os.environ),
-        secrets=options.secret,
-        ship_secrets=options.ship_secrets,
-        start="spawn" if options.start == "spawn" else "fork",
-        preload=options.preload,
-        max_restarts=options.max_restarts,
-        time_limit_s=parse_duration(options.time, "time") if options.time else None,
-        grace_s=parse_duration(options.grace, "grace"),
-        rdzv_timeout_s=parse_duration(options.rdzv_timeout, "rdzv-timeout"),
-        peer_timeout_s=parse_duration(options.peer_timeout, "peer-timeout"),
-        master_port=options.master_port,
-        role=options.role,
-        numa_binding=options.numa_binding,
-        near_nics=options.near_nics,
-        virtual_local_rank=options.virtual_local_rank,
-        log_limit_bytes=parse_log_limit(options.log_limit),
-    )

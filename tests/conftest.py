@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.command import Cli
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _PLUGINS = ("selection", "rotation", "scheduling", "machine", "load", "chaos", "measure", "failures", "summary")
-pytest_plugins = ["tests.testbed.fixtures", "tests.forked", *(f"tests.plugins.{name}" for name in _PLUGINS)]
+pytest_plugins = ["testbed.fixtures", "tests.forked", *(f"tests.plugins.{name}" for name in _PLUGINS)]
 
 
 @pytest.fixture

@@ -249,10 +249,10 @@ def _first_path(argv: Sequence[str], cwd: str) -> str:
 
 
 _COMMANDS = (
-    "launcher.cli._main", "launcher.cli._launch", "launcher.cli._observe", "launcher.follow", "launcher.status",
-    "launcher.backends.local", "launcher.backends.slurm", "launcher.backends._submitit", "jinja2",
-    "launcher.backends.ansible", "ansible_runner.interface", "yaml",
-    "launcher.backends.kubernetes",
+    "launcher.cli.app", "launcher.cli.launch", "launcher.service.observe", "launcher.service.follow", "launcher.runs.status",
+    "launcher.backends.local.backend", "launcher.backends.slurm.backend", "launcher.backends.slurm.submitit", "jinja2",
+    "launcher.backends.ansible.backend", "ansible_runner.interface", "yaml",
+    "launcher.backends.kubernetes.backend",
     "kubernetes.", "kubernetes.config", "kubernetes.client.configuration", "kubernetes.client.rest",
 )  # fmt: skip
 """The command line, and what its backends import when they need it."""

@@ -11,17 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import launcher
-from launcher import backends, bundle, config, errors, input_file, lock, output, worker_output
-from launcher.agent import sink, waits, watch, workers
+from launcher import backends, errors
 from launcher.agent.failures import ENDS, RESULTS
+from launcher.agent.group import waits, watch, workers
 from launcher.agent.job import Job
+from launcher.agent.stream import sink
 from launcher.backends._base import Backend
-from launcher.cli import cancel
-from launcher.cli._group import CommandGroup, command_names
-from launcher.cli._request import LaunchOptions
-from launcher.options import JobOptions
-from launcher.outcome import EXIT_CODES, RunReport
+from launcher.cli.commands.doctor import DoctorOptions
+from launcher.cli.group import command, command_names
+from launcher.console import worker_output
+from launcher.payload import scripts
+from launcher.runs import lock
+from launcher.runs.outcome import EXIT_CODES, RunReport
+from launcher.service import cancel
+from launcher.service.request import LaunchOptions
+from launcher.settings import config
+from launcher.settings.options import JobOptions
 from launcher.spec import _SET_BY_US
+from launcher.system import input_file, writing
 from tests.command import ROOT
 from tests.plugins import failures, results, summary
 
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.command import Cli
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def page(name: str) -> str:
@@ -138,7 +145,7 @@ def test_launch_options_are_in_their_table_and_no_others_are() -> None:
     rows = [quoted(row[0]) for row in table(section("docs/cli.md", "Launching"))]
     shown = {word.split()[0] for words in rows for word in words}
     launching = {flag for item in fields(LaunchOptions) for flag in item.metadata["flags"] or (dashed(item.name),)}
-    others = {dashed(name) for name in named(JobOptions, config.GlobalOptions)} | {"--cluster"}
+    others = {dashed(name) for name in named(JobOptions, config.GlobalOptions)} | {"--on"}
 
     assert launching - shown == {"--quiet", "--verbose"}
     assert shown - launching - others == set()
@@ -149,6 +156,30 @@ def test_commands_are_in_the_tables() -> None:
     assert {re.findall(r"distlaunch (\w+)", row[0])[0] for row in table(section("README.md", "Commands"))} == every
     usage = page("docs/cli.md").split("```")[1]
     assert [name for name in every if not re.search(rf"\b{name}\b", usage)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in command_names() if name not in ("run", "torchrun")])
+def test_every_option_of_a_command_is_in_its_row(name: str) -> None:
+    """Those of a launch are in a table of their own; `doctor` reads its words itself, and takes them, too."""
+    (row,) = (row for row in table(section("docs/cli.md", "Looking")) if re.match(rf"`{name}\b", row[0]))
+    found = command(name)
+    assert found is not None
+    options = [item for item in found.parameters if not item.declared.is_argument]
+    has = {part for item in options for flag in item.declared.flags for part in flag.split("/")}
+    if name == "doctor":
+        has |= {"--on", *(dashed(item.name) for item in fields(DoctorOptions))}
+
+    shown = {word for text in quoted(" ".join(row)) for word in text.split() if word.startswith("-")}
+    assert shown == has - {"--help", "-h", "--output"}
+
+
+def test_the_changelog_has_the_sections_that_everybody_knows() -> None:
+    """https://keepachangelog.com, each once in a version and in this order."""
+    order = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for version in re.split(r"^## ", page("CHANGELOG.md"), flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^### (.*)$", version, re.MULTILINE)
+        assert found
+        assert found == [name for name in order if name in found]
 
 
 def tree(cls: type[errors.LaunchError]) -> Iterator[type[errors.LaunchError]]:
@@ -171,7 +202,7 @@ def test_exit_codes_and_error_codes_are_those_of_the_program() -> None:
     codes = {*EXIT_CODES.values(), *(kind.exit_code for kind in kinds)}
 
     assert {int(row[0]) for row in table(section("docs/cli.md", "Exit codes"))} == codes
-    (summary,) = re.findall(r"^.*Exit codes: (.*)\.$", page("README.md"), re.MULTILINE)
+    (summary,) = re.findall(r"^Exit codes: (.*?)\.$", page("README.md"), re.MULTILINE | re.DOTALL)
     assert {int(code) for code in re.findall(r"\b\d+\b", summary)} == codes
     (listed,) = re.findall(r"^Error codes: (.*?)\.$", page("docs/cli.md"), re.MULTILINE | re.DOTALL)
     assert set(quoted(listed)) == {kind.code for kind in kinds} - {"error"} | {"bug"}
@@ -179,7 +210,7 @@ def test_exit_codes_and_error_codes_are_those_of_the_program() -> None:
 
 def test_states_are_those_of_the_program() -> None:
     (line,) = re.findall(r"^States: (.*?)\n\n", page("docs/cli.md"), re.MULTILINE | re.DOTALL)
-    (final,) = re.findall(r"final: (.*?);", line)
+    (final,) = re.findall(r"final: (.*?);", line, re.DOTALL)
 
     assert set(quoted(final)) == set(EXIT_CODES)
     assert set(ENDS) < set(EXIT_CODES)
@@ -201,7 +232,18 @@ def test_every_file_that_is_named_is_there() -> None:
     """By its name, as most stand without their folders."""
     folders = ("launcher", "train", "tests", "benchmarks", "playbooks")
     there = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
-    given = {"hosts.ini", "train.py", "script.py", "x.py", "config.toml", "distlaunch.toml"}
+    given = {
+        "hosts.ini",
+        "train.py",
+        "hello.py",
+        "shard.py",
+        "where.py",
+        "read.py",
+        "script.py",
+        "x.py",
+        "config.toml",
+        "distlaunch.toml",
+    }
     wrong = {
         (path.name, name)
         for path in PAGES
@@ -213,6 +255,20 @@ def test_every_file_that_is_named_is_there() -> None:
     assert wrong == set()
 
 
+def test_every_decision_is_in_the_lists_under_its_title() -> None:
+    """Numbered in order, in the architecture and beside the records."""
+    records = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    titles = [re.findall(r"\A# (.*)\n", path.read_text("utf-8"))[0] for path in records]
+
+    assert len(records) >= 15
+    assert [int(path.name[:4]) for path in records] == [*range(1, len(records) + 1)]
+    assert [int(title.partition(".")[0]) for title in titles] == [*range(1, len(records) + 1)]
+    for name, folder in (("docs/architecture.md", "decisions/"), ("docs/decisions/index.md", "")):
+        listed = re.findall(r"^(\d+\. )\[(.*)\]\((.*)\)$", page(name), re.MULTILINE)
+        assert [number + title for number, title, _ in listed] == titles
+        assert [target for _, _, target in listed] == [folder + path.name for path in records]
+
+
 def test_variables_that_scripts_get_of_us_alone_are_named() -> None:
     """docs/architecture.md says what a script can still notice."""
     ours = {name for name in _SET_BY_US if name.startswith("DISTLAUNCH_")}
@@ -221,27 +277,32 @@ def test_variables_that_scripts_get_of_us_alone_are_named() -> None:
 
 
 def elastic(name: str) -> tuple[float]:
-    """A number of `elastic_gang.py`, which imports torch."""
-    return (float(re.findall(rf"^{name} = ([\d.]+)$", page("launcher/agent/elastic_gang.py"), re.MULTILINE)[0]),)
+    """A number of `dynamic_rendezvous.py`, which imports torch."""
+    return (float(re.findall(rf"^{name} = ([\d.]+)$", page("launcher/agent/group/dynamic_rendezvous.py"), re.MULTILINE)[0]),)
 
 
 NUMBERS: list[tuple[str, str, tuple[float, ...], tuple[float, ...]]] = [
     ("cli", "more than 16 MB is an error", (input_file.LIMIT_BYTES,), (16 * 10**6,)),
-    ("cli", "8 MB wait to be read", (output._BACKLOG_BYTES,), (8 << 20,)),
-    ("cli", "nobody reads for a second", (output._STUCK_S,), (1,)),
+    ("cli", "8 MB wait to be read", (writing.BACKLOG_BYTES,), (8 << 20,)),
+    ("cli", "no one reads for a second", (writing._STUCK_S,), (1,)),
     ("cli", "for 2 s or 64 KiB", (worker_output.MAX_HELD_S, worker_output.MAX_HELD_BYTES), (2, 64 << 10)),
     ("cli", "after 90 s of silence", (lock._SILENT_S,), (90,)),
     ("cli", "waits for it, up to a minute", (cancel._LOCK_S,), (60,)),
     ("configuration", "or 30 s after MIN are there", (Job._field_defaults["last_call_s"],), (30,)),
-    ("architecture", "five times a second", (watch._WATCH_S,), (0.2,)),
-    ("architecture", "does not acknowledge for 30 s", (Job._field_defaults["host_timeout_s"],), (30,)),
-    ("architecture", "is told after 35 s", (watch._QUIET * Job._field_defaults["host_timeout_s"],), (35,)),
-    ("architecture", "after `--peer-timeout` (5 min)", (Job._field_defaults["peer_timeout_s"],), (300,)),
-    ("architecture", "waits 2 s for the failure behind it", (workers._FIRST_CAUSE_S,), (2,)),
-    ("architecture", "for 5 s after the first", (waits.WAITS_S,), (5,)),
-    ("architecture", "the workers' address costs 30 s", elastic("_EXPLORE_S"), (30,)),
-    ("architecture", "64 KiB are set aside", (sink.RESERVED_BYTES,), (64 << 10,)),
-    ("architecture", "with exit code 75", (RESULTS["lost"],), (75,)),
+    ("decisions/0006-one-verdict-per-round", "five times a second", (watch._WATCH_S,), (0.2,)),
+    ("decisions/0006-one-verdict-per-round", "does not acknowledge for 30 s", (Job._field_defaults["host_timeout_s"],), (30,)),
+    (
+        "decisions/0006-one-verdict-per-round",
+        "is reported after 35 s",
+        (watch._QUIET * Job._field_defaults["host_timeout_s"],),
+        (35,),
+    ),
+    ("decisions/0006-one-verdict-per-round", "after `--peer-timeout` (5 min)", (Job._field_defaults["peer_timeout_s"],), (300,)),
+    ("decisions/0008-first-cause", "waits 2 s for the failure behind it", (workers._FIRST_CAUSE_S,), (2,)),
+    ("decisions/0008-first-cause", "for 5 s after the first", (waits.WAITS_S,), (5,)),
+    ("decisions/0012-network-by-evidence", "the workers' address costs 30 s", elastic("_EXPLORE_S"), (30,)),
+    ("decisions/0009-run-directory", "64 KiB are set aside", (sink.RESERVED_BYTES,), (64 << 10,)),
+    ("decisions/0006-one-verdict-per-round", "with exit code 75", (RESULTS["lost"],), (75,)),
     ("testing", "the last 200 kB of each", (failures.MAX_BYTES,), (200_000,)),
     ("testing", "The results of the last 20 runs stay", (results.KEPT,), (20,)),
     ("testing", "the ten slowest", (summary.SLOWEST,), (10,)),
@@ -293,17 +354,16 @@ def test_what_a_backend_does_is_listed() -> None:
 
 
 def test_every_command_takes_output() -> None:
-    group = CommandGroup(name="distlaunch")
-    commands: dict[str, Any] = {name: group.get_command(None, name) for name in (*backends.names(), *command_names())}
+    every = {name: command(name) for name in (*backends.names(), *command_names())}
 
-    without = [name for name, command in commands.items() if not any("--output" in item.opts for item in command.params)]
+    without = [name for name, found in every.items() if found and not any("--output" in item.flags for item in found.parameters)]
     assert without == ["doctor", "torchrun"], "they read their words themselves"
 
 
 def test_a_file_of_ones_own_is_taken_before_a_bundled_one_of_its_name(tmp_path: Path) -> None:
-    assert bundle.find_script("train.py", "script", str(tmp_path)).bundled
+    assert scripts.find_script("train.py", "script", str(tmp_path)).bundled
     (tmp_path / "train.py").write_text("print(1)\n")
-    assert not bundle.find_script("train.py", "script", str(tmp_path)).bundled
+    assert not scripts.find_script("train.py", "script", str(tmp_path)).bundled
 
 
 def test_backends_that_start_a_run_again_are_named() -> None:

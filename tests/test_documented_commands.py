@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from testbed.running import Running
 from tests.benchmarks.test_benchmarks import SMALLEST, SMALLEST_ON_CLUSTERS
 from tests.command import ROOT
-from tests.testbed.running import Running
+from tests.tutorial import PAGES, form
 
 if TYPE_CHECKING:
+    from testbed import Slurm
     from tests.command import Cli
     from tests.forked import Server
-    from tests.testbed import Slurm
 
 WAYS = {
     "here": r"(scripts/)?distlaunch local ",
@@ -36,8 +37,10 @@ WAYS = {
     "without the launcher": r"(torchrun|python train/)",
     "benchmark": r"\.venv/bin/python benchmarks/",
     "tests": r"scripts/test\b",
-    "testbed": r"python -m tests\.testbed up ",
-    "testbed's own": r"python -m tests\.testbed (build|clean)$",
+    "lint": r"scripts/(lint|prose|docs build|docs serve)$",
+    "other versions": r"scripts/matrix\b",
+    "testbed": r"python -m testbed up ",
+    "testbed's own": r"python -m testbed (build|clean)$",
     "in a testbed": r"(export SLURM_CONF=|srun |ssh -F |ansible --inventory )",
     "an extra": r"pip install '\.\[\w+\]'$",
     "to compare with": r"uv pip install --python \.venv torchx$",
@@ -66,9 +69,9 @@ class Line(NamedTuple):
 
 
 def documented() -> list[Line]:
-    """All lines of all blocks; of a session in a terminal, those that were typed."""
+    """All lines of all blocks; of a session in a terminal, those that were typed. Tutorials have a test of their own."""
     found = []
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - {*PAGES}):
         for kind, block in re.findall(
             r"^```(bash|sh|shell|console)\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
         ):
@@ -120,14 +123,6 @@ def shown_of(line: Line) -> list[str]:
     text = (ROOT / line.file).read_text("utf-8")
     shown = re.findall(rf"^```console\n\$ {re.escape(line.text)}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return form(re.sub(r"\bvm\b", socket.gethostname(), shown[0])) if shown else []
-
-
-def form(text: str) -> list[str]:
-    """The lines, in any order, without what differs from run to run."""
-    differs = {r"folder: \S+": "folder", r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN", r"[\d.]+ s\b": "TIME", r":\d+:": ":PORT:"}
-    for pattern, word in differs.items():
-        text = re.sub(pattern, word, text)
-    return sorted(" ".join(line.split()) for line in text.splitlines())
 
 
 @pytest.mark.torch
@@ -243,6 +238,15 @@ def test_benchmarks_are_run_by_their_tests(line: Line) -> None:
 
 
 @pytest.mark.torch
+@every("other versions")
+def test_ways_to_run_them_under_other_versions_name_some(line: Line) -> None:
+    """Nothing is run, and nothing installed."""
+    program, *words = shlex.split(line.text)
+    done = subprocess.run([ROOT / program, *words, "--list"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) >= {*words, "torch-2.4"}
+
+
 @every("tests")
 def test_ways_to_run_tests_select_some(tmp_path: Path, line: Line) -> None:
     """Nothing is run: this is a run of them."""
@@ -257,6 +261,12 @@ def test_ways_to_run_tests_select_some(tmp_path: Path, line: Line) -> None:
     nothing = done.returncode in (0, 5) and "changed" in line.text and "no tests collected" in done.stdout  # nothing has changed
     assert done.returncode == 0 or nothing, done.stdout[-2000:] + done.stderr[-2000:]
     assert nothing or "tests/" in done.stdout
+
+
+@every("lint")
+def test_what_lint_runs_is_there(line: Line) -> None:
+    """It is run before the tests, by .ci/run."""
+    assert os.access(ROOT / line.text.split()[0], os.X_OK)
 
 
 FEWER = {

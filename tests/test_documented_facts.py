@@ -10,39 +10,39 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import findings, follow, heat_map
-from launcher.agent import fabric, fabric_env, gang, output, ports, protocol, reach, secure, sink, store, store_connection, writer
-from launcher.agent.endpoint import Endpoint
-from launcher.agent.fabric_tree import Tree
+from launcher.agent import protocol
+from launcher.agent.fabric import discovery, network_variables
+from launcher.agent.fabric.sources import Tree
+from launcher.agent.group import nodes
 from launcher.agent.job import Job
-from launcher.backends import (
-    _ansible_stream,
-    _kube_beside,
-    _kube_login,
-    _kube_logs,
-    _kube_pod,
-    _kube_ship,
-    _submitit,
-    ansible,
-    kubernetes,
-)
+from launcher.agent.network import ports, reach, secure
+from launcher.agent.network.endpoint import Endpoint
+from launcher.agent.store import connection, server
+from launcher.agent.stream import backlog, output, sink, writer
 from launcher.backends._base import new_key
-from launcher.backends._kube_options import KubernetesOptions
-from launcher.backends._slurm_options import SlurmOptions
-from launcher.backends.ansible import AnsibleOptions
-from launcher.options import JobOptions
+from launcher.backends.ansible import backend as ansible
+from launcher.backends.ansible import stream as ansible_stream
+from launcher.backends.ansible.options import AnsibleOptions
+from launcher.backends.kubernetes import backend as kubernetes
+from launcher.backends.kubernetes import config_maps, login, logs, pod, sidecars
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.slurm import submitit
+from launcher.backends.slurm.options import SlurmOptions
+from launcher.doctor import findings, heat_map
+from launcher.service import follow
+from launcher.settings.options import JobOptions
 from launcher.spec import parse_duration, parse_log_limit
+from testbed import Host, Kube, KubeOptions, Slurm, fixtures, kube_programs
+from testbed import SlurmOptions as OwnSlurm
+from testbed.kube_node import KubeNode
 from tests.command import ROOT
-from tests.testbed import Host, Kube, KubeOptions, Slurm, fixtures, kube_programs
-from tests.testbed import SlurmOptions as OwnSlurm
-from tests.testbed.kube_node import KubeNode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Cli
 
-AGENT = "".join(path.read_text("utf-8") for path in sorted((ROOT / "launcher/agent").glob("*.py")))
+AGENT = "".join(path.read_text("utf-8") for path in sorted((ROOT / "launcher/agent").rglob("*.py")))
 
 
 def page(name: str) -> str:
@@ -131,7 +131,7 @@ def test_a_template_has_the_names_that_are_said(distlaunch: Cli) -> None:
     said = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py").stderr
     (known,) = re.findall(r"known names: (.*)", said)
 
-    (sentence,) = re.findall(r"Names in it: (.*?);\nfilters", page("slurm"), re.DOTALL)
+    (sentence,) = re.findall(r"Names\s+in\s+it:\s(.*?);\sfilters", page("slurm"), re.DOTALL)
 
     assert set(re.findall(r"`(\w+)`", sentence)) == set(known.split(", "))
 
@@ -148,7 +148,7 @@ def test_options_for_hosts_have_the_defaults_that_are_said() -> None:
 
 def test_variables_of_hosts_are_read_by_somebody() -> None:
     role = ROOT / "playbooks/roles/distlaunch"
-    code = "".join(path.read_text("utf-8") for path in (*role.rglob("*.py"), ROOT / "launcher/backends/_ansible_inventory.py"))
+    code = "".join(path.read_text("utf-8") for path in (*role.rglob("*.py"), ROOT / "launcher/backends/ansible/inventory.py"))
 
     named = [row[0].strip("`") for row in rows(page("ansible"), "| host variable | |")]
 
@@ -158,7 +158,7 @@ def test_variables_of_hosts_are_read_by_somebody() -> None:
 
 def test_the_tables_of_the_fabric_are_whole() -> None:
     text = page("fabric")
-    source = (ROOT / "launcher/agent/fabric_env.py").read_text("utf-8")
+    source = (ROOT / "launcher/agent/fabric/network_variables.py").read_text("utf-8")
     named = {re.findall(r"`(\w+)", row[0])[0] for row in rows(text, "| variable | set when |")}
     named |= {re.findall(r"`(\w+)", row[0])[0] for row in rows(text.split("## RDMA")[1], "| variable | set when |")}
 
@@ -170,7 +170,7 @@ def test_at_the_start_of_a_run_no_program_is_started_for_the_fabric(monkeypatch:
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(Tree, "run", lambda _, *argv: ran.append(argv))
 
-    fabric.read(Tree())
+    discovery.read(Tree())
 
     assert ran == []
 
@@ -191,7 +191,7 @@ def test_what_the_testbed_has_is_there(kind: type) -> None:
 
 def test_the_testbeds_fixtures_are_there() -> None:
     named = {row[0].strip("`") for row in rows(page("testbed"), "| fixture, one per session | what it is |")}
-    source = (ROOT / "tests/testbed/fixtures.py").read_text("utf-8")
+    source = (ROOT / "testbed/fixtures.py").read_text("utf-8")
 
     assert named == set(re.findall(r"^@pytest\.fixture(?:\(.*\))?\ndef (\w+)", source, re.MULTILINE))
 
@@ -213,44 +213,44 @@ def default(cls: type, name: str) -> object:
 
 
 def elastic(name: str) -> tuple[float]:
-    """A number of `elastic_gang.py`, which imports torch."""
+    """A number of `dynamic_rendezvous.py`, which imports torch."""
     return (float(re.findall(rf"^{name} = ([\d.]+)$", AGENT, re.MULTILINE)[0]),)
 
 
 JOB = Job._field_defaults
 MIB = 1 << 20
 NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
-    ("slurm", "at most every 30 s until", (_submitit.Queue()._delay_s,), (30,)),
+    ("slurm", "at most every 30 s until", (submitit.Queue()._delay_s,), (30,)),
     ("slurm", "SIGTERM `--lead` (90 s) before the limit", (default(SlurmOptions, "lead"),), (90,)),
     ("slurm", "their grace time (`--grace`, 30 s)", (default(JobOptions, "grace"),), (30,)),
-    ("ansible", "30 s after the last word of a lost host", (JOB["host_timeout_s"],), (30,)),
+    ("ansible", "30 s after the last message of a lost host", (JOB["host_timeout_s"],), (30,)),
     ("ansible", "it was silent for 45 s", (ansible._LOST_S,), (45,)),
     (
         "ansible",
         "nothing for 20 s is opened anew; the limit doubles each time, up to 160 s",
-        _ansible_stream._SILENT_S,
+        ansible_stream._SILENT_S,
         (20, 160),
     ),
-    ("ansible", "says three times what no agent says", (_ansible_stream._GARBLED,), (3,)),
-    ("kubernetes", "At most 64 MB, and 24 MB packed", (_kube_ship.LIMIT_BYTES, _kube_ship.ARCHIVE_LIMIT_BYTES), (64e6, 24e6)),
+    ("ansible", "says three times what no agent says", (ansible_stream._GARBLED,), (3,)),
+    ("kubernetes", "At most 64 MB, and 24 MB packed", (config_maps.LIMIT_BYTES, config_maps.ARCHIVE_LIMIT_BYTES), (64e6, 24e6)),
     ("kubernetes", "after 30 s, or when a connection breaks", (JOB["host_timeout_s"],), (30,)),
     ("kubernetes", "`--max-requeues` times (3; 0: never)", (default(KubernetesOptions, "max_requeues"),), (3,)),
-    ("kubernetes", "a minute after the grace time", (_kube_pod._LIMIT_MORE_S,), (60,)),
+    ("kubernetes", "a minute after the grace time", (pod._LIMIT_MORE_S,), (60,)),
     ("kubernetes", "after `--start-timeout` (2 min)", (default(KubernetesOptions, "start_timeout"),), (120,)),
-    ("kubernetes", "has a minute, or five", (_kube_login.LIMIT_S, _kube_login.ASKED_LIMIT_S), (60, 300)),
+    ("kubernetes", "has a minute, or five", (login.LIMIT_S, login.ASKED_LIMIT_S), (60, 300)),
     ("kubernetes", "in the cluster for a day (`--ttl`)", (default(KubernetesOptions, "ttl"),), (86_400,)),
-    ("kubernetes", "Node 0 ends a second after", (gang._RECORDED_S,), (1,)),
-    ("kubernetes", "5 s after ours has ended", (_kube_beside._PATIENCE_S,), (5,)),
-    ("kubernetes", "from a second before", (_kube_logs._OVERLAP_S,), (1,)),
+    ("kubernetes", "Node 0 ends a second after", (nodes._RECORDED_S,), (1,)),
+    ("kubernetes", "5 s after ours has ended", (sidecars._PATIENCE_S,), (5,)),
+    ("kubernetes", "from a second before", (logs._OVERLAP_S,), (1,)),
     ("kubernetes", "one of eight ports", (len(kubernetes._beacons("x")),), (8,)),
     ("kubernetes", "`--rdzv-timeout` (10 min)", (default(JobOptions, "rdzv_timeout"),), (600,)),
     ("agent-stream", "waiting for 0.1 s is sent", (output.PART_AFTER_S,), (0.1,)),
     ("agent-stream", "every 10 s", (JOB["heartbeat_s"],), (10,)),
     ("agent-stream", "16 MiB wait in the agent", (writer.BUFFER_BYTES,), (16 * MIB,)),
     ("agent-stream", "nothing for 5 minutes", (JOB["stream_wait_s"],), (300,)),
-    ("agent-stream", "says so on stderr after 5 s", (writer._SAY_AFTER_S,), (5,)),
+    ("agent-stream", "reports it on stderr after 5 s", (writer._SAY_AFTER_S,), (5,)),
     ("agent-stream", "nothing for 90 s though its agent runs", (follow.SILENT_S,), (90,)),
-    ("agent-stream", "Events wait (1 MiB of them", (sink._WAITING_BYTES,), (MIB,)),
+    ("agent-stream", "Events wait (1 MiB of them", (backlog._WAITING_BYTES,), (MIB,)),
     ("agent-stream", "Every second it is tried again", (sink._AGAIN_S,), (1,)),
     ("agent-stream", "64 KiB in `nodes/K/last_words`", (sink.RESERVED_BYTES,), (64 << 10,)),
     ("agent-stream", "`--log-limit` is kept (4 GB;", (parse_log_limit(JobOptions().log_limit),), (4 * 10**9,)),
@@ -259,13 +259,13 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("fabric", "waited for 4 s", (reach._LIMIT_S,), (4,)),
     ("fabric", "wait for it for half a minute", elastic("_EXPLORE_S"), (30,)),
     ("fabric", "five times in a row at most", elastic("_MEETINGS"), (5,)),
-    ("fabric", "an NCCL before 2.21", fabric_env._DYNAMIC_GID, (2, 21)),
+    ("fabric", "an NCCL before 2.21", network_variables._DYNAMIC_GID, (2, 21)),
     ("fabric", "more than twelve nodes", (heat_map._WITH_NUMBERS,), (12,)),
     ("threat-model", "makes 32 random bytes", (len(bytes.fromhex(new_key())),), (32,)),
     (
         "threat-model",
         "at most 256 connections without a proof, 64 bytes and ten seconds each",
-        (store._MAX_WAITING, store_connection._HELLO, store._PROVE_S),
+        (server._MAX_WAITING, connection._HELLO, server._PROVE_S),
         (256, 64, 10),
     ),
     ("threat-model", "over two fresh random numbers", (secure.NONCE_BYTES,), (32,)),

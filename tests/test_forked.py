@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from testbed import wait_until
 from tests.command import ROOT, Cli
 from tests.forked import Process, Server, started
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import install
+from launcher.system import install
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,7 +57,7 @@ def test_no_text_of_ours_asks_an_index_for_our_name() -> None:
 
 def test_a_checkout_names_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert shlex.split(install.command("slurm")) == ["pip", "install", "-e", f"{ROOT}[slurm]"]
-    monkeypatch.setattr("launcher.install._ROOT", tmp_path / "a b")
+    monkeypatch.setattr("launcher.system.install._ROOT", tmp_path / "a b")
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b/pyproject.toml").touch()
     assert shlex.split(install.command("k8s")) == ["pip", "install", "-e", f"{tmp_path}/a b[k8s]"]
@@ -78,7 +78,7 @@ def test_an_installation_names_what_it_came_from_or_the_packages(
     if not gone:
         wheel.parent.mkdir()
         wheel.touch()
-    monkeypatch.setattr("launcher.install._ROOT", tmp_path / "site")
+    monkeypatch.setattr("launcher.system.install._ROOT", tmp_path / "site")
 
     words = shlex.split(install.command("train"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import os
 import subprocess
 import sys
@@ -39,13 +41,40 @@ def clean_environment(folder: Path) -> dict[str, str]:
     return {**env, "DISTLAUNCH_RUNS_DIR": str(folder / "runs"), "HOME": str(folder)}
 
 
-def test_the_wheel_holds_the_scripts_as_data_and_no_top_level_module_but_launcher(wheel: Path) -> None:
+def test_the_wheel_holds_the_scripts_as_data_and_two_top_level_packages(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
-    assert {name.split("/")[0] for name in names if not name.startswith("distlaunch-")} == {"launcher"}
-    for wanted in ("_data/train/train.py", "_data/train/reduce.py", "_data/playbooks/README.md", "py.typed", "agent/node.py"):
+    assert {name.split("/")[0] for name in names if not name.startswith("distlaunch-")} == {"launcher", "distlaunch"}
+    for wanted in (
+        "_data/train/train.py",
+        "_data/train/reduce.py",
+        "_data/playbooks/README.md",
+        "py.typed",
+        "agent/node/agent.py",
+    ):
         assert f"launcher/{wanted}" in names
+    assert {"distlaunch/__init__.py", "distlaunch/__main__.py", "distlaunch/py.typed", "launcher/_data/train/_call.py"} <= set(
+        names
+    )
     assert not [name for name in names if "__pycache__" in name or name.startswith("launcher/_data/train/.")]
+
+
+def test_its_python_package_and_its_command_are_those_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    code = "import distlaunch; run = distlaunch.submit('hello.py'); print(run.wait(60).ok, [line.text for line in run.logs()])"
+    argvs = [[str(installed.parent / "python"), "-c", code], [str(installed), "ls"]]
+    said = [
+        subprocess.run(argv, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120)
+        for argv in argvs
+    ]
+    assert [(done.returncode, done.stderr) for done in said] == [(0, ""), (0, "")]
+    assert said[0].stdout == "True ['hello']\n"
+    assert "hello.py" in said[1].stdout
+    (tmp_path / "launcher.py").write_text("")
+    env = {**clean_environment(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([str(installed), "ls"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[0][:13]) == (4, "error[hidden]")
+    assert f"{tmp_path / 'launcher.py'} hides" in done.stderr
 
 
 @pytest.mark.torch
@@ -75,27 +104,43 @@ def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, wheel: P
 
 
 def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
-    from launcher import bundle
+    from launcher.payload import agent_archive
 
-    archive = bundle.agent_archive()
-    bundle.agent_archive.cache_clear()
-    assert archive == bundle.agent_archive()
-    assert len(bundle.agent_archive(byte_code=False)) < len(archive) / 2
+    archive = agent_archive.packed()
+    agent_archive.packed.cache_clear()
+    assert archive == agent_archive.packed()
+    small = agent_archive.packed(byte_code=False)
+    assert len(small) < len(archive) / 2
+    with zipfile.ZipFile(io.BytesIO(archive)) as whole, zipfile.ZipFile(io.BytesIO(small)) as lean:
+        for name in lean.namelist():  # the same program, whose tracebacks name the same lines
+            before, after = whole.read(name), lean.read(name)
+            assert (len(after.splitlines()), places(after)) == (len(before.splitlines()), places(before)), name
+
+
+def places(source: bytes) -> list[tuple[str, int]]:
+    """What a program consists of and on which lines, but for the texts that are statements."""
+    return [
+        (type(node).__name__, node.lineno)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.stmt, ast.Call)) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
 
 
 def test_the_agents_byte_code_is_used_and_that_of_another_python_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.util import MAGIC_NUMBER
 
-    from launcher import bundle
+    from launcher.payload import agent_archive
 
     path = tmp_path / "agent.pyz"
-    show = "import sys\nsys.path[:0] = sys.argv[1:]\nfrom distlaunch_agent import host\nprint(host.main.__code__.co_filename)"
+    show = (
+        "import sys\nsys.path[:0] = sys.argv[1:]\nfrom distlaunch_agent.ssh import calls\nprint(calls.main.__code__.co_filename)"
+    )
     for magic, compiled_in in ((MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
-        monkeypatch.setattr("launcher.bundle.MAGIC_NUMBER", magic)
-        bundle.agent_archive.cache_clear()
-        path.write_bytes(bundle.agent_archive())
+        monkeypatch.setattr("launcher.payload.agent_archive.MAGIC_NUMBER", magic)
+        agent_archive.packed.cache_clear()
+        path.write_bytes(agent_archive.packed())
 
         done = subprocess.run((sys.executable, "-S", "-c", show, str(path)), capture_output=True, text=True, timeout=60)
 
-        assert done.stdout == f"{compiled_in}/distlaunch_agent/host.py\n", done.stderr
-    bundle.agent_archive.cache_clear()
+        assert done.stdout == f"{compiled_in}/distlaunch_agent/ssh/calls.py\n", done.stderr
+    agent_archive.packed.cache_clear()

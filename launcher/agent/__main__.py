@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, List, Tuple
 
 if TYPE_CHECKING:
     import argparse
 
     from .job import Job
-    from .prefork import Forked
 
 _TIMES = ("DISTLAUNCH_TIMES_DISRUPTED", "DISTLAUNCH_TIMES_LOST")
 """How often the scheduler has started this node again: because it took it away, and because another one was lost."""
@@ -20,20 +19,7 @@ def main() -> None:
     """Run as the agent, or as the fork server that it starts."""
     if _is_a_part(sys.argv[1:]):
         return
-    import argparse  # only here: a fork server or a call needs none
-
-    parser = argparse.ArgumentParser(prog="agent.pyz", description="Starts the workers of one node of a distlaunch run.")
-    parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--node-rank", type=int, metavar="K")
-    where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
-    where.add_argument("--slurm", action="store_true", help="started by srun: rank and nodes are the job's")
-    parser.add_argument("--when-told", action="store_true", help="begin when a line comes on stdin; end where none does")
-    parser.add_argument(
-        "--below", type=int, metavar="PID", help="the process that reads the stream; the folder is removed with it"
-    )
-    parser.add_argument("--stdin", type=int, metavar="FD", help="the workers' stdin")
-    parser.add_argument("--unpack", metavar="FOLDER", help="archives that came with the run, for its own folder")
+    parser = _parser()
     args = parser.parse_args()
     _wait_for_word(args.when_told)
     if args.stdin is not None:
@@ -46,63 +32,59 @@ def main() -> None:
         job = Job.read(args.spec)
     except (OSError, ValueError, TypeError) as error:
         parser.exit(2, f"agent.pyz: cannot read {args.spec}: {error}\n")
-    if args.slurm:
-        job, rank, stream = _on_slurm(job, parser)
-    else:
-        disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
-        if disrupted + lost:
-            job = job._replace(attempt=disrupted + lost, why_again="preempted" if disrupted else "node")
-        rank, stream = args.node_rank, os.dup(1)
-        if args.node_rank_from:
-            rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))
+    job, rank, stream = _on_slurm(job, parser) if args.slurm else _here(job, args, parser)
     if not 0 <= rank < job.max_nodes and not (args.below and job.elastic):
         parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
     if args.unpack:
         _unpack(args.unpack, job.folder, parser)
+    from .node.run import run
+
     run(job, rank, stream, above=args.below)
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse  # only here: a fork server or a call needs none
+
+    parser = argparse.ArgumentParser(prog="agent.pyz", description="Starts the workers of one node of a distlaunch run.")
+    parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--node-rank", type=int, metavar="K")
+    where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
+    where.add_argument("--slurm", action="store_true", help="started by srun: rank and nodes are the job's")
+    parser.add_argument("--when-told", action="store_true", help="begin when a line comes on stdin; end where none does")
+    below = "the process that reads the stream; the directory is removed with it"
+    parser.add_argument("--below", type=int, metavar="PID", help=below)
+    parser.add_argument("--stdin", type=int, metavar="FD", help="the workers' stdin")
+    parser.add_argument("--unpack", metavar="DIRECTORY", help="archives that came with the run, for its own directory")
+    return parser
 
 
 def _is_a_part(argv: List[str]) -> bool:
     """Whether this is no agent, but something that one has started, or what the launcher has called here; then it has run."""
     kind, rest = (argv or [""])[0], argv[1:]
     if kind == "--fork-server":
-        from . import forkserver
+        from .forkserver import server
 
-        forkserver.main(rest)
+        server.main(rest)
     elif kind == "--workers-store":
-        from . import workers_store
+        from .forkserver import workers_store
 
         workers_store.serve(int(rest[0]))
     elif kind == "--debug":
-        from . import debugger
+        from .forkserver import debugger
 
         debugger.main(rest[0], rest[1], rest[2:])
     elif kind == "--attach":
-        from . import attach
+        from .terminal import attach
 
         attach.main(rest[0], int(rest[1]))
     elif kind == "host":
-        from . import host
+        from .ssh import calls
 
-        host.main(rest)
+        calls.main(rest)
     else:
         return False
     return True
-
-
-def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above: Optional[int] = None) -> NoReturn:
-    """Be the agent of that node, its stream on that descriptor, to the end.
-
-    `forked`: with this fork server. `above`: for the process with that pid alone.
-    """
-    if above:
-        from . import below
-
-        below.run(job, rank, stream, above)
-    from .node import Node
-
-    os.dup2(2, 1)  # a stray print must not end up in the stream
-    sys.exit(Node(job, rank, stream, forked).run())
 
 
 def _wait_for_word(wanted: bool) -> None:
@@ -118,7 +100,7 @@ def _wait_for_word(wanted: bool) -> None:
 
 def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
     """The job on the nodes of the step, this node's rank, and the file that its stream goes to."""
-    from . import slurm
+    from .schedulers import slurm
 
     try:
         job, rank = slurm.here(job, os.environ)
@@ -131,6 +113,19 @@ def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]
     return job, rank, stream
 
 
+def _here(job: Job, args: argparse.Namespace, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
+    """As `_on_slurm`, where the command line or a variable says which node this is; the stream is our stdout."""
+    from .failures import Failure
+
+    disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
+    if disrupted + lost:
+        job = job._replace(attempt=disrupted + lost, why_again=Failure.PREEMPTED if disrupted else Failure.NODE)
+    rank, stream = args.node_rank, os.dup(1)
+    if args.node_rank_from:
+        rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))
+    return job, rank, stream
+
+
 def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
     if not value.isdigit():
         parser.exit(2, f"agent.pyz: {variable} is {value!r}, and should be a number\n")
@@ -140,7 +135,7 @@ def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
 def _unpack(source: str, folder: str, parser: argparse.ArgumentParser) -> None:
     import tarfile
 
-    from . import unpack
+    from .system import unpack
 
     try:
         unpack.unpack(source, folder)

@@ -7,9 +7,9 @@ import re
 import signal
 from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
-from . import files
-from .failures import CLASSES
-from .tail import TRACEBACK
+from .failures import Failure
+from .stream.tail import TRACEBACK
+from .system import files
 
 Cause = Dict[str, Any]
 
@@ -38,8 +38,10 @@ _COLLECTIVE = (
 _OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXCPU", "SIGXFSZ")
 """Signals by which a process ends through what itself does; all others are somebody's."""
 
+_BY_SIGNAL = (Failure.KILLED, Failure.OUT_OF_MEMORY)
+
 WAITED: Dict[str, Callable[[Cause], bool]] = {
-    "timeout": lambda cause: bool(cause["class"] == "collective" and "monitoredBarrier" not in cause["message"]),
+    "timeout": lambda cause: bool(cause["class"] == Failure.COLLECTIVE and "monitoredBarrier" not in cause["message"]),
     "lost": lambda cause: bool(cause["secondary"]),
 }
 """Who has waited in a collective: until that timed out, or until one that had waited with it ended. A monitored barrier names
@@ -81,7 +83,7 @@ def of_worker(
     kind = classify(text, sig, oom_kills)
     return {
         "class": kind,
-        "message": killed("", sig, oom_kills)[0] if sig and kind in ("killed", "out_of_memory") else one_line(message),
+        "message": killed("", sig, oom_kills)[0] if sig and kind in _BY_SIGNAL else one_line(message),
         "host": host,
         "node": node,
         "rank": about["rank"],
@@ -90,11 +92,11 @@ def of_worker(
         "signal": sig,
         "traceback": trace and shorten(trace, whole=whole),
         "time": recorded.get("raised_at") or about["time"],
-        "secondary": kind not in ("out_of_memory", "killed") and bool(re.search(_PEER_LOST, text)),
+        "secondary": kind not in _BY_SIGNAL and bool(re.search(_PEER_LOST, text)),
     }
 
 
-def of_node(*, host: str, node: int, message: str, kind: str = "node", time: float, secondary: bool = False) -> Cause:
+def of_node(*, host: str, node: int, message: str, kind: Failure = Failure.NODE, time: float, secondary: bool = False) -> Cause:
     """A cause for which no worker is to blame."""
     nobody = dict.fromkeys(("rank", "local_rank", "exit_code", "signal", "traceback"))
     return {
@@ -113,7 +115,7 @@ def is_cause(said: Any) -> bool:
     texts = isinstance(said, dict) and all(isinstance(said.get(name), str) for name in ("class", "message", "host"))
     return (
         texts
-        and said["class"] in CLASSES
+        and Failure.named(said["class"]) is not None
         and isinstance(said.get("node"), int)
         and isinstance(said.get("time"), (int, float))
         and isinstance(said.get("secondary"), bool)
@@ -126,19 +128,19 @@ def first(causes: List[Cause]) -> Cause:
     return min(causes, key=lambda cause: (cause["secondary"], cause["time"]))
 
 
-def classify(text: str, sig: Optional[str], oom_kills: int) -> str:
+def classify(text: str, sig: Optional[str], oom_kills: int) -> Failure:
     """The class by what was raised, or by the signal that ended the worker."""
     if sig == "SIGKILL":
-        return "out_of_memory" if oom_kills else "killed"
+        return Failure.OUT_OF_MEMORY if oom_kills else Failure.KILLED
     if re.search(_OUT_OF_MEMORY, text):
-        return "out_of_memory"
+        return Failure.OUT_OF_MEMORY
     if sig == "SIGBUS":
-        return "node"
+        return Failure.NODE
     if sig is not None and sig not in _OWN_FAULTS:
-        return "killed"
+        return Failure.KILLED
     if re.search(_COLLECTIVE, text):
-        return "collective"
-    return "fabric" if re.search(_FABRIC, text) or re.search(_PEER_LOST, text) else "user_code"
+        return Failure.COLLECTIVE
+    return Failure.FABRIC if re.search(_FABRIC, text) or re.search(_PEER_LOST, text) else Failure.USER_CODE
 
 
 def last_traceback(tail: bytes) -> Optional[str]:
@@ -169,12 +171,12 @@ def _watchdogs(tail: bytes) -> str:
     return found[0].decode(errors="replace") if found else ""
 
 
-def killed(what: str, sig: str, oom_kills: int) -> Tuple[str, str]:
+def killed(what: str, sig: str, oom_kills: int) -> Tuple[str, Failure]:
     """Message and class for a process, in words or not, that was ended by a signal which nobody of us has sent."""
     by_kernel = sig == "SIGKILL" and oom_kills > 0
     who = "the kernel's out-of-memory killer" if by_kernel else "somebody else, not distlaunch"
     text = f"{what} was killed" if what else "killed"
-    return f"{text} by {sig}, sent by {who}", "out_of_memory" if by_kernel else "killed"
+    return f"{text} by {sig}, sent by {who}", Failure.OUT_OF_MEMORY if by_kernel else Failure.KILLED
 
 
 def signal_name(number: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from .failures import Failure
 
 LOOPBACK = "127.0.0.1"
 KEY_FILE = "key"
@@ -13,8 +15,12 @@ _SHORTEST_KEY = 32
 THREADS = "OMP_NUM_THREADS"
 
 
+_ONLY_WHERE_SET = ("debug", "terminal", "array", "may_move")
+"""What few runs have, and is not told of the others."""
+
+
 class Job(NamedTuple):
-    """The agent's whole request. Fields of a newer launcher are refused by name, never dropped in silence.
+    """The agent's whole request, which a backend makes. Fields of a newer launcher are refused by name, never dropped in silence.
 
     No dataclass here or elsewhere in the agent: `dataclasses`, with `inspect`, costs every start 15 ms.
     """
@@ -103,7 +109,7 @@ class Job(NamedTuple):
     """So long an agent that has ended waits for a stream that takes nothing (a stalled disk, a pipe that nobody reads)."""
 
     master_port: int = 0
-    sigterm_means: str = "cancelled"
+    sigterm_means: str = Failure.CANCELLED
     """What a SIGTERM to the agent is: `cancelled`, or `preempted` where the scheduler sends it."""
 
     signals_reach_workers: bool = False
@@ -162,6 +168,11 @@ class Job(NamedTuple):
         job = job._replace(key=_key(os.path.join(os.path.dirname(path), KEY_FILE), alone=job.max_nodes == 1))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
 
+    def to_json(self, *, without: Sequence[str] = ()) -> Dict[str, Any]:
+        """What `read` reads, as plain JSON: all but the key, and what is decided where the agents are."""
+        unset = [name for name in _ONLY_WHERE_SET if getattr(self, name) == self._field_defaults[name]]
+        return {name: value for name, value in self._asdict().items() if name not in ("key", *unset, *without)}
+
     def moved_to(self, folder: str) -> Job:
         """The job with its folder there."""
 
@@ -186,6 +197,11 @@ class Job(NamedTuple):
     def elastic(self) -> bool:
         """Whether the nodes may change while the run goes on."""
         return self.min_nodes != self.max_nodes or self.replaceable
+
+    @property
+    def wants_keyboard(self) -> bool:
+        """Whether one rank is to have the launcher's keyboard: then there has to be a way to that rank."""
+        return self.terminal is not None and bool(self.terminal["interactive"])
 
     @property
     def passes_stdin(self) -> bool:

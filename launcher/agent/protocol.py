@@ -26,6 +26,9 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_PENDING_BYTES = 1024 * 1024
 """The decoder never holds more than this of an unfinished line; no event is longer."""
 
+NOT_NEEDED = "this node is not needed: the run was over when it came"
+"""The warning of a node that came when the others had ended."""
+
 STDOUT, STDERR = "stdout", "stderr"
 _MARKS = {STDOUT: "|", STDERR: "!"}
 _RECORD = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])", re.ASCII)

@@ -1,12 +1,12 @@
-"""Backends by name. Adding one is adding a file here; nothing else names it."""
+"""Backends by name. Adding one is adding a package here, whose `backend.py` ends in `BACKEND = ...`; nothing else names it."""
 
 from __future__ import annotations
 
-import pkgutil
+import os
 from typing import TYPE_CHECKING, Any
 
-from launcher import names as similar
 from launcher.errors import SpecError
+from launcher.system import names as similar
 
 if TYPE_CHECKING:
     from launcher.backends._base import Backend
@@ -17,8 +17,20 @@ ALIASES = {"k8s": "kubernetes"}
 def names() -> list[str]:
     """All backends as the command line names them, sorted."""
     short = {full: alias for alias, full in ALIASES.items()}
-    found = (module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    found = (name for path in __path__ for name in os.listdir(path) if os.path.exists(os.path.join(path, name, "__init__.py")))
     return sorted(short.get(name, name) for name in found)
+
+
+def summary(name: str) -> str:
+    """A line on the backend of that name: its package's docstring, for which nothing else of it is imported."""
+    return about(name).partition("\n")[0]
+
+
+def about(name: str) -> str:
+    """The whole docstring: the line, and examples."""
+    import importlib
+
+    return importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}").__doc__ or ""
 
 
 def load(name: str) -> type[Backend[Any]]:
@@ -27,6 +39,6 @@ def load(name: str) -> type[Backend[Any]]:
 
     if name not in names():
         raise SpecError(f"unknown backend {name!r}", hint=similar.hint(name, names()))
-    module = importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}")
+    module = importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}.backend")
     backend: type[Backend[Any]] = module.BACKEND
     return backend

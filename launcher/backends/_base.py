@@ -6,21 +6,22 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from launcher import bundle, storage, trust
 from launcher.agent.job import KEY_FILE
-from launcher.errors import BackendUnavailableError, CommandError
+from launcher.errors import CommandError
+from launcher.system import storage, trust
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.outcome import Cause, Outcome
-    from launcher.proc import Bridge
-    from launcher.runs import Run
-    from launcher.snapshot import Snapshot
+    from launcher.payload.snapshot import Snapshot
+    from launcher.runs.liveness import Liveness
+    from launcher.runs.outcome import Outcome
+    from launcher.runs.records import Run
     from launcher.spec import JobSpec
+    from launcher.system.proc import Bridge
 
 _UNDO_S = 20.0
 
@@ -33,9 +34,6 @@ Record = Callable[[Handle], None]
 
 def unrecorded(_handle: Handle) -> None:
     """A `Record` for those who need none."""
-
-
-NodeState = Literal["pending", "running", "ended", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,38 +92,12 @@ class Stream(Protocol):
         """Let go of files and connections."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Liveness:
-    """What the backend itself, not the agent stream, says of a run's nodes."""
-
-    nodes: tuple[NodeState, ...]
-    detail: str = ""
-    """Why it is pending, or how a node ended, in the backend's words."""
-
-    causes: Mapping[int, Cause] = field(default_factory=dict)
-    """What the cluster knows of a node's end, by node rank: `class` and `message` as in docs/agent-stream.md.
-
-    It stands where the agent had no time for a word, and where the agent was told to stop and could not know what for.
-    """
-
-    succeeded: bool = False
-    """The cluster has it on record that the run as a whole has ended well, whatever is left of its nodes' streams."""
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What an outcome takes into account beside the nodes' states."""
-        return {"detail": self.detail, "causes": self.causes, "succeeded": self.succeeded}
-
-
 class Backend(ABC, Generic[P]):
     """Sends a `JobSpec` to one kind of cluster and watches it there."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    """One line for `distlaunch --help`."""
-
     options: ClassVar[type]
-    """Dataclass of the backend's own options (`launcher.options.option` fields); instances go to the constructor."""
+    """Dataclass of the backend's own options (`launcher.settings.options.option` fields); instances go to the constructor."""
 
     prints: ClassVar[Mapping[str, str]] = {}
     """Flags, by their names as parameters and with their help, that print something and start nothing."""
@@ -133,8 +105,23 @@ class Backend(ABC, Generic[P]):
     ask_every_s: ClassVar[float] = 10.0
     """A run that is followed is asked about at least so often; a cluster's controller has others to serve."""
 
+    can_requeue: ClassVar[bool] = False
+    """Whether it has `requeue`."""
+
+    can_adopt: ClassVar[bool] = False
+    """Whether it has `adopt`."""
+
+    can_list: ClassVar[bool] = False
+    """Whether it has `found`."""
+
+    has_terminals: ClassVar[bool] = False
+    """Whether it has `open_terminal`."""
+
     is_here: ClassVar[bool] = False
     """Its nodes are this machine: workers can have our very stdin, and nothing lies between us and their terminals."""
+
+    shares_run_dir: ClassVar[bool] = False
+    """Its workers read and write the run's own directory, as the launcher does."""
 
     def __init__(self, options: Any) -> None:
         self.opts = options
@@ -218,15 +205,15 @@ class Backend(ABC, Generic[P]):
         """Bring the streams in the run's folder up to date, where it is us who writes them there. Has a limit of its own."""
 
     @abstractmethod
-    def open_stream(self, handle: Handle, offsets: Mapping[int, int] | None = None) -> Stream:
-        """The agent streams from these byte offsets per node on (default: from their start)."""
+    def open_stream(self, handle: Handle) -> Stream:
+        """The agent streams: from their start, or from the byte offsets per node that the handle has as `shown`."""
 
-    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:  # noqa: ARG002 - for those that can
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:
         """A connection to the agent's socket for the terminal of that rank's worker, which runs on that node.
 
         Waits for it, with a limit, and raises `LaunchError`; what goes wrong later ends the stream, and its `end` says why.
         """
-        raise BackendUnavailableError(f"{self.name} does not reach its workers' terminals")
+        raise NotImplementedError
 
     @abstractmethod
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
@@ -241,22 +228,22 @@ class Backend(ABC, Generic[P]):
 
     def found(self) -> list[dict[str, Any]]:
         """Runs that the cluster itself knows, whoever has started them: `run`, `state`, `nodes`, `created` (unix seconds)."""
-        raise BackendUnavailableError(f"{self.name} does not know of runs", hint="distlaunch ls lists those started here")
+        raise NotImplementedError
 
-    def adopt(self, text: str, runs_root: Path) -> Run:  # noqa: ARG002 - for those that can
+    def adopt(self, text: str, runs_root: Path) -> Run:
         """Make a run that another machine has started, found by the start of its id, one of `runs_root`."""
-        raise BackendUnavailableError(f"{self.name} does not find others' runs", hint="use the runs_dir that it was started with")
+        raise NotImplementedError
 
     def goes_on(self, handle: Handle, outcome: Outcome) -> bool:  # noqa: ARG002 - for those that can
         """Whether a run that ended so, while it was followed, is to be started again by `requeue`."""
         return False
 
-    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:  # noqa: ARG002 - for those that can
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
         """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on.
 
         `record` as in `submit`: once it was called, the run has not ended any more.
         """
-        raise BackendUnavailableError(f"{self.name} cannot start a run again", hint="launch it anew")
+        raise NotImplementedError
 
 
 def write_key(folder: Path) -> None:
@@ -267,13 +254,6 @@ def write_key(folder: Path) -> None:
 def new_key() -> str:
     """What nobody can guess."""
     return os.urandom(32).hex() + "\n"
-
-
-def bundled_scripts() -> dict[str, bytes]:
-    """The scripts that come with distlaunch, as a run's folder has them."""
-    folder = bundle.data("train")
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {f"payload/{path.relative_to(folder)}": path.read_bytes() for path in paths}
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, BinaryIO
 
-from launcher import input_file, storage
-from launcher.agent import processes
+from launcher.agent.system import processes
 from launcher.backends._base import Chunk
-from launcher.runs import JOB_OUTPUT
+from launcher.runs.records import JOB_OUTPUT
+from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

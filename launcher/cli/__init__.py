@@ -15,10 +15,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["torchrun"]:  # which has a parser of its own, and is to start as fast as it can
             return _torchrun(words[1:])
-        # Imported here: typer alone takes 50 ms, and Ctrl-C in that time is to be as quiet as at any other.
-        from launcher.cli import _main
+        # Imported here: Ctrl-C in that time is to be as quiet as at any other.
+        from launcher.cli import app
 
-        return _main.run(words)
+        return app.run(words)
     except KeyboardInterrupt:
         return 130
 
@@ -30,7 +30,7 @@ def _torchrun(words: Sequence[str]) -> int:
     try:
         return command.main(words)
     except Exception as error:  # noqa: BLE001 - explained where all are
-        from launcher.cli import _main
+        from launcher.cli import app
 
-        code = _main.explain(error)
+        code = app.explain(error)
         return code if isinstance(error, options.TorchrunUsageError) else 1

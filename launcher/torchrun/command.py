@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from launcher.agent import processes
+from launcher.system import streams
 from launcher.torchrun import options
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _FAILED = 1
 
 def main(words: Sequence[str]) -> int:
     """Run this node's part, and return the exit code; raises `LaunchError`."""
-    processes.open_standard_streams()
+    streams.open_standard_streams()
     env = dict(os.environ)
     try:
         args = options.parse(words, env)
@@ -64,7 +64,7 @@ def _run(asked: Request, python: str) -> int:
     """Find this node's place, start its agent and show what comes of it."""
     import socket
 
-    from launcher.agent import below
+    from launcher.agent.node import below
     from launcher.errors import StorageError
     from launcher.torchrun.node import Agent
     from launcher.torchrun.show import Show

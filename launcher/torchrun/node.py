@@ -10,8 +10,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from launcher.agent import below
 from launcher.agent.job import KEY_FILE
+from launcher.agent.node import below
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -87,8 +87,6 @@ def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> 
 
 def _write_spec(job: Job) -> None:
     """For an agent that is another program."""
-    about = {**job._asdict()}
-    key = about.pop("key")
-    for name, text in (("spec.json", json.dumps(about)), (KEY_FILE, key)):
+    for name, text in (("spec.json", json.dumps(job.to_json())), (KEY_FILE, job.key)):
         with open(os.path.join(job.folder, name), "w", encoding="ascii") as file:
             file.write(text)

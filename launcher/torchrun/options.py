@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher import names
-from launcher.agent.numa import MODES
+from launcher.agent.fabric.numa import MODES
 from launcher.errors import RequestError
+from launcher.system import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

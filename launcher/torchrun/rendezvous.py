@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.agent import net, ports
+from launcher.agent.network import ports, routes
 from launcher.errors import CommandError
 from launcher.torchrun.options import TorchrunUsageError
 
@@ -74,8 +74,8 @@ def is_here(host: str) -> bool:
     """Whether that is a name or an address of this machine."""
     if host in ("localhost", socket.gethostname()):
         return True
-    own = {"127.0.0.1", "::1", *(address for addresses in net.own_addresses().values() for address in addresses)}
-    return any(address in own or address.startswith("127.") for address in net.resolve(host))
+    own = {"127.0.0.1", "::1", *(address for addresses in routes.own_addresses().values() for address in addresses)}
+    return any(address in own or address.startswith("127.") for address in routes.resolve(host))
 
 
 def c10d(host: str, port: int, *, host_is_us: bool | None, key: str, limit_s: float, say: Callable[[str], None]) -> Place:
@@ -83,8 +83,8 @@ def c10d(host: str, port: int, *, host_is_us: bool | None, key: str, limit_s: fl
 
     Who waits for it where it should be becomes it as soon as the port is free: what is there may be what is left of another run.
     """
-    from launcher.agent.store import StoreError
-    from launcher.agent.store_client import Client
+    from launcher.agent.store.client import Client
+    from launcher.agent.store.interface import StoreError
 
     here = is_here(host) if host_is_us is None else host_is_us
     began, patience_s, told = time.monotonic(), _PATIENCE_S, False

@@ -9,8 +9,9 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.agent import facts
+from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK, Job
+from launcher.agent.system import facts
 from launcher.torchrun import rendezvous
 from launcher.torchrun.logs import STDERR, STDOUT, Wanted, streams
 from launcher.torchrun.options import TorchrunUsageError
@@ -141,7 +142,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         terminal=_terminal(wanted, count),
         same_signal_s=_SAME_SIGNAL_S,
         stop_signals=_signals(args.signals_to_handle, say),
-        sigterm_means="preempted" if fewest != most or replaceable else "cancelled",
+        sigterm_means=Failure.PREEMPTED if fewest != most or replaceable else Failure.CANCELLED,
         key=rendezvous.key(env, run, port) if several else os.urandom(32).hex(),
     )
     return Request(job, wanted, backend, host, port, args.node_rank, _flag(conf, "is_host"))
@@ -219,7 +220,7 @@ def _other_accelerators() -> bool:
 
 def _ask_torch(text: str, python: str) -> int:
     """The number of devices that torch itself counts."""
-    from launcher import proc
+    from launcher.system import proc
 
     code = "from torch.distributed.run import determine_local_world_size as count; print(count(sys.argv[1]))"
     done = proc.run([python, "-c", proc.WITHOUT_HERE + code, text], timeout_s=_IMPORT_S)
@@ -317,7 +318,7 @@ def own_python(env: Mapping[str, str]) -> str:
         return sys.executable
     import shutil
 
-    from launcher import proc
+    from launcher.system import proc
 
     found = shutil.which("python3", path=env.get("PATH")) or shutil.which("python", path=env.get("PATH"))
     code = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"

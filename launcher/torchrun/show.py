@@ -54,12 +54,13 @@ class Show:
         done = self.done or {"result": "failed", "cause": None}
         if done["result"] == "success":
             return True
-        from launcher import output, summary
+        from launcher import output
         from launcher.agent import failures
+        from launcher.console import summary
 
         cause = done.get("cause")
         if cause is None:
-            cause = {"class": "node", "message": "the agent ended without a word"}
+            cause = {"class": failures.Failure.NODE, "message": "the agent ended without a word"}
             with (
                 contextlib.suppress(OSError),
                 open(os.path.join(self._job.folder, "stderr"), encoding="utf-8", errors="replace") as file,

@@ -15,14 +15,19 @@ from unittest import mock
 
 import psutil
 
-from launcher import proc, spec
-from launcher.agent import processes, protocol
-from launcher.backends.local import LocalBackend, LocalOptions
-from launcher.options import JobOptions
+from launcher.agent import protocol
+from launcher.agent.system import processes
+from launcher.backends.local.backend import LocalBackend
+from launcher.backends.local.options import LocalOptions
+from launcher.settings import job_spec
+from launcher.settings.options import JobOptions
+from launcher.system import proc
+from tests.matrix import AGENT_PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher import spec
     from tests.agent.warm import WarmStart
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -136,13 +141,13 @@ class Runner:
             path = self._tmp_path / f"script{len(self.runs)}.py"
             path.write_text(script)
             script = path
-        options = {"nproc_per_node": "1", "grace": "10s", **options}
-        job = spec.from_options(JobOptions(**options), (str(script), *args), kind=kind, cwd=str(cwd or self._tmp_path))
+        options = {"nproc_per_node": "1", "grace": "10s", **_of_matrix(), **options}
+        job = job_spec.from_options(JobOptions(**options), (str(script), *args), kind=kind, cwd=str(cwd or self._tmp_path))
         folder = self.folder / f"run-{len(self.runs)}"
         folder.mkdir()
         backend = LocalBackend(LocalOptions())
         plan = backend.plan(job, folder)
-        plan = replace(plan, job={**plan.job, **(request or {})})
+        plan = replace(plan, job=plan.job._replace(**(request or {})))
         held = () if late is None else (str(late),)
         start = functools.partial(self._warm.start, held=held) if self._warm else proc.start_detached
         with mock.patch.object(proc, "start_detached", start):
@@ -167,6 +172,12 @@ class Runner:
     def __call__(self, script: str | Path, *args: str, **options: Any) -> Run:
         """Start a run and wait for its end."""
         return self.start(script, *args, **options).wait()
+
+
+def _of_matrix() -> dict[str, Any]:
+    """What `scripts/matrix` asks for: agents and workers under another Python than the tests."""
+    python = os.environ.get(AGENT_PYTHON)
+    return {"python": python} if python else {}
 
 
 def alive(pid: int) -> bool:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import bundle, proc
-from launcher.agent import attach, processes
+from launcher.agent.system import processes
+from launcher.agent.terminal import attach
 from launcher.errors import CommandError
+from launcher.payload import agent_archive
+from launcher.system import proc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +32,7 @@ def node(tmp_path: Path) -> Path:
     scratch, folder = tmp_path / ("long" * 40) / "scratch", tmp_path / "nodes/0"
     for made in (scratch, folder):
         made.mkdir(parents=True)
-    (tmp_path / "agent.pyz").write_bytes(bundle.agent_archive())
+    (tmp_path / "agent.pyz").write_bytes(agent_archive.packed())
     me = os.getpid()
     about = {"pid": me, "start_ticks": processes.start_ticks(me), "scratch": str(scratch)}
     (folder / "agent.json").write_text(json.dumps(about))

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from launcher.agent import workers
+from launcher.agent.group import workers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.gang import Gang, NotNeededError, connect
-from launcher.agent.gang_process import _present_store
+from launcher.agent.group.errors import NotNeededError
+from launcher.agent.group.process import _present_store
+from launcher.agent.group.rendezvous import FixedNodes, connect
 from launcher.agent.job import Job
-from tests.testbed import wait_until
+from testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ class Nodes:
         self.clients: list[Any] = [self.connected(), self.connected()]
         stores: list[Any] = [(store, store), self.clients]
         self.gangs = [
-            Gang(self.job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
+            FixedNodes(self.job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
             for rank, (store, watched) in enumerate(stores)
         ]
 

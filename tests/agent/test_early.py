@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.early import is_read_at_import
-from launcher.agent.program import Program
+from launcher.agent.forkserver.early import is_read_at_import
+from launcher.agent.forkserver.program import Program
 from tests.command import Cli
 
 if TYPE_CHECKING:

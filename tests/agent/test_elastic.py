@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent import ports
 from launcher.agent.job import Job
-from launcher.agent.store import Server
-from launcher.agent.store_client import Client
+from launcher.agent.network import ports
+from launcher.agent.store.client import Client
+from launcher.agent.store.server import Server
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous.api import RendezvousInfo
 
-    from launcher.agent import elastic_gang
-    from launcher.agent.store import Store
+    from launcher.agent.group import dynamic_rendezvous
+    from launcher.agent.store.interface import Store
 
 pytestmark = pytest.mark.torch
 KEY = "k" * 64
@@ -28,17 +28,17 @@ def here() -> Store:
     return Server(ports.listening(only="127.0.0.1"), KEY)
 
 
-def node_of(port: int, rank: int) -> elastic_gang.ElasticGang:
+def node_of(port: int, rank: int) -> dynamic_rendezvous.ElasticNodes:
     """A node of a run with one node or two, with connections of its own."""
-    from launcher.agent import elastic_gang
+    from launcher.agent.group import dynamic_rendezvous
 
     stores = [Client("127.0.0.1", port, key=KEY, timeout_s=60) for _ in range(2)]
     where = {"addr": "127.0.0.1"}
     asked = Job("r", ["x.py"], "script", "/", {}, "/", where, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0)
-    return elastic_gang.ElasticGang(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
+    return dynamic_rendezvous.ElasticNodes(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
 
 
-def meet(*nodes: elastic_gang.ElasticGang) -> list[RendezvousInfo]:
+def meet(*nodes: dynamic_rendezvous.ElasticNodes) -> list[RendezvousInfo]:
     """What the nodes learn in their next round, which all come to at once; less than their rendezvous timeout is waited."""
     found: dict[int, RendezvousInfo] = {}
     threads = [
@@ -79,20 +79,19 @@ def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypa
     """The first round has another node as rank 0, which never says where the workers are to meet."""
     from torch.distributed.elastic.rendezvous.api import RendezvousInfo
 
-    from launcher.agent import elastic_gang
+    from launcher.agent.group import dynamic_rendezvous
 
-    monkeypatch.setattr(elastic_gang, "_EXPLORE_S", 0.05)
+    monkeypatch.setattr(dynamic_rendezvous, "_EXPLORE_S", 0.05)
     rounds = [RendezvousInfo(here(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
     told: list[tuple[str, Any]] = []
-    node: Any = elastic_gang.ElasticGang.__new__(elastic_gang.ElasticGang)
+    node: Any = dynamic_rendezvous.ElasticNodes.__new__(dynamic_rendezvous.ElasticNodes)
     node.job = SimpleNamespace(master_port=0, on_loopback=True, min_nodes=1, rdzv_timeout_s=9.0)
     node.fabric, node.own_addr = None, "127.0.0.1"
     node.own_workers, node._lent_port, node.hand_over = 3, None, lambda _: None
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
     node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
-    node.store, node._timeout = here(), SimpleNamespace()
-    state = SimpleNamespace(participants={"n0": 0})
-    node._dynamic = SimpleNamespace(next_rendezvous=lambda: rounds.pop(0), _state_holder=SimpleNamespace(state=state))
+    node.store = here()
+    node._dynamic = SimpleNamespace(next=lambda: rounds.pop(0), participants={"n0"}, wait_for_more=lambda _: None)
 
     met = node.next_rendezvous()
 

@@ -196,7 +196,7 @@ def test_nothing_that_torch_brings_counts_as_the_users_own() -> None:
     code = (
         "import sys, torch, torch.distributed, torch.distributed.nn\n"
         "known = set(sys.modules)\n"
-        "from launcher.agent import ending\n"
+        "from launcher.agent.forkserver import ending\n"
         "sys.exit([name for name in known if not ending._is_installed(sys.modules[name])])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, cwd=ROOT)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent import cause, files
-from launcher.agent.endpoint import Endpoint
+from launcher.agent import cause
 from launcher.agent.job import Job
+from launcher.agent.network.endpoint import Endpoint
+from launcher.agent.system import files
 
 if TYPE_CHECKING:
     from pathlib import Path

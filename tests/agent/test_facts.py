@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent import facts
-from launcher.backends import local
+from launcher.agent.system import facts
+from launcher.backends.local import backend
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_simulated_nodes_get_an_equal_part_of_the_gpus(
     monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: str, shares: list[list[str]] | None
 ) -> None:
     monkeypatch.setattr(facts, "_nvml_gpus", lambda: 4 if gpus else 0)
-    assert local._gpu_shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares
+    assert backend._gpu_shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent import gang as gang_module
-from launcher.agent import ports
-from launcher.agent.gang import GangBase
+from launcher.agent.group import nodes as nodes_module
+from launcher.agent.group.nodes import Nodes
 from launcher.agent.job import Job
-from launcher.agent.store import Prefixed, Server
-from tests.testbed import wait_until
+from launcher.agent.network import ports
+from launcher.agent.store.interface import Prefixed
+from launcher.agent.store.server import Server
+from testbed import wait_until
 
 if TYPE_CHECKING:
     import pytest
@@ -30,10 +31,10 @@ class Looked(Server):
 
 
 def test_a_farewell_of_a_node_that_was_lost_is_not_that_of_the_one_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_module, "_WELL_S", 600.0)
+    monkeypatch.setattr(nodes_module, "_WELL_S", 600.0)
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
     store = Looked(ports.listening(only="127.0.0.1"), "k" * 32)
-    first, lost, new = (GangBase(job, node, "-", "127.0.0.1", store, store, lambda *_, **__: None) for node in (0, 1, 1))
+    first, lost, new = (Nodes(job, node, "-", "127.0.0.1", store, store, lambda *_, **__: None) for node in (0, 1, 1))
     for gang in (first, lost):
         gang._begin(Prefixed("round/0", store), 2)
     lost.farewell(told=True, well=False)

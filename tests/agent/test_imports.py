@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from launcher.agent import cgroup
-from launcher.agent.guess import MAYBE, NO, SURELY
-from launcher.agent.program import Program
+from launcher.agent.forkserver.guess import MAYBE, NO, SURELY
+from launcher.agent.forkserver.program import Program
+from launcher.agent.system import cgroup
 from launcher.errors import BackendUnavailableError
+from testbed import wait_until
 from tests.command import Cli
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

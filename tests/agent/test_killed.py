@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from launcher.agent import channel, host_checks, host_run, processes, protocol, witness, workers
+from launcher.agent import channel, protocol
+from launcher.agent.group import witness
+from launcher.agent.group.agent_link import AgentLink
 from launcher.agent.job import KEY_FILE
-from launcher.agent.store_client import Client
+from launcher.agent.ssh import preflight
+from launcher.agent.ssh import run as host_run
+from launcher.agent.store.client import Client
+from launcher.agent.system import processes
 from tests.agent.harness import LIMIT_S, gone
 from tests.command import ROOT
 
@@ -162,11 +167,11 @@ def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(
 
 
 def test_over_ssh_too_it_is_heard_what_is_left_of_a_killed_agent_has_to_say(tmp_path: Path) -> None:
-    stream, about = tmp_path / "nodes/0/stream", {"pid": 99999999, "start_ticks": 1, "boot_id": host_checks.boot_id()}
+    stream, about = tmp_path / "nodes/0/stream", {"pid": 99999999, "start_ticks": 1, "boot_id": preflight.boot_id()}
     stream.parent.mkdir(parents=True)
     stream.with_name("started.json").write_text(json.dumps(about))
     stream.write_bytes(protocol.encode_event("agent_started", 0))
-    code = "import sys; from launcher.agent import host_stream as it; it._SETTLE_S = 3600; it.tail(sys.argv[1], 0, 0, once=False)"
+    code = "import sys; from launcher.agent.ssh import stream as it; it._SETTLE_S = 3600; it.tail(sys.argv[1], 0, 0, once=False)"
     argv, pipe = [sys.executable, "-c", code, str(tmp_path)], subprocess.PIPE
     with subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe) as tail:
         assert tail.stdout
@@ -231,7 +236,7 @@ def test_an_agent_that_ends_by_itself_and_leaves_its_node_behind_is_not_called_k
         child = os.fork()
         if child == 0:
             agent.close()
-            workers.AgentLink(mine, lambda ends: os._exit(40 + ends))
+            AgentLink(mine, lambda ends: os._exit(40 + ends))
             signal.pause()
         mine.close()
         if says:
@@ -247,7 +252,7 @@ import psutil
 sys.argv = sys.argv[1:]
 sys.path.insert(0, sys.argv[0])
 if "--node-rank" in sys.argv:
-    from distlaunch_agent import node
+    from distlaunch_agent.node import agent as node
     turn = node.Node._turn
     def fails(self, *given):
         if not os.path.exists("works"):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from launcher.agent import cgroup, processes
+from launcher.agent.system import cgroup, processes
+from testbed import wait_until
 from tests.agent.harness import Run, alive, gone
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

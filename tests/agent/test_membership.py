@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent import host_run, ports
+from launcher.agent.network import ports
+from launcher.agent.ssh import run as host_run
 from tests.agent.harness import gone
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 BEGIN = """
 import atexit, os, sys, threading
-from launcher.agent import prefork
+from launcher.agent.forkserver import prefork
 """
 PLAIN = "prefork.fork(['OMP_NUM_THREADS', 'DISTLAUNCH_RUN_ID'], ['train.py', '--lr', '1'])"
 CASES = {

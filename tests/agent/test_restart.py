@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import ports
+from launcher.agent.network import ports
 from tests.agent.harness import alive, gone
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent import gang_process, net, ports
+from launcher.agent.group import process
 from launcher.agent.job import Job
-from launcher.agent.search import Beacon, Search
-from tests.testbed import wait_until
+from launcher.agent.network import ports, routes
+from launcher.agent.network.dns_search import Beacon, Search
+from testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +137,7 @@ def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
             told.append((name, fields["what"]))
 
     link: Any = Link()
-    found = gang_process._present_store(job, {"node_rank": 3, "host": "n3"}, link, lambda: stores.pop(0))
+    found = process._present_store(job, {"node_rank": 3, "host": "n3"}, link, lambda: stores.pop(0))
 
     assert found is new
     assert old.closed
@@ -145,6 +146,6 @@ def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
 
 @pytest.mark.parametrize("family", ["127.0.0.1", "::1"])
 def test_the_way_to_a_host_is_known_by_its_name_of_either_family(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    monkeypatch.setattr(net, "resolve", lambda name: {"node-0": [family]}.get(name, []))
+    monkeypatch.setattr(routes, "resolve", lambda name: {"node-0": [family]}.get(name, []))
 
-    assert net.towards("node-0") == net.towards(family) == (None, family), "the loopback is no interface for peers"
+    assert routes.towards("node-0") == routes.towards(family) == (None, family), "the loopback is no interface for peers"

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from launcher.agent import ports
-from launcher.agent import watch as watch_module
+from launcher.agent.group import watch as watch_module
+from launcher.agent.group.watch import Watch
 from launcher.agent.job import Job
-from launcher.agent.store import GoneError, Server, Store, StoreError
-from launcher.agent.watch import Watch
-from tests.testbed import wait_until
+from launcher.agent.network import ports
+from launcher.agent.store.interface import GoneError, Store, StoreError
+from launcher.agent.store.server import Server
+from testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,10 +20,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.agent import ports, processes, secure, store, store_client
-from launcher.agent.store import GoneError, Prefixed, Server, SilentError, Store, StoreError
-from launcher.agent.store_client import Client
-from tests.testbed import wait_until
+from launcher.agent.network import ports, secure
+from launcher.agent.store import client as store_client
+from launcher.agent.store import server as store_server
+from launcher.agent.store.client import Client
+from launcher.agent.store.interface import GoneError, Prefixed, SilentError, Store, StoreError
+from launcher.agent.store.server import Server
+from launcher.agent.system import processes
+from testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,7 +210,7 @@ def test_who_holds_connections_open_keeps_nobody_out_and_is_no_stranger_for_that
 def test_who_is_slow_to_prove_itself_has_to_go_and_is_no_stranger_for_that(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_PROVE_S", 0.0)
+    monkeypatch.setattr(store_server, "_PROVE_S", 0.0)
     with served.stranger() as slow:
         everything(slow)
     assert served.store.refused == 0
@@ -439,19 +443,20 @@ def test_a_node_that_is_early_waits_for_the_store(monkeypatch: pytest.MonkeyPatc
 
 CUT = """
 import subprocess, sys
-from launcher.agent import ports, store, store_client
+from launcher.agent.network import ports
+from launcher.agent.store import client, interface, server
 key = "k" * 64
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 listener = ports.listening(only="127.0.0.1")
-served = store.Server(listener, key, host_s=1.0)
-client, idle = [store_client.Client("127.0.0.1", ports.port_of(listener), key=key, timeout_s=30, host_s=1.0) for _ in range(2)]
+served = server.Server(listener, key, host_s=1.0)
+near, idle = [client.Client("127.0.0.1", ports.port_of(listener), key=key, timeout_s=30, host_s=1.0) for _ in range(2)]
 idle.leave("gone", "ended", "unreachable")
-client.add("n", 1)
+near.add("n", 1)
 subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
 try:
     while True:
-        client.add("n", 1)
-except store.GoneError as error:
+        near.add("n", 1)
+except interface.GoneError as error:
     print(type(error).__name__, error)
 while not served.check(["gone"]):
     pass

@@ -19,12 +19,12 @@ import psutil
 import pytest
 
 from launcher.agent import protocol
-from launcher.agent.scratch import Scratch
-from launcher.agent.writer import BUFFER_BYTES
-from launcher.cli import logs
-from launcher.outcome import RunReport
-from launcher.runs import Run as RunFolder
-from launcher.status import last_words
+from launcher.agent.stream.writer import BUFFER_BYTES
+from launcher.agent.system.scratch import Scratch
+from launcher.runs.outcome import RunReport
+from launcher.runs.records import Run as RunFolder
+from launcher.runs.status import last_words
+from launcher.service import logs
 from tests.agent.harness import LIMIT_S, Run, Runner, alive
 
 if TYPE_CHECKING:

@@ -282,7 +282,7 @@ def test_what_a_node_has_to_say_is_on_its_stderr_whoever_says_it(
 
 FAILS_TO_SERVE = """
 import atexit, os, sys
-from launcher.agent.workers_store import WorkersStore
+from launcher.agent.forkserver.workers_store import WorkersStore
 atexit.register(lambda: print("an exit hook", flush=True))
 os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
 store = WorkersStore()
@@ -306,7 +306,7 @@ def test_a_fork_server_that_fails_says_why(agents: Runner, tmp_path: Path, monke
 
     assert run.result() == "failed"
     assert (run.cause()["class"], run.cause()["message"]) == ("node", "OSError: [Errno 24] Too many open files")
-    assert "forkserver.py" in run.cause()["traceback"]
+    assert "forkserver/server.py" in run.cause()["traceback"]
 
 
 def test_a_process_of_the_gang_that_fails_before_it_begins_says_why(
@@ -324,7 +324,7 @@ def test_a_process_of_the_gang_that_fails_before_it_begins_says_why(
 
     assert run.result() == "failed"
     assert (run.cause()["class"], run.cause()["message"]) == ("node", "RuntimeError: can't start new thread")
-    assert "gang_process.py" in run.cause()["traceback"]
+    assert "group/process.py" in run.cause()["traceback"]
 
 
 @pytest.mark.parametrize("name", ["", "h" * 100_000, "\udcff\x1b]0;x\x07\n", "\u202eevil"])

@@ -14,9 +14,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from launcher import bundle
-from launcher.agent.processes import start_ticks
-from launcher.proc import Identity, Told
+from launcher.agent.system.processes import start_ticks
+from launcher.payload import agent_archive
+from launcher.system.proc import Identity, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +28,10 @@ _LIMIT_S = 120
 _SERVER = """
 import importlib, json, os, signal, socket, sys
 sys.path[0], fd, modules = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-from distlaunch_agent import __main__, channel, ending, forkserver, prefork, processes, worker
+from distlaunch_agent import __main__, channel
+from distlaunch_agent.forkserver import ending, prefork, server, worker
+from distlaunch_agent.node.run import run
+from distlaunch_agent.system import processes
 from distlaunch_agent.job import Job
 ending.install()
 for name in modules.split(","):
@@ -49,13 +52,13 @@ def agent(argv, env, cwd):
         os.dup2(stderr, 2)
         os.close(said)
         os.close(stderr)
-        raise prefork.Child(lambda: forkserver.serve(server_end, gang_end))
+        raise prefork.Child(lambda: server.serve(server_end, gang_end))
     server_end.close()
     gang_end.close()
     os.close(stderr)
     processes.set_title(argv)
     try:
-        __main__.run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang, said))
+        run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang, said))
     except SystemExit as end:  # without taking torch apart
         sys.stderr.flush()
         os._exit(end.code)
@@ -97,11 +100,11 @@ task()
 
 
 class WarmStart:
-    """`start` does what `launcher.proc.start_detached` does, for agents."""
+    """`start` does what `launcher.system.proc.start_detached` does, for agents."""
 
     def __init__(self, folder: Path) -> None:
         archive = folder / "agent.pyz"
-        archive.write_bytes(bundle.agent_archive())
+        archive.write_bytes(agent_archive.packed())
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
         code = f"exec(compile({_SERVER!r}, 'warm', 'exec'))" + " " * 4096  # room for a worker's command line

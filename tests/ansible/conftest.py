@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import proc
-from tests.testbed import WaitError, processes
-from tests.testbed.running import Running
+from launcher.system import proc
+from testbed import WaitError, processes
+from testbed.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
+    from testbed import Host, SshHosts
+    from testbed.processes import Process
     from tests.command import Cli, Result
-    from tests.testbed import Host, SshHosts
-    from tests.testbed.processes import Process
 
 ENDING_S = 120.0
 """The end of a run takes no longer from one of its processes to the next."""

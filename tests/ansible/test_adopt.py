@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends import _ansible_adopt as adopt
-from launcher.backends import _ansible_playbook
-from launcher.backends._ansible_inventory import Host
+from launcher.backends.ansible import adoption as adopt
+from launcher.backends.ansible import playbook
+from launcher.backends.ansible.inventory import Host
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
     def look(**answers: list[Any]) -> Any:
         found = {"runs": {host: {"nodes": nodes} for host, nodes in answers.items()}, "preflight": dict.fromkeys(answers, FACTS)}
         running = SimpleNamespace(answers=found, problems={}, run=lambda _: None)
-        monkeypatch.setattr(_ansible_playbook, "Playbook", lambda *_: running)
+        monkeypatch.setattr(playbook, "Playbook", lambda *_: running)
         return adopt.look("train", (), [Host(name=name) for name in answers], {}, {})
 
     return look

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import bundle
 from launcher.agent.protocol import encode_event
-from launcher.backends import ansible
-from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
+from launcher.backends.ansible import backend as ansible
+from launcher.backends.ansible.backend import AnsibleBackend
+from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import CommandError, SpecError
 from launcher.spec import JobSpec, NodeRange, parse_size
+from launcher.system import install
 from tests.ansible.test_stream import Clock, node
 from tests.command import ROOT
 
@@ -42,7 +43,7 @@ def test_the_files_and_the_command_are_those_of_the_working_folder_or_of_the_scr
         made = plan(here, *command, **more)
         files = [file.path for file in made.snapshot.files] if made.snapshot else None
         assert bool(made.variables["distlaunch_digest"]) is bool(files)
-        return files, made.job["command"], made.variables["distlaunch_cwd"]
+        return files, made.job.command, made.variables["distlaunch_cwd"]
 
     own = ["pkg/__init__.py", "sub/other.py", "train.py"]
     assert sent("train.py", "--lr", "1") == (own, ["train.py", "--lr", "1"], "")
@@ -50,7 +51,7 @@ def test_the_files_and_the_command_are_those_of_the_working_folder_or_of_the_scr
     assert sent("../there/script.py") == (["beside.py", "script.py"], ["script.py"], "")
     assert sent("train.py", spec={"kind": "module"}) == (own, ["train.py"], "")
     assert sent("train.py", in_place=True) == (None, ["train.py"], str(here))
-    files, command, cwd = sent(str(bundle.data("train") / "reduce.py"), in_place=True)
+    files, command, cwd = sent(str(install.data("train") / "reduce.py"), in_place=True)
     assert ("reduce.py" in files, command, cwd) == (True, ["reduce.py"], ""), "the hosts have no bundled scripts"
 
 
@@ -73,7 +74,7 @@ def test_the_plan_has_what_was_asked_for(tmp_path: Path) -> None:
     }
     assert {key: made.variables[key] for key in wanted} == wanted
     assert [(node.node_rank, node.host, node.workers) for node in made.nodes] == [(0, "n1", 3), (1, "n2", 3)]
-    assert (made.spares, made.job["min_nodes"], made.job["max_nodes"]) == (("n3",), 1, 2)
+    assert (made.spares, made.job.min_nodes, made.job.max_nodes) == (("n3",), 1, 2)
     assert made.master == "n1:chosen at start"
     plain = plan(tmp_path, "x.py").variables
     assert not {"distlaunch_python", "distlaunch_workers"} & set(plain), "each host's own"
@@ -224,12 +225,12 @@ def test_who_is_interrupted_when_all_agents_have_started_knows_them(tmp_path: Pa
 
 ASKS = """
 import signal, time
-from launcher.backends import _ansible_ssh
+from launcher.backends.ansible import ssh
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 def ask(node):
     print("asked", flush=True)
     time.sleep(3600)
-_ansible_ssh.call_all({"nodes": [{"host": "n1"}]}, ask)
+ssh.call_all({"nodes": [{"host": "n1"}]}, ask)
 """
 
 

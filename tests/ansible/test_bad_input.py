@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends import _ansible_inventory
-from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
+from launcher.backends.ansible import inventory as ansible_inventory
+from launcher.backends.ansible.backend import AnsibleBackend
+from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import SpecError
 from launcher.spec import JobSpec, NodeRange
 from tests.ansible.conftest import SUM
@@ -75,7 +76,7 @@ def test_a_wrong_request_names_what_is_wrong(
 )
 def test_an_inventory_that_is_none(inventory: str, words: str) -> None:
     with pytest.raises(SpecError, match=re.escape(words)):
-        _ansible_inventory.sources([inventory], "/")
+        ansible_inventory.sources([inventory], "/")
 
 
 def test_the_command_says_it_in_one_error_with_its_exit_code(distlaunch: Cli) -> None:
@@ -94,7 +95,9 @@ def old_python(rack: Rack) -> Path:
     for version in ("3.6", "3.7", "3.8", "2.7"):
         for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
             return path
-    old = rack.write("old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv[1])" "$3"\n')
+    old = rack.write(
+        "old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv.pop(1))" "$3" "$4"\n'
+    )
     old.chmod(0o755)
     return old
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
+from testbed.processes import Process
 from tests.ansible.conftest import WAITS
 from tests.command import ROOT
-from tests.testbed import wait_until
-from tests.testbed.processes import Process
 
 if TYPE_CHECKING:
     from pathlib import Path

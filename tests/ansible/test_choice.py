@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher import bundle
-from launcher.backends._ansible_playbook import Playbook
+from launcher.backends.ansible.playbook import Playbook
+from launcher.system import install
 
-_FILE = bundle.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_choice.py"
+_FILE = install.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_choice.py"
 
 
 @pytest.fixture(scope="module")

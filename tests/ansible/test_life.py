@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from testbed import wait_until
+from testbed.processes import Process
 from tests.ansible.conftest import SUM, WAITS, is_sshd
-from tests.testbed import wait_until
-from tests.testbed.processes import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from testbed import Host
+    from testbed.running import Running
     from tests.ansible.conftest import Rack
-    from tests.testbed import Host
-    from tests.testbed.running import Running
 
 pytestmark = pytest.mark.ssh
 
@@ -52,11 +52,11 @@ if attempt != "2":
 IMPATIENT = """
 import sys
 from launcher import spec
-from launcher.backends import _ansible_stream, ansible
+from launcher.backends.ansible import backend, stream
 from launcher.cli import main
-_ansible_stream._SILENT_S, ansible._LOST_S = (10.0, 160.0), 30.0
-whole = spec.JobSpec.for_agents
-spec.JobSpec.for_agents = lambda self: {**whole(self), "host_timeout_s": 7.0}
+stream._SILENT_S, backend._LOST_S = (10.0, 160.0), 30.0
+whole = spec.JobSpec.job
+spec.JobSpec.job = lambda self, **more: whole(self, **more)._replace(host_timeout_s=7.0)
 sys.exit(main())
 """
 """The command line, with less patience for hosts that are silent.
@@ -341,7 +341,7 @@ def test_a_host_that_is_cut_off_before_the_nodes_have_met_is_named(rack: Rack) -
     os.mkfifo(rack.cli.folder / "go")
     rack.write("held.py", f"open({str(rack.cli.folder / 'go')!r}).read()\n")
     rack.write("x.py", "print('never')\n")
-    patient_nodes = IMPATIENT.replace('"host_timeout_s": 7.0', '"host_timeout_s": 70.0')
+    patient_nodes = IMPATIENT.replace("host_timeout_s=7.0", "host_timeout_s=70.0")
     launcher = rack.start("--nodes", "2", "--preload", "held", "x.py", python=("-c", patient_nodes))
     wait_until("both to be followed", lambda: len(list(rack.cli.runs.glob("x-*/nodes/[01]/stream"))) == 2, limit_s=60)
     host = rack.ssh.hosts[1]

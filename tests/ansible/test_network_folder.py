@@ -15,12 +15,12 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import NotAvailableError, packages
+from testbed import NotAvailableError, packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.testbed import Host, SshHosts
+    from testbed import Host, SshHosts
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(600)]
 
@@ -33,7 +33,8 @@ CACHED_S = 3
 HOLDS = f"""
 import json, os, sys, time
 from pathlib import Path
-from launcher import lock, storage
+from launcher.runs import lock
+from launcher.system import storage
 folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
 first = []
 for number in range({WORDS}):
@@ -51,7 +52,7 @@ print(json.dumps(first))
 COMES_LATE = """
 import os, sys
 from pathlib import Path
-from launcher import lock
+from launcher.runs import lock
 folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
 os.listdir(folder)
 print("has looked", flush=True)
@@ -63,7 +64,7 @@ with lock.hold(folder, "late", wait_s=400):
 MANY_TIMES = """
 import sys
 from pathlib import Path
-from launcher import lock
+from launcher.runs import lock
 folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(5):
     with lock.hold(folder, "often"):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import fixtures
 from tests import large
 from tests.agent.harness import SCRIPTS
 from tests.agent.test_census import ARGS, PER_RUN, differences, read
 from tests.ansible.conftest import SUM, make
-from tests.testbed import fixtures
 
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import bundle
-from launcher.agent import host_run, processes
-from launcher.agent import trust as rule
-from launcher.agent.host_files import HostError
 from launcher.agent.protocol import encode_event
+from launcher.agent.ssh import run
+from launcher.agent.ssh.user_files import HostError
+from launcher.agent.system import processes
+from launcher.agent.system import trust as rule
+from launcher.payload import agent_archive
+from launcher.system import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-_FILE = bundle.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_session.py"
+_FOLDER = install.data("playbooks") / "roles/distlaunch/plugin_utils"
 ANSWER = r"""printf '\ndistlaunch-host-1 {"said": "yes"}\n' """
 LISTENS = "read request"
 
 
-@pytest.fixture(scope="module")
-def plugin() -> Any:
-    """The module, as Ansible's plugin loads it."""
-    spec = importlib.util.spec_from_file_location("distlaunch_session", _FILE)
+def loaded(name: str) -> Any:
+    """A module, as Ansible's plugin loads it."""
+    spec = importlib.util.spec_from_file_location(name, _FOLDER / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Any:
+    return loaded("distlaunch_session")
+
+
+@pytest.fixture(scope="module")
+def command() -> Any:
+    return loaded("distlaunch_ssh")
 
 
 @pytest.fixture
@@ -48,7 +60,7 @@ def session(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         ssh = tmp_path / "ssh"
         ssh.write_text(f"#!/bin/sh\necho x >> {tmp_path}/tried\n{program}\n")
         ssh.chmod(0o700)
-        made.append(plugin.Session([str(ssh), "host"], "/opt/a python"))
+        made.append(plugin.Session([str(ssh), "host"], "/opt/a python", "pass"))
         return made[-1]
 
     yield make
@@ -147,7 +159,7 @@ def test_what_a_host_says_is_bounded_and_held_to_its_form(session: Any, program:
 
 
 def test_files_that_ssh_is_told_of_are_looked_for_where_ansible_is_run_and_beside_the_inventory(
-    plugin: Any, tmp_path: Path
+    command: Any, tmp_path: Path
 ) -> None:
     here, beside = tmp_path / "here", tmp_path / "beside"
     for path in (here / "id", here / "config", here / "both", beside / "both", beside / "known"):
@@ -156,20 +168,20 @@ def test_files_that_ssh_is_told_of_are_looked_for_where_ansible_is_run_and_besid
     words = ["ssh", "-i", "id", "-F", "config", "-iboth", "-o", "UserKnownHostsFile=known other", "-oIdentityFile known"]
     words += ["-o", "CertificateFile = /abs", "-i", "~/id", "-o", "User=id", "-C", "id"]
 
-    assert plugin._whole_paths(words, [str(here), str(beside)]) == [
+    assert command._whole_paths(words, [str(here), str(beside)]) == [
         *("ssh", "-i", f"{here}/id", "-F", f"{here}/config", f"-i{here}/both", "-o", f"UserKnownHostsFile={beside}/known other"),
         *(f"-oIdentityFile {beside}/known", "-o", "CertificateFile = /abs", "-i", "~/id", "-o", "User=id", "-C", "id"),
     ]
 
 
-def test_a_socket_of_a_shared_connection_is_in_a_folder_that_nobody_else_can_write_to(plugin: Any, tmp_path: Path) -> None:
+def test_a_socket_of_a_shared_connection_is_in_a_folder_that_nobody_else_can_write_to(command: Any, tmp_path: Path) -> None:
     """Also where the user names it; ssh takes each of these words for it."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o1777)
 
     def words(*more: str) -> list[str]:
         return list(
-            plugin._shared(["ssh", *more, "h"], str(tmp_path / "own"), lambda path: rule.problem(path, searched=True), rule.make)
+            command._shared(["ssh", *more, "h"], str(tmp_path / "own"), lambda path: rule.problem(path, searched=True), rule.make)
         )
 
     for mine in ((), ("-S", "none"), ("-o", "ControlPath=none"), ("-o", f"controlpath={tmp_path}/%C"), ("-S", f"{tmp_path}/s")):
@@ -178,8 +190,36 @@ def test_a_socket_of_a_shared_connection_is_in_a_folder_that_nobody_else_can_wri
     place = f"{tmp_path}/open/%C"
     for theirs in (f"-oControlPath={place}", f"-o controlpath {place}", f"-S {place}", f"-S{place}", "-o ControlPath=/tmp/%r/s"):
         flag, _, value = theirs.partition(" ")
-        with pytest.raises(plugin.RefusedError, match=r"ControlPath=~/\.ssh/cm-%C"):
+        with pytest.raises(command.RefusedError, match=r"ControlPath=~/\.ssh/cm-%C"):
             words(*filter(None, (flag, value)))
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8"])
+def test_a_python_that_is_too_old_says_so_and_reads_no_further(version: str) -> None:
+    """A real one: what follows its first text would be no Python to it."""
+    places = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    if not places:
+        pytest.skip(f"there is no Python {version} here")
+    program = loaded("distlaunch_archive").Archive(agent_archive.packed()).boot()
+
+    done = subprocess.run(
+        [places[-1], "-u", "-c", f"import sys;{program}", "distlaunch-host-1 "],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+    first, answer = done.stdout.splitlines()
+    assert first == "", "a banner may have no line end"
+    said = json.loads(answer.removeprefix("distlaunch-host-1 "))
+    assert said == {"problem": f"{places[-1]} is Python {version}, and 3.9 or newer is needed"}
+
+
+def test_what_a_host_is_to_run_before_it_has_the_agent_is_one_short_line() -> None:
+    """Shells of all kinds read it; some take no line end in quotes."""
+    program = loaded("distlaunch_archive").Archive(agent_archive.packed()).boot()
+
+    assert len(program) < 4096
+    assert not {"\n", '"', "$", "`", "!", "\\"} & set(program)
 
 
 def test_of_a_node_0_that_is_killed_before_it_opens_its_port_the_signal_is_told(tmp_path: Path) -> None:
@@ -189,4 +229,4 @@ def test_of_a_node_0_that_is_killed_before_it_opens_its_port_the_signal_is_told(
         agent.kill()
 
         with pytest.raises(HostError, match="the agent of node 0 has ended: killed by SIGKILL; see "):
-            host_run._told(str(tmp_path / "rendezvous.json"), str(tmp_path), identity)
+            run._told(str(tmp_path / "rendezvous.json"), str(tmp_path), identity)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.backends import _ansible_config as ansible_config
-from launcher.backends import _ansible_inventory as inventory
-from launcher.backends.ansible import AnsibleBackend, AnsibleOptions
+from launcher.backends.ansible import ansible_config, inventory
+from launcher.backends.ansible.backend import AnsibleBackend
+from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import SpecError, UntrustedError
 from launcher.spec import JobSpec
 

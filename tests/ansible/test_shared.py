@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends import _ansible_ssh as ssh
+from launcher.backends.ansible import ssh
 from launcher.errors import CommandError
 
 if TYPE_CHECKING:

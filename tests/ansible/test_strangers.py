@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import bundle
-from launcher.agent.host import ANSWER
+from launcher.agent.ssh.calls import ANSWER
+from launcher.payload import agent_archive
+from launcher.system import install
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rac
         path.chmod(about.st_mode)
 
     # An agent that was changed, or put there before: it is not run, and the right one is installed in its place.
-    for pattern in ("agents/*.pyz/distlaunch_agent/host.py", "agents/*.pyz/*/__pycache__/host.*.pyc"):
+    for pattern in ("agents/*.pyz/distlaunch_agent/ssh/calls.py", "agents/*.pyz/*/ssh/__pycache__/calls.*.pyc"):
         spoil(rack, pattern)
         healed = rack(*ask, "x.py")
         assert (healed.exit_code, healed.stdout.startswith("hello")) == (0, True), healed
@@ -84,7 +85,7 @@ def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rac
     assert not trap(rack).exists(), "a module of the standard library's name beside the agent"
 
     # So it is for those who only look.
-    spoil(rack, "agents/*.pyz/distlaunch_agent/host.py")
+    spoil(rack, "agents/*.pyz/distlaunch_agent/ssh/calls.py")
     shutil.rmtree(rack.cli.runs / run / "nodes")
     (rack.cli.runs / run / "result.json").unlink()
     looked = rack.shell("status", run)
@@ -157,7 +158,7 @@ def hostile(folder: Path, *answers: dict[str, Any]) -> dict[str, str]:
 def collect(folder: Path, *answers: dict[str, Any], hosts: str = "h") -> subprocess.CompletedProcess[str]:
     """What collect.yml comes to with the run x-1 on such a host; what it brings is put into `back`."""
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": dict.fromkeys(hosts, hostile(folder, *answers))}}))
-    (folder / "agent.pyz").write_bytes(bundle.agent_archive())
+    (folder / "agent.pyz").write_bytes(agent_archive.packed())
     more = {"distlaunch_run": "x-1", "distlaunch_collect_to": f"{folder}/back", "distlaunch_agent": f"{folder}/agent.pyz"}
     words = (
         "ansible-playbook",
@@ -165,7 +166,7 @@ def collect(folder: Path, *answers: dict[str, Any], hosts: str = "h") -> subproc
         f"{folder}/hosts.json",
         "-e",
         json.dumps(more),
-        str(bundle.data("playbooks") / "collect.yml"),
+        str(install.data("playbooks") / "collect.yml"),
     )
     env = {"HOME": str(folder), "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "LANG": "C.UTF-8"}
     env |= {"ANSIBLE_SSH_ARGS": "-T", "ANSIBLE_LOCAL_TEMP": f"{folder}/tmp"}

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import storage
-from launcher.agent.host import ANSWER
-from launcher.backends import _ansible_ssh as ssh
-from launcher.backends import _ansible_stream as streams
-from launcher.backends._ansible_frames import FrameError, Frames
+from launcher.agent.ssh.calls import ANSWER
+from launcher.backends.ansible import ssh
+from launcher.backends.ansible import stream as streams
+from launcher.backends.ansible.frames import FrameError, Frames
 from launcher.errors import CommandError, StorageError
+from launcher.system import storage
+from testbed import wait_until
 from tests.ansible.conftest import Gate
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

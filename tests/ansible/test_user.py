@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import fixtures, wait_until
 from tests.ansible.conftest import make
-from tests.testbed import fixtures, wait_until
 
 if TYPE_CHECKING:
+    from testbed import Host
     from tests.ansible.conftest import Rack
     from tests.command import Cli
-    from tests.testbed import Host
 
 pytestmark = pytest.mark.ssh
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent import protocol
+from testbed.running import Running
 from tests.chaos import processes
 from tests.chaos.blows import CUT, KILL, STALL, TO_THE_END
 from tests.chaos.processes import LAUNCHER, WORKER
-from tests.testbed.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from launcher.agent.protocol import Event
+    from testbed import Host
+    from testbed.processes import Process
     from tests.chaos.blows import Blow
     from tests.chaos.processes import Found
     from tests.command import Cli
-    from tests.testbed import Host
-    from tests.testbed.processes import Process
 
 SCRIPT = "counts_lines.py"
 LINES = 25

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.testbed.processes import Process
+from testbed.processes import Process
 
 LAUNCHER, AGENT, SERVER, GANG, WORKER, TRANSPORT = "launcher", "agent", "fork server", "gang", "worker", "transport"
 """What a process is. `TRANSPORT` is whatever carries the run: ssh, its far end, srun, a job's shell."""

@@ -15,11 +15,11 @@ from tests.slurm.conftest import Login
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from testbed import Host, Kube, SshHosts
+    from testbed.processes import Process
+    from testbed.slurm import Slurm
     from tests.chaos.conftest import Score
     from tests.command import Cli
-    from tests.testbed import Host, Kube, SshHosts
-    from tests.testbed.processes import Process
-    from tests.testbed.slurm import Slurm
 
 JOB = ("--nodes", "2", "--nproc-per-node", "2", "--max-restarts", "1", "--grace", "5s")
 pytestmark = pytest.mark.timeout(900)

@@ -18,13 +18,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launcher import config, options, reader
 from launcher.agent import protocol
 from launcher.agent.channel import Channel
-from launcher.announce import Announcer
+from launcher.console.announce import Announcer
+from launcher.console.worker_output import WorkerOutput
 from launcher.errors import LaunchError
-from launcher.outcome import RunReport
-from launcher.worker_output import WorkerOutput
+from launcher.runs import reader
+from launcher.runs.outcome import RunReport
+from launcher.settings import config, options
 from tests.command import Cli
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher import output
+from launcher.console import tables
 from launcher.errors import CommandError
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def terminal(cli: Cli, *args: str, **env: str) -> str:
 def assert_plain(text: str, *, but: str = "") -> None:
     """Nothing in it does anything to a terminal, colours of ours apart; no line of it is a fake."""
     text = text.replace(but, "") if but else text
-    text = re.sub(r"\x1b\[(0|1|2|31|32|33)m", "", text.replace("\r\n", "\n"))
+    text = re.sub(r"\r(?=[\x1b\u2800-\u28ff])|\x1b\[K", "", text.replace("\r\n", "\n"))  # a live line, and its end
+    text = re.sub(r"\x1b\[(0|1|2|31|32|33|36)m", "", text)
     odd = {char for char in text if not char.isprintable() and char != "\n"}
     assert not odd, (odd, text)
     assert not re.search(r"^error\[fake\]", text, re.MULTILINE), text
@@ -175,7 +177,7 @@ WORDS: dict[str, Callable[[str], object]] = {
     "bug": output.bug,
     "result": lambda text: output.result({}, text),
     "foreign": lambda text: output.foreign(text, text.encode(errors="surrogateescape")),
-    "table": lambda text: output.result({}, *output.table((text,), [(text,), (None,)]).splitlines()),
+    "table": lambda text: output.result({}, *tables.table((text,), [(text,), (None,)]).splitlines()),
     "paint": lambda text: output.note(output.paint(text, "red")),
 }
 
@@ -220,7 +222,7 @@ def test_a_rendered_text_is_exact_but_on_a_terminal(distlaunch: Cli) -> None:
 def test_nobody_else_writes_to_the_terminal() -> None:
     """Workers' own lines go past the border, in one module; all else is a word of `output`."""
     for path in LAUNCHER.rglob("*.py"):
-        if path.parent.name == "agent" or path.name in ("output.py", "worker_output.py"):
+        if path.is_relative_to(LAUNCHER / "agent") or path.name in ("output.py", "worker_output.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""

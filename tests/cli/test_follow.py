@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from launcher.proc import Identity
+from launcher.system.proc import Identity
 from tests.cli import steps
 from tests.command import Cli
 

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import announce, follow, output, runs
+from launcher import output
 from launcher.agent.protocol import Event, LineTagger, Output, encode_event
-from launcher.announce import Announcer
-from launcher.backends._base import Chunk, Liveness
-from launcher.cli import logs
+from launcher.backends._base import Chunk
+from launcher.console import announce
+from launcher.console.announce import Announcer
+from launcher.console.worker_output import WorkerOutput
 from launcher.errors import BackendUnavailableError
-from launcher.follow import Follower
-from launcher.interrupts import Interrupts
-from launcher.worker_output import WorkerOutput
+from launcher.runs import records
+from launcher.runs.liveness import Liveness
+from launcher.service import follow, logs
+from launcher.service.follow import Follower
+from launcher.service.interrupts import Interrupts
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 CAUSE = {"class": "user_code", "message": "boom", "host": "h", "node": 0, "rank": 0, "time": 5.0, "secondary": False}
@@ -46,7 +48,7 @@ class Scripted:
     def close(self) -> None:
         pass
 
-    def open_stream(self, handle: object, offsets: Mapping[int, int] | None = None) -> Scripted:
+    def open_stream(self, handle: object) -> Scripted:
         return self
 
     def liveness(self, handle: object) -> Liveness:
@@ -81,10 +83,10 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(follow, name, seconds)
 
 
-def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[runs.Run, Any]:
+def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[records.Run, Any]:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
     plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1, **about}
-    run = runs.record_handle(runs.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan), {})
+    run = records.record_handle(records.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan), {})
     backend_: Any = backend
     return run, Follower(run, backend_, ranks=None, interrupts=Interrupts()).follow()
 

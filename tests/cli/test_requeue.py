@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.processes import start_ticks
+from launcher.agent.system.processes import start_ticks
 
 if TYPE_CHECKING:
     from tests.command import Cli

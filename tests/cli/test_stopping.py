@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.interrupts import Interrupts
+from launcher.service.interrupts import Interrupts
+from testbed import wait_until
 from tests.cli.test_follow import WAITS, agents, end, heard, nothing_is_left, recorded, until  # noqa: F401 - a fixture
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,10 +90,10 @@ def test_a_launcher_whose_output_nobody_reads_is_stopped(
 
 PATIENT = """
 import sys
-from launcher import follow
-from launcher.backends import _local_agents
+from launcher.service import follow
+from launcher.backends.local import processes
 from launcher.cli import main
-_local_agents._HEARS_S = follow.GIVE_UP_S = 600.0
+processes._HEARS_S = follow.GIVE_UP_S = 600.0
 sys.exit(main())
 """
 """The launcher; an agent that does not hear is not killed for ten minutes."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.protocol import encode_event
+from testbed import wait_until
 from tests.cli.test_follow import nothing_is_left, processes, recorded  # noqa: F401 - a fixture
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from launcher import runs
-from launcher.cli import _observe
+from launcher.runs import records
+from launcher.service import observe
+from testbed import wait_until
 from tests.cli.test_follow import WAITS, end, nothing_is_left, processes, recorded, until  # noqa: F401 - a fixture
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +133,7 @@ def test_what_is_left_after_force_is_named_by_its_pids(distlaunch: Cli) -> None:
     run = waiting(distlaunch)
     agent = noted(run).pid
 
-    error = _observe.not_ended(runs.find(distlaunch.runs, run.name), forced=True)
+    error = observe.not_ended(records.find(distlaunch.runs, run.name), forced=True)
 
     assert error.hint == f"still there: pids {agent}; distlaunch cancel --force {run.name}"
     distlaunch("cancel", run.name)

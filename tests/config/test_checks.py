@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import backends, config, config_check, names, spec
+from launcher import backends, spec
 from launcher.errors import LaunchError
-from launcher.options import JobOptions
+from launcher.settings import checks, config
+from launcher.settings.options import JobOptions
+from launcher.system import names
 
 if TYPE_CHECKING:
     from tests.command import Cli
@@ -250,13 +252,13 @@ def test_the_variables_of_our_own_are_known() -> None:
     every = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
 
     assert {"DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_RUN_ID"} <= named
-    assert config_check.unknown_variables(dict.fromkeys(named, ""), every) == []
+    assert checks.unknown_variables(dict.fromkeys(named, ""), every) == []
 
 
 def test_what_workers_are_given_cannot_be_asked_for(distlaunch: Cli) -> None:
     """The list is that of the agent, but for what may be set by a person there, too."""
-    tree = ast.parse((ROOT / "launcher/agent/workers.py").read_text())
-    (function,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_request"]
+    tree = ast.parse((ROOT / "launcher/agent/group/ranks.py").read_text())
+    (function,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "variables"]
     given = {
         str(key.value)
         for each in ast.walk(function)
@@ -318,8 +320,8 @@ def test_ranks_of_the_settings_are_no_mistake_but_no_line_is_worth_a_word(distla
 
 def test_ranks_that_are_known_at_the_start_only_are_told_then(distlaunch: Cli) -> None:
     from launcher.agent.protocol import Event
-    from launcher.announce import Announcer
-    from launcher.worker_output import WorkerOutput
+    from launcher.console.announce import Announcer
+    from launcher.console.worker_output import WorkerOutput
 
     read, write = os.pipe()
     kept = os.dup(2)
@@ -434,11 +436,11 @@ def test_no_value_of_any_option_is_a_bug_of_ours(backend: str | None) -> None:
                 env = {config.ENV_PREFIX + name.upper(): text}
                 try:
                     settings = config.Config((), env).resolve(cls)
-                    config_check.check(cls, settings)
+                    checks.check(cls, settings)
                 except LaunchError as error:
                     said[config.ENV_PREFIX + name.upper()] = error.message
                 if kind is tuple:
                     values = {name: config.Setting((text,), "flag", (config.Setting((text,), "flag"),))}
                     with suppress(LaunchError):
-                        config_check.check(cls, {**config.Config((), {}).resolve(cls), **values})
+                        checks.check(cls, {**config.Config((), {}).resolve(cls), **values})
         assert [message for variable, message in said.items() if not message.startswith(variable)] == []

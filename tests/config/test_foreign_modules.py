@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import bundle, proc, snapshot_files
-from launcher.agent import prefork, processes
-from launcher.agent.guess import SURELY
-from launcher.backends import _ansible_ssh, _kube_watch, _slurm_step, local
+from launcher.agent.forkserver import prefork
+from launcher.agent.forkserver.guess import SURELY
+from launcher.agent.system import processes
+from launcher.backends.ansible import ssh
+from launcher.backends.kubernetes import watch as kube_watch
+from launcher.backends.local import programs
+from launcher.backends.slurm import allocation
 from launcher.errors import BackendUnavailableError
+from launcher.payload import agent_archive, snapshot_files
 from launcher.spec import JobSpec
+from launcher.system import proc
 from launcher.torchrun import request
 
 if TYPE_CHECKING:
@@ -41,21 +46,28 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def probe(_: pytest.MonkeyPatch) -> None:
     spec = JobSpec(name="x", command=("-m",), kind="module", cwd="/", env={}, python=sys.executable)
     with pytest.MonkeyPatch.context() as patch, suppress(BackendUnavailableError):
-        patch.setattr(local, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: SURELY))
-        local._find_python(spec)
+        patch.setattr(programs, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: SURELY))
+        programs.find_python(spec)
 
 
 def call_over_ssh(_: pytest.MonkeyPatch) -> None:
-    words = _ansible_ssh.argv({"ssh": ["ssh", "host"], "python": sys.executable, "agent_path": "/nowhere"}, "alive")
+    words = ssh.argv({"ssh": ["ssh", "host"], "python": sys.executable, "agent_path": "/nowhere"}, "alive")
     subprocess.run(["sh", "-c", words[-1]], check=False)
 
 
-def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("session", bundle.data("playbooks").parent / SESSION)
+def beside_session(name: str) -> Any:
+    """That file of the role's, as its plugin loads it."""
+    spec = importlib.util.spec_from_file_location(name, (ROOT / SESSION).with_name(f"{name}.py"))
     assert spec
     assert spec.loader
-    plugin: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plugin)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = beside_session("distlaunch_session")
+    program = beside_session("distlaunch_archive").Archive(agent_archive.packed()).boot()
     sent: list[str] = []
 
     def popen(argv: list[str], **_: object) -> None:
@@ -63,7 +75,7 @@ def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError(2, "seen", "ssh")
 
     monkeypatch.setattr(plugin, "subprocess", SimpleNamespace(Popen=popen, PIPE=None))
-    session = plugin.Session(["ssh", "host"], sys.executable)
+    session = plugin.Session(["ssh", "host"], sys.executable, program)
     session._open()
     session.close()
     subprocess.run(["sh", "-c", sent[-1]], stdin=subprocess.DEVNULL, check=False)
@@ -71,10 +83,10 @@ def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[str]] = []
-    monkeypatch.setattr(_kube_watch, "execute", lambda _cluster, _pod, _container, command: sent.append(command))
+    monkeypatch.setattr(kube_watch, "execute", lambda _cluster, _pod, _container, command: sent.append(command))
     pod = SimpleNamespace(name="pod", ended=False)
     watch: Any = SimpleNamespace(cluster=None, _container="c", _python="python3", _pods=lambda: [[pod]])
-    _kube_watch.RunWatch.signal(watch, 0)
+    kube_watch.RunWatch.signal(watch, 0)
     program, *words = sent[0]
     assert program == "python3"
     assert words[-1].startswith(proc.WITHOUT_HERE)  # `os` is there before any folder is looked at, in this Python
@@ -90,9 +102,9 @@ def torchrun(_: pytest.MonkeyPatch) -> None:
 
 
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "launcher/backends/local.py": probe,
-    "launcher/backends/_ansible_ssh.py": call_over_ssh,
-    "launcher/backends/_kube_watch.py": signal_to_pods,
+    "launcher/backends/local/programs.py": probe,
+    "launcher/backends/ansible/ssh.py": call_over_ssh,
+    "launcher/backends/kubernetes/watch.py": signal_to_pods,
     "launcher/torchrun/request.py": torchrun,
     SESSION: session_over_ssh,
 }
@@ -107,7 +119,7 @@ def test_nothing_of_the_working_folder_is_imported(where: str, ran: Path, monkey
 
 def test_these_are_all_places_that_give_python_a_text_to_run() -> None:
     others = {
-        Path(module.__file__ or "").name for module in (prefork, processes, _slurm_step, snapshot_files)
+        Path(module.__file__ or "").name for module in (prefork, processes, allocation, snapshot_files)
     }  # what a login runs; options of an interpreter; bash; git
     texts = (path for folder in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / folder).rglob("*.*"))
     found = {path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import input_file
+from launcher.system import input_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import config
-from launcher.backends.local import LocalOptions
+from launcher.backends.local.options import LocalOptions
 from launcher.errors import ConfigError
-from launcher.options import JobOptions
+from launcher.settings import config
+from launcher.settings.options import JobOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

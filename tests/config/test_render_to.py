@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import storage
 from launcher.backends import _base
 from launcher.errors import StorageError, UntrustedError
+from launcher.system import storage
 from tests.config.test_trust import as_root, owned
 
 if TYPE_CHECKING:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import config, config_file, input_file, quarantine, runs, trust
-from launcher.agent import trust as rule
-from launcher.backends import _kube_patch, _slurm_script
+from launcher.agent.system import trust as rule
+from launcher.backends.kubernetes import patch
+from launcher.backends.slurm import script
 from launcher.errors import UntrustedError
+from launcher.runs import records
+from launcher.settings import config, quarantine, toml_file
+from launcher.system import input_file, trust
 from tests.config.test_trust import as_root, file, owned
 
 if TYPE_CHECKING:
@@ -88,13 +91,13 @@ def test_what_changes_between_two_looks_is_a_problem_and_no_traceback(team: Path
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "a settings file": lambda path: config_file.read_file(str(path)),
+    "a settings file": lambda path: toml_file.read_file(str(path)),
     "a project file": lambda path: config.load({"DISTLAUNCH_SYSTEM_CONFIG": "/none"}, str(path.parent)),
-    "a template": lambda path: _slurm_script._source(str(path)),
-    "setup": lambda path: _slurm_script.setup_lines([f"@{path}"]),
-    "a patch": lambda path: _kube_patch.read([str(path)], ship_secrets=False),
+    "a template": lambda path: script._source(str(path)),
+    "setup": lambda path: script.setup_lines([f"@{path}"]),
+    "a patch": lambda path: patch.read([str(path)], ship_secrets=False),
     "bad hosts": lambda path: quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(path.parent.parent)}),
-    "a run": lambda path: runs.read(path.parent.parent, path.parent.name),
+    "a run": lambda path: records.read(path.parent.parent, path.parent.name),
 }
 NAMES = {"a project file": "distlaunch.toml", "bad hosts": "quarantine.json", "a run": "run.json"}
 
@@ -164,7 +167,7 @@ def test_a_stranger_who_swaps_all_the_time_never_has_a_word(team: Path) -> None:
         while tries < 1500 or not refused:
             tries += 1
             try:
-                assert config_file.read_file(path) is None
+                assert toml_file.read_file(path) is None
             except UntrustedError:
                 refused += 1
     finally:

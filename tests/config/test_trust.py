@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import backends, config, config_file, quarantine, runs, trust
-from launcher.agent import trust as rule
-from launcher.backends import _kube_config, _kube_patch
+from launcher import backends
+from launcher.agent.system import trust as rule
+from launcher.backends.kubernetes import kubeconfig, patch
 from launcher.errors import ConfigError, UntrustedError
-from launcher.options import JobOptions
+from launcher.runs import records
+from launcher.settings import config, quarantine, toml_file
+from launcher.settings.options import JobOptions
+from launcher.system import trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +190,9 @@ def test_folders_are_made_for_their_owner_whatever_the_umask(tmp_path: Path) -> 
     try:
         rule.make(str(tmp_path / "a/b/c"))
         rule.make(str(tmp_path / "a/b/c"))
-        runs.create(runs.Run(id="x-20250101-000000-aaaa", path=tmp_path / "runs/of/mine/x-20250101-000000-aaaa", backend="local"))
+        records.create(
+            records.Run(id="x-20250101-000000-aaaa", path=tmp_path / "runs/of/mine/x-20250101-000000-aaaa", backend="local")
+        )
     finally:
         os.umask(before)
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/c")} == {0o700}
@@ -201,7 +206,7 @@ def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
     place: Path, when: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, target = owned(place / "shared", 0, 0o1777), owned(place / "target", 0, 0o700)
-    folder = runs.root(str(shared / "me/runs"))
+    folder = records.root(str(shared / "me/runs"))
 
     def steal() -> None:
         if what == "a folder":
@@ -220,7 +225,7 @@ def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
     else:
         monkeypatch.setattr(os, "mkdir", mkdir)
     with pytest.raises(UntrustedError, match=f"{shared}/me belongs to {STRANGER}"):
-        runs.create(runs.Run(id="x-20250101-000000-aaaa", path=folder / "x-20250101-000000-aaaa", backend="local"))
+        records.create(records.Run(id="x-20250101-000000-aaaa", path=folder / "x-20250101-000000-aaaa", backend="local"))
     assert [*(shared / "me").iterdir(), *target.iterdir()] == []
 
 
@@ -228,7 +233,7 @@ def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
 def test_a_folder_is_made_in_what_is_trusted(place: Path) -> None:
     lab = owned(place / "lab", STRANGER, 0o777)
     trust.except_for([str(lab)])
-    runs.create(runs.Run(id="x-20250101-000000-aaaa", path=lab / "me/runs/x-20250101-000000-aaaa", backend="local"))
+    records.create(records.Run(id="x-20250101-000000-aaaa", path=lab / "me/runs/x-20250101-000000-aaaa", backend="local"))
     assert (lab / "me/runs/x-20250101-000000-aaaa/run.json").exists()
 
 
@@ -284,7 +289,7 @@ class TestCommands:
     def test_a_home_that_cannot_be_searched_has_no_settings(self, place: Path) -> None:
         path = file(owned(place / "home", 0, 0o700) / "config.toml", 0, text="nodes = [")
 
-        assert as_user(ME, lambda: config_file.read_file(str(path)) is None) is True
+        assert as_user(ME, lambda: toml_file.read_file(str(path)) is None) is True
 
     def test_a_fifo_of_somebody_else_is_not_waited_for(self, place: Path) -> None:
         os.mkfifo(place / "distlaunch.toml")
@@ -294,11 +299,11 @@ class TestCommands:
 
     def test_a_kubeconfig_names_programs_to_run(self, place: Path) -> None:
         with pytest.raises(UntrustedError, match="kubeconfig"):
-            _kube_config.find(str(file(place / "kube", STRANGER)))
+            kubeconfig.find(str(file(place / "kube", STRANGER)))
 
     def test_a_patch_says_what_a_pod_runs(self, place: Path) -> None:
         with pytest.raises(UntrustedError, match="patch"):
-            _kube_patch.read([str(file(place / "patch.yaml", STRANGER))], ship_secrets=False)
+            patch.read([str(file(place / "patch.yaml", STRANGER))], ship_secrets=False)
 
     def test_runs_of_somebody_else_are_listed_and_not_asked(self, distlaunch: Cli, place: Path) -> None:
         """A run's folder says which program reaches its hosts."""

@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from launcher.agent import fabric_gpus
-from launcher.agent.fabric_tree import Tree, recording
+from launcher.agent.fabric import nvidia
+from launcher.agent.fabric.sources import Tree, recording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +112,7 @@ class Machine:
         bus = f"0000{pci}".upper()
         row = f"{index}, {uuid}, {bus}, {model}, {memory_mib}, {mig}, Enabled, {ecc}, 31, {pcie}"
         self._gpus.append({"pci": pci, "row": row, "model": model, "uuid": uuid})
-        self.command(" ".join(fabric_gpus.NVIDIA_SMI), "".join(gpu["row"] + "\n" for gpu in self._gpus))
+        self.command(" ".join(nvidia.NVIDIA_SMI), "".join(gpu["row"] + "\n" for gpu in self._gpus))
         self.command(
             "nvidia-smi -L", "".join(f"GPU {n}: {gpu['model']} (UUID: {gpu['uuid']})\n" for n, gpu in enumerate(self._gpus))
         )

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent import protocol
-from tests.testbed import fixtures, wait_until
-from tests.testbed.network import ip
+from testbed import fixtures, wait_until
+from testbed.network import ip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.testbed.hosts import Host
-    from tests.testbed.testbed import Testbed
+    from testbed.hosts import Host
+    from testbed.testbed import Testbed
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,12 +81,12 @@ class Nodes:
 
     def run(self, script: str, name: str = "run", **job: Any) -> list[dict[str, Any]]:
         """An agent per host with a script; the events of all, those of node 0 first."""
-        from launcher import bundle
+        from launcher.payload import agent_archive
 
         folder = self.folder / name
         folder.mkdir()
         (folder / "script.py").write_text(script)
-        (folder / "agent.pyz").write_bytes(bundle.agent_archive())
+        (folder / "agent.pyz").write_bytes(agent_archive.packed())
         spec = {
             "run": name, "command": [str(folder / "script.py")], "kind": "script", "cwd": str(folder),
             "env": {}, "folder": str(folder), "rendezvous": {"file": str(folder / "rendezvous.json")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from launcher.agent import fabric_gpus
+from launcher.agent.fabric import amd
 from tests.fabric.builder import Machine, roce_gids
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def mi300x(folder: Path) -> Machine:
         for n, bus in enumerate(buses)
     }  # fmt: skip
     links = {f"(Topology) Link type between DRM devices {a} and {b}": "XGMI" for a in range(8) for b in range(a + 1, 8)}
-    machine.command(" ".join(fabric_gpus.ROCM_SMI), json.dumps({**cards, "system": {"Driver version": "6.8.5", **links}}))
+    machine.command(" ".join(amd.ROCM_SMI), json.dumps({**cards, "system": {"Driver version": "6.8.5", **links}}))
     machine.nic("eth0", "physical", ["10.5.0.2/24"], place="pci0000:00/0000:01:00.0", driver="bnxt_en", speed=100000)
     machine.routes("eth0")
     return machine

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import quarantine
+from launcher.settings import quarantine
+from testbed import SlurmOptions, fixtures
 from tests.fabric.conftest import Nodes
-from tests.testbed import SlurmOptions, fixtures
 
 if TYPE_CHECKING:
+    from testbed.testbed import Testbed
     from tests.command import Cli
-    from tests.testbed.testbed import Testbed
 
 FASTER = ("--seconds", "0.2")
 

@@ -6,28 +6,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import fabric, fabric_env
+from launcher.agent.fabric import discovery, library_defaults, network_variables
+from launcher.agent.network import routes
 from tests.fabric import machines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from launcher.agent.fabric_env import Choice
+    from launcher.agent.fabric.network_variables import Choice
     from tests.fabric.builder import Machine
 
 
 @pytest.fixture(autouse=True)
 def _unnamed_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabric_env, "resolved", lambda _: [])
+    monkeypatch.setattr(routes, "resolved", lambda _: [])
 
 
 def choose(
     machine: Machine, env: Mapping[str, str] | None = None, nccl: tuple[int, ...] | None = (2, 27, 3), gpus: int | None = None
 ) -> Choice:
     tree = machine.tree()
-    found = fabric.read(tree)
-    return fabric_env.choose(found, env or {}, tree=tree, gpus=len(found.gpus) if gpus is None else gpus, nccl=nccl)
+    found = discovery.read(tree)
+    return network_variables.choose(found, env or {}, tree=tree, gpus=len(found.gpus) if gpus is None else gpus, nccl=nccl)
 
 
 def values(choice: Choice) -> dict[str, str]:
@@ -145,7 +146,7 @@ def test_what_the_user_set_stands(tmp_path: Path) -> None:
     machine = machines.dgx_h100(tmp_path)
 
     assert values(choose(machine, env)) == {}
-    given = fabric_env.given(env, {"NCCL_DEBUG": "INFO"})
+    given = network_variables.given(env, {"NCCL_DEBUG": "INFO"})
     assert [(variable.name, variable.source) for variable in given] == [
         ("NCCL_DEBUG", "--env"), ("NCCL_IB_HCA", "environment"), ("UCX_NET_DEVICES", "environment"),
     ]  # fmt: skip
@@ -155,7 +156,7 @@ def test_what_the_administrator_set_stands(tmp_path: Path) -> None:
     machine = machines.laptop(tmp_path)
     machine.file("/etc/nccl.conf", "# site\nNCCL_SOCKET_IFNAME==bond0\nNCCL_DEBUG=WARN")
 
-    given = fabric_env.given({"NCCL_DEBUG": "INFO", "HOME": "/root"}, {}, machine.tree())
+    given = network_variables.given({"NCCL_DEBUG": "INFO", "HOME": "/root"}, {}, machine.tree())
 
     assert [(variable.name, variable.value, variable.source) for variable in given] == [
         ("NCCL_DEBUG", "INFO", "environment"), ("NCCL_SOCKET_IFNAME", "=bond0", "/etc/nccl.conf"),
@@ -163,11 +164,11 @@ def test_what_the_administrator_set_stands(tmp_path: Path) -> None:
 
 
 def test_candidates_put_likely_interfaces_first(tmp_path: Path) -> None:
-    nics = fabric.read(machines.laptop(tmp_path).tree()).nics
+    nics = discovery.read(machines.laptop(tmp_path).tree()).nics
 
-    found = fabric_env.candidates(nics, [])
+    found = library_defaults.candidates(nics, [])
     assert list(found.values()) == ["wlp0s20f3", "wlp0s20f3", "docker0", "br-3f2a9c1d4e5b", "tun0", "wg0"]
-    assert next(iter(fabric_env.candidates(nics, ["127.0.1.1", "10.8.0.6"]))) == "10.8.0.6"
+    assert next(iter(library_defaults.candidates(nics, ["127.0.1.1", "10.8.0.6"]))) == "10.8.0.6"
 
 
 def test_sockets_are_named_where_the_default_is_not_what_peers_reach(tmp_path: Path) -> None:
@@ -175,34 +176,36 @@ def test_sockets_are_named_where_the_default_is_not_what_peers_reach(tmp_path: P
     assert choice.nccl_default == ["wlp0s20f3", "br-3f2a9c1d4e5b", "tun0", "wg0", "vethd1c3a2b"]
     assert choice.gloo_default == "lo"
 
-    settled = fabric_env.settle(choice.to_json(), ["wlp0s20f3"], {}, "peers reach us at")
+    settled = network_variables.settle(choice.to_json(), ["wlp0s20f3"], {}, "peers reach us at")
 
     assert {variable.name: variable.value for variable in settled} == {
         "NCCL_SOCKET_IFNAME": "=wlp0s20f3", "GLOO_SOCKET_IFNAME": "wlp0s20f3", "UCX_NET_DEVICES": "wlp0s20f3",
     }  # fmt: skip
     assert "br-3f2a9c1d4e5b" in settled[0].reason
     assert "peers reach us at wlp0s20f3" in settled[0].reason
-    kept = fabric_env.settle(choice.to_json(), ["wlp0s20f3"], {"GLOO_SOCKET_IFNAME": "tun0", "UCX_NET_DEVICES": "tun0"}, "")
+    kept = network_variables.settle(
+        choice.to_json(), ["wlp0s20f3"], {"GLOO_SOCKET_IFNAME": "tun0", "UCX_NET_DEVICES": "tun0"}, ""
+    )
     assert [variable.name for variable in kept] == ["NCCL_SOCKET_IFNAME"]
 
 
 def test_sockets_are_left_alone_where_the_default_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabric_env, "resolved", lambda _: ["10.11.12.13"])
+    monkeypatch.setattr(routes, "resolved", lambda _: ["10.11.12.13"])
     choice = choose(machines.aws_p5(tmp_path))
 
-    assert fabric_env.settle(choice.to_json(), ["ens32"], {}, "") == []
-    assert fabric_env.settle(choice.to_json(), [], {}, "") == []
+    assert network_variables.settle(choice.to_json(), ["ens32"], {}, "") == []
+    assert network_variables.settle(choice.to_json(), [], {}, "") == []
 
 
 def test_with_rdma_only_the_bootstrap_interface_matters(tmp_path: Path) -> None:
     choice = choose(machines.a100_roce(tmp_path))
 
     assert choice.nccl_default == ["bond0"]
-    assert [v.name for v in fabric_env.settle(choice.to_json(), ["bond0"], {}, "")] == ["GLOO_SOCKET_IFNAME"]
+    assert [v.name for v in network_variables.settle(choice.to_json(), ["bond0"], {}, "")] == ["GLOO_SOCKET_IFNAME"]
 
 
 def test_nccl_version_beside_torch(tmp_path: Path) -> None:
     (tmp_path / "nvidia_nccl_cu12-2.21.5.dist-info").mkdir()
 
-    assert fabric_env.nccl_version(["/nonexistent", "", str(tmp_path)]) == (2, 21, 5)
-    assert fabric_env.nccl_version(["/nonexistent"]) is None
+    assert library_defaults.nccl_version(["/nonexistent", "", str(tmp_path)]) == (2, 21, 5)
+    assert library_defaults.nccl_version(["/nonexistent"]) is None

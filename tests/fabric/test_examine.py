@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import examine, examine_links, findings, heat_map, quarantine
-from launcher.agent import fabric
+from launcher.agent.fabric import discovery
+from launcher.doctor import examine, examine_links, findings, heat_map
+from launcher.settings import quarantine
 from tests.fabric import machines
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Facts = dict[int, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def dgx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return fabric.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
+    return discovery.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
 
 
 def sound(dgx: dict[str, Any]) -> tuple[list[Report], Facts]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import fabric, fabric_gpus, fabric_nics, fabric_pci
-from launcher.agent.fabric_tree import Tree
+from launcher.agent.fabric import discovery, nvidia, pci_tree
+from launcher.agent.fabric import nic as fabric_nics
+from launcher.agent.fabric.sources import Tree
 from tests.fabric import machines
 from tests.fabric.machines import DGX_COMPUTE
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def test_dgx_h100(tmp_path: Path) -> None:
-    found = fabric.read(machines.dgx_h100(tmp_path).tree(), full=True)
+    found = discovery.read(machines.dgx_h100(tmp_path).tree(), full=True)
 
     assert [gpu.model for gpu in found.gpus] == [machines.H100] * 8
     assert {gpu.memory_bytes for gpu in found.gpus} == {81559 * 2**20}
@@ -39,7 +40,7 @@ def test_dgx_h100(tmp_path: Path) -> None:
 
 def test_without_tools_the_drivers_files_tell_the_same_gpus(tmp_path: Path) -> None:
     tree = machines.dgx_h100(tmp_path).tree()
-    quick, full = fabric.read(tree), fabric.read(tree, full=True)
+    quick, full = discovery.read(tree), discovery.read(tree, full=True)
 
     for few, all_ in zip(quick.gpus, full.gpus, strict=True):
         assert (few.index, few.model, few.pci, few.numa, few.uuid, few.driver) == (
@@ -50,7 +51,7 @@ def test_without_tools_the_drivers_files_tell_the_same_gpus(tmp_path: Path) -> N
 
 
 def test_a100_roce_tells_v2_from_v1_and_the_bond_from_its_ports(tmp_path: Path) -> None:
-    found = fabric.read(machines.a100_roce(tmp_path).tree(), full=True)
+    found = discovery.read(machines.a100_roce(tmp_path).tree(), full=True)
 
     rail = next(hca for hca in found.hcas if hca.name == "mlx5_3")
     assert (rail.kind, rail.rate_gbps, rail.netdev, rail.active) == ("RoCE", 200.0, "ens4np0", True)
@@ -69,7 +70,7 @@ def test_a100_roce_tells_v2_from_v1_and_the_bond_from_its_ports(tmp_path: Path) 
 
 
 def test_pcie_box_with_a_sick_gpu(tmp_path: Path) -> None:
-    found = fabric.read(machines.pcie_box(tmp_path).tree(), full=True)
+    found = discovery.read(machines.pcie_box(tmp_path).tree(), full=True)
 
     assert [gpu.ecc_uncorrected for gpu in found.gpus] == [0, 0, 3, 0]
     assert [gpu.xid for gpu in found.gpus] == [[], [], [], [79]]
@@ -80,7 +81,7 @@ def test_pcie_box_with_a_sick_gpu(tmp_path: Path) -> None:
 
 
 def test_aws_p5(tmp_path: Path) -> None:
-    found = fabric.read(machines.aws_p5(tmp_path).tree())
+    found = discovery.read(machines.aws_p5(tmp_path).tree())
 
     assert (len(found.gpus), len(found.hcas)) == (8, 32)
     assert {(hca.kind, hca.driver, hca.active) for hca in found.hcas} == {("EFA", "efa", True)}
@@ -89,7 +90,7 @@ def test_aws_p5(tmp_path: Path) -> None:
 
 
 def test_laptop(tmp_path: Path) -> None:
-    found = fabric.read(machines.laptop(tmp_path).tree(), full=True)
+    found = discovery.read(machines.laptop(tmp_path).tree(), full=True)
 
     kinds = {nic.name: nic.kind for nic in found.nics}
     assert kinds == {
@@ -103,7 +104,7 @@ def test_laptop(tmp_path: Path) -> None:
 
 
 def test_cpu_node_in_a_cgroup(tmp_path: Path) -> None:
-    found = fabric.read(machines.cpu_node(tmp_path).tree())
+    found = discovery.read(machines.cpu_node(tmp_path).tree())
 
     assert [(hca.kind, hca.state, hca.numa) for hca in found.hcas] == [("InfiniBand", "ACTIVE", 1)]
     assert next(nic for nic in found.nics if nic.name == "ib0").kind == "ipoib"
@@ -112,7 +113,7 @@ def test_cpu_node_in_a_cgroup(tmp_path: Path) -> None:
 
 def test_amd_gpus_have_the_same_form(tmp_path: Path) -> None:
     tree = machines.mi300x(tmp_path).tree()
-    quick, full = fabric.read(tree), fabric.read(tree, full=True)
+    quick, full = discovery.read(tree), discovery.read(tree, full=True)
 
     assert [gpu.model for gpu in quick.gpus] == ["gfx942"] * 8
     assert [gpu.model for gpu in full.gpus] == ["AMD Instinct MI300X"] * 8
@@ -130,7 +131,7 @@ def test_mig_devices_are_listed_below_their_gpu(tmp_path: Path) -> None:
         "  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed)\nGPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-aaaa)\n",
     )
 
-    found = fabric.read(machine.tree(), full=True)
+    found = discovery.read(machine.tree(), full=True)
 
     assert found.gpus[0].mig_devices == ["3g.20gb MIG-c6d4f1ef-42e4", "1g.5gb MIG-cba663e8-9bed"]
     assert found.gpus[1].mig_devices == []
@@ -141,7 +142,7 @@ def test_a_tool_that_prints_nonsense_leaves_what_the_kernel_says(tmp_path: Path)
     machine.command("nvidia-smi topo -m", "Failed to initialize NVML: Driver/library version mismatch\n")
     machine.command("nvidia-smi -L", "")
 
-    found = fabric.read(machine.tree(), full=True)
+    found = discovery.read(machine.tree(), full=True)
 
     assert found.gpus[0].links == {}
     assert found.gpus[0].memory_bytes == 81559 * 2**20
@@ -165,12 +166,12 @@ B = "pci0000:40/0000:40:02.0/0000:41:00.0"
 )
 def test_distance_in_the_pci_tree(one: str, other: str, numa: tuple[int | None, int | None], expected: str) -> None:
     one, other = f"/sys/devices/{one}", f"/sys/devices/{other}"
-    assert fabric_pci.distance(one, other, *numa) == expected
-    assert fabric_pci.distance(other, one, *reversed(numa)) == expected
+    assert pci_tree.distance(one, other, *numa) == expected
+    assert pci_tree.distance(other, one, *reversed(numa)) == expected
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    found = fabric.read(Tree(), full=True)
+    found = discovery.read(Tree(), full=True)
 
     others = ("dlt", "veth")  # other tests' links come and go
     assert [nic.name for nic in found.nics if not nic.name.startswith(others)] == [
@@ -200,20 +201,20 @@ def test_addresses_of_this_machine_are_those_of_ip() -> None:
 
 
 def test_a_machine_of_which_nothing_can_be_read(tmp_path: Path) -> None:
-    found = fabric.read(Tree(str(tmp_path), str(tmp_path)), full=True)
+    found = discovery.read(Tree(str(tmp_path), str(tmp_path)), full=True)
 
     assert (found.gpus, found.hcas, found.nics) == ([], [], [])
     assert set(found.limits) == {None, 0, ""}
 
 
 def test_a_program_that_hangs_or_is_missing_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    from launcher.agent import fabric_tree
+    from launcher.agent.fabric import sources
 
-    monkeypatch.setattr(fabric_tree, "_RUN_S", 0.2)
+    monkeypatch.setattr(sources, "_RUN_S", 0.2)
     assert Tree().run("sleep", "60") is None
     assert Tree().run("no-such-program-here") is None
     assert Tree().run("false") is None
 
 
 def test_xid_of_a_log_that_cannot_be_read(tmp_path: Path) -> None:
-    assert fabric_gpus.xid_errors(Tree(str(tmp_path))) == {}
+    assert nvidia.xid_errors(Tree(str(tmp_path))) == {}

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from launcher.agent import numa
-from launcher.agent.fabric_tree import Tree
+from launcher.agent.fabric import numa
+from launcher.agent.fabric.sources import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import examine
+from launcher.doctor import examine
+from testbed import packages
 from tests.fabric.conftest import ROOT
-from tests.testbed import packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.findings import Finding
+    from launcher.doctor.findings import Finding
     from tests.fabric.conftest import Nodes
 
 DOCTOR = f"""

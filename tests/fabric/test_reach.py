@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent import net, reach
+from launcher.agent.network import reach, routes
 
 if TYPE_CHECKING:
     from tests.fabric.conftest import Nodes
@@ -153,14 +153,14 @@ def test_the_best_address_is_one_that_all_reach_else_one_that_most_reach() -> No
 
 
 def test_the_first_that_is_reached_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net, "_CONNECT_S", 3600.0)
+    monkeypatch.setattr(routes, "_CONNECT_S", 3600.0)
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         for addresses in (["127.0.0.9", "127.0.0.1"], ["127.0.0.1", "127.0.0.9"]):
-            assert net.first_reachable(addresses, port) == addresses[0]
+            assert routes.first_reachable(addresses, port) == addresses[0]
     with socket.socket() as closed:  # nobody else comes to listen there meanwhile
         closed.bind(("127.0.0.1", 0))
-        assert net.first_reachable(["127.0.0.1"], closed.getsockname()[1]) is None
+        assert routes.first_reachable(["127.0.0.1"], closed.getsockname()[1]) is None
 
 
 def test_an_answer_that_comes_while_we_stand_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_an_answer_that_comes_while_we_stand_still_counts(monkeypatch: pytest.Mo
             return now
 
         monkeypatch.setattr(reach, "time", SimpleNamespace(monotonic=stands_still))
-        assert net.first_reachable(["127.0.0.1"], server.getsockname()[1]) == "127.0.0.1"
+        assert routes.first_reachable(["127.0.0.1"], server.getsockname()[1]) == "127.0.0.1"
 
 
 def test_a_peer_that_is_starved_is_waited_for_where_a_connection_to_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_peer_that_is_starved_is_waited_for_where_a_connection_to_it_stands(mo
 
 
 def test_an_address_that_does_not_answer_is_not_waited_for_once_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net, "_CONNECT_S", 3600.0)  # whoever waits for it meets the test's own limit
+    monkeypatch.setattr(routes, "_CONNECT_S", 3600.0)  # whoever waits for it meets the test's own limit
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_server(("127.0.0.9", port), backlog=0), contextlib.ExitStack() as clients:
@@ -199,4 +199,4 @@ def test_an_address_that_does_not_answer_is_not_waited_for_once_another_does(mon
                 client = clients.enter_context(socket.socket())
                 client.setblocking(False)
                 client.connect_ex(("127.0.0.9", port))
-            assert net.first_reachable(["127.0.0.9", "127.0.0.1"], port) == "127.0.0.1"
+            assert routes.first_reachable(["127.0.0.9", "127.0.0.1"], port) == "127.0.0.1"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import examine, heat_map
-from launcher.agent import fabric
+from launcher.agent.fabric import discovery
 from launcher.agent.protocol import LineTagger, encode_event
-from launcher.cli import doctor
-from launcher.findings import Finding
-from launcher.reader import StreamReader
-from launcher.reports import Reports
+from launcher.doctor import examine, heat_map
+from launcher.doctor.findings import Finding
+from launcher.doctor.reports import Reports
+from launcher.runs.reader import StreamReader
+from launcher.service import examination
 from tests.fabric import machines
 from tests.fabric.test_examine import NODES, sound
 
@@ -27,7 +27,7 @@ LIAR = 2
 
 @pytest.fixture(scope="module")
 def dgx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return fabric.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
+    return discovery.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
 
 
 @pytest.fixture
@@ -202,5 +202,5 @@ def test_a_name_that_two_nodes_say_they_have_is_left_out_for_neither() -> None:
     found = [Finding(node, "disk", "fail", "broken", "") for node in (0, 1, 3)] + [Finding(3, "gpu", "warn", "", "")]
     sure = {(0, "disk"), (1, "disk"), (3, "gpu")}
 
-    assert doctor._to_leave_out(found, sure, {0: "a", 1: "b", 2: "a", 3: "c"}, []) == {"b": "disk: broken"}
-    assert doctor._to_leave_out(found, sure, {0: "a", 1: "b", 2: "x", 3: "c"}, [1]) == {"a": "disk: broken"}
+    assert examination.to_leave_out(found, sure, {0: "a", 1: "b", 2: "a", 3: "c"}, []) == {"b": "disk: broken"}
+    assert examination.to_leave_out(found, sure, {0: "a", 1: "b", 2: "x", 3: "c"}, [1]) == {"a": "disk: broken"}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from testbed import Kube, NotAvailableError, kube_given
+from testbed.kube_image import PINNED as IMAGE
+from testbed.kube_watch import wait_for
 from tests.k8s import proxy as proxies
 from tests.k8s.following import Follower
-from tests.testbed import Kube, NotAvailableError, kube_given
-from tests.testbed.kube_image import PINNED as IMAGE
-from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TypeVar
 
+from testbed.errors import WaitError
+from testbed.running import Running
 from tests.command import Result
-from tests.testbed.errors import WaitError
-from tests.testbed.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import yaml
 from urllib3.util.ssl_ import create_urllib3_context
 
-from launcher.backends import _kube_api
-from tests.testbed.kube_api import ClosingSocket
+from launcher.backends.kubernetes import api
+from testbed.kube_api import ClosingSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, kubeconfig: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self._kubeconfig = kubeconfig
-        self.cluster = _kube_api.connect(str(kubeconfig), "", "")
+        self.cluster = api.connect(str(kubeconfig), "", "")
         context = create_urllib3_context()
         context.sslsocket_class = ClosingSocket
         self.cluster._pool.connection_pool_kw["ssl_context"] = context

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from launcher.backends import _kube_admission as admission
-from launcher.backends import _kube_beside, _kube_rights
-from launcher.backends._kube_options import KubernetesOptions
-from launcher.backends._kube_watch import RunWatch
+from launcher.backends.kubernetes import admission, sidecars
+from launcher.backends.kubernetes import rights as kube_rights
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.watch import RunWatch
+from testbed.kube_watch import wait_for
 from tests.command import ROOT
 from tests.k8s import proxy as proxies
 from tests.k8s.conftest import index_of, shell
-from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from tests.command import Cli
@@ -220,7 +220,7 @@ def test_what_is_asked_for_is_enough_and_no_more_is_asked_for(user: User) -> Non
     assert "may not create secrets" not in follower.stderr
     user.wait_nothing_left()
     assert least("k8s", "--dry-run=server", "x.py").exit_code == 0
-    queued = _kube_rights.needed(KubernetesOptions(image="i", queue="q"), [])
+    queued = kube_rights.needed(KubernetesOptions(image="i", queue="q"), [])
     assert ("batch", "jobs", "patch") not in queued
     assert ("batch", "jobs", "delete") in queued
 
@@ -256,7 +256,7 @@ def test_who_may_not_delete_a_pod_that_another_container_holds_is_told_once_and_
     watch = RunWatch(json.loads((user.cli.runs / run / "run.json").read_text())["handle"])
     capfd.readouterr()
     found = [watch.liveness(60.0) for _ in range(3)]
-    monkeypatch.setattr(_kube_beside, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic))  # it waits for nothing
+    monkeypatch.setattr(sidecars, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic))  # it waits for nothing
     watch.release()
 
     assert {state.detail for state in found} == {told.json["result"]["detail"]}
@@ -328,7 +328,7 @@ def test_the_role_that_is_printed_has_what_a_run_of_that_kind_needs(user: User, 
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    needed = _kube_rights.needed(KubernetesOptions(image="i", kind=kind), plan["objects"])
+    needed = kube_rights.needed(KubernetesOptions(image="i", kind=kind), plan["objects"])
     owner = {"job": "jobs", "pods": "configmaps"}.get(kind, f"{kind}s")
     assert given - set(needed) == {
         ("", "secrets", "create"),

@@ -13,16 +13,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from launcher.backends import _kube_api, _kube_submit
-from launcher.backends._kube_api import ApiError, UnreachableError
-from launcher.backends._kube_pod import RUN_LABEL
+from launcher.backends.kubernetes import api, submission
+from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.backends.kubernetes.pod import RUN_LABEL
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from launcher.backends._kube_api import Cluster
+    from launcher.backends.kubernetes.api import Cluster
     from tests.command import Cli
 
 FINE = '{"a": 1}'
@@ -55,7 +55,7 @@ def answering(folder: Path, answers: list[tuple[int, str] | None]) -> Iterator[t
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield _kube_api.connect(str(kubeconfig(folder, server.server_address[1])), "", ""), asked
+        yield api.connect(str(kubeconfig(folder, server.server_address[1])), "", ""), asked
         server.shutdown()
 
 
@@ -73,7 +73,7 @@ def kubeconfig(folder: Path, port: int) -> Path:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long was waited between tries, in seconds; here that takes no time."""
     found: list[float] = []
-    for module in (_kube_api, _kube_submit):
+    for module in (api, submission):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=found.append))  # theirs alone: other threads sleep, too
     return found
 
@@ -132,7 +132,7 @@ def test_an_object_is_created_once_whatever_becomes_of_the_answers(
 ) -> None:
     """The third try was received, and its answer was not."""
     with answering(tmp_path, [bad, bad, bad, EXISTS, (200, json.dumps(OURS))]) as (cluster, asked):
-        assert _kube_submit._create(cluster, OURS) == OURS
+        assert submission._create(cluster, OURS) == OURS
 
     assert asked == ["POST"] * 4 + ["GET"]
     assert pauses == [0.5, 1.0, 2.0]
@@ -143,18 +143,18 @@ def test_a_train_job_waits_until_the_webhook_has_seen_its_runtime(tmp_path: Path
     refused = (403, json.dumps({"reason": "Forbidden", "message": why}))
     job = {**OURS, "kind": "TrainJob"}
     with answering(tmp_path, [refused, (201, json.dumps(job))]) as (cluster, asked):
-        assert _kube_submit._create(cluster, job) == job
+        assert submission._create(cluster, job) == job
     assert (asked, pauses) == (["POST"] * 2, [0.5])
 
     with answering(tmp_path, [refused] * 4) as (cluster, asked), pytest.raises(ApiError, match="must be created before"):
-        _kube_submit._create(cluster, job)
+        submission._create(cluster, job)
     assert asked == ["POST"] * 4
 
 
 def test_another_runs_object_of_that_name_is_not_ours(tmp_path: Path, pauses: list[float]) -> None:
     theirs = {"kind": "ConfigMap", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-2"}}}
     with answering(tmp_path, [EXISTS, (200, json.dumps(theirs))]) as (cluster, _), pytest.raises(ApiError, match="it exists"):
-        _kube_submit._create(cluster, OURS)
+        submission._create(cluster, OURS)
 
     assert pauses == []
 
@@ -163,17 +163,17 @@ def test_who_looks_for_a_run_deletes_nothing_and_who_cancels_it_what_belongs_to_
     """Of a launcher that died when there was a TrainingRuntime alone: it may live, on a machine with another time."""
     missing = (404, "")
     with answering(tmp_path, [missing, missing, (200, "{}"), missing, missing]) as (cluster, asked):
-        assert _kube_submit.find(cluster, "trainjob", "x-1", "x-1") is None
+        assert submission.find(cluster, "trainjob", "x-1", "x-1") is None
         assert asked == ["GET"]
-        _kube_submit.remove(cluster, "trainjob", "x-1", "x-1")
+        submission.remove(cluster, "trainjob", "x-1", "x-1")
         assert asked[1:] == ["GET", "DELETE"]
-        _kube_submit.remove(cluster, "trainjob", "x-1", "x-1")  # it is gone already
+        submission.remove(cluster, "trainjob", "x-1", "x-1")  # it is gone already
 
 
 def test_another_runs_objects_are_neither_found_nor_removed(tmp_path: Path) -> None:
     with answering(tmp_path, [(200, json.dumps(OURS))] * 2) as (cluster, asked):
-        assert _kube_submit.find(cluster, "job", "x-1", "x-2") is None
-        _kube_submit.remove(cluster, "job", "x-1", "x-2")
+        assert submission.find(cluster, "job", "x-1", "x-2") is None
+        submission.remove(cluster, "job", "x-1", "x-2")
 
     assert asked == ["GET"] * 2
 
@@ -187,14 +187,14 @@ def test_only_of_an_owner_whose_creation_nobody_has_answered_something_may_yet_c
     tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str] | None], unsure: bool
 ) -> None:
     """Of what an owner owns nothing is left when that is deleted."""
-    for name in ("_check", "_kube_ttl"):
-        monkeypatch.setattr(_kube_submit, name, Mock())
+    for name in ("_check", "ttl"):
+        monkeypatch.setattr(submission, name, Mock())
     made = [{**OURS, "apiVersion": "v1"}, OWNED, {"kind": "Pod", "metadata": OWNED["metadata"]}]
     plan: Any = SimpleNamespace(objects=made, has_key=False, secrets=(), name="x-1")
     opts: Any = SimpleNamespace(queue="", kind="pods")
     begun = Mock()
     with answering(tmp_path, answers) as (cluster, _), pytest.raises(LaunchError) as raised:
-        _kube_submit.send(cluster, opts, plan, begun)
+        submission.send(cluster, opts, plan, begun)
 
     begun.assert_called_once()
     assert raised.value.in_part is unsure

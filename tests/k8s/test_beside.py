@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import Kube
 from tests.k8s.conftest import job_ends
 from tests.k8s.scripts import FAILS, MEET, WAITS
-from tests.testbed import Kube
 
 if TYPE_CHECKING:
     from tests.k8s.conftest import User

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from testbed import kube_programs
 from tests.k8s.conftest import KINDS
 from tests.k8s.role import role_rules
-from tests.testbed import kube_programs
 
 if TYPE_CHECKING:
     from tests.k8s.conftest import User

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import quarantine
+from launcher.settings import quarantine
 from tests.k8s.scripts import MEET
 
 if TYPE_CHECKING:
+    from testbed import Kube
     from tests.k8s.conftest import User
-    from tests.testbed import Kube
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from testbed import wait_until
+from testbed.kube_watch import wait_for
 from tests.k8s.conftest import MORE_KINDS
 from tests.k8s.scripts import FAILS, MEET, WAITS
-from tests.testbed import wait_until
-from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from tests.k8s.conftest import User

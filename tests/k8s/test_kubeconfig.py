@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from launcher.backends import _kube_api as api
-from launcher.backends._kube_watch import RunWatch
+from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes.watch import RunWatch
 from launcher.errors import BackendUnavailableError, SpecError, UntrustedError
 
 if TYPE_CHECKING:

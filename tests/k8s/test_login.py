@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.backends import _kube_login as login
-from tests.testbed.waiting import wait_until
+from launcher.backends.kubernetes import login
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

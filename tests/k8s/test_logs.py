@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import storage
-from launcher.backends import _kube_api, _kube_logs, _kube_watch
-from launcher.backends._kube_api import ApiError, UnreachableError
-from launcher.backends._kube_following import Following
-from launcher.backends._kube_logs import NodeLog, Position
-from launcher.backends._kube_states import Pod
+from launcher.backends.kubernetes import api, logs
+from launcher.backends.kubernetes import watch as kube_watch
+from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.backends.kubernetes.following import Following
+from launcher.backends.kubernetes.logs import NodeLog, Position
+from launcher.backends.kubernetes.states import Pod
 from launcher.errors import BackendUnavailableError, CommandError, StorageError
-from tests.testbed import wait_until
+from launcher.system import storage
+from testbed import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,7 +160,7 @@ def test_a_line_without_an_end_is_not_kept_until_it_ends() -> None:
     def size_of(count: int) -> int:
         ahead = [b"", *[b"x" * (1 << 20)] * count]
         response = SimpleNamespace(read1=lambda _: ahead.pop())
-        lines = [line for lines in _kube_api.blocks(response, cut=True) for line in lines]
+        lines = [line for lines in api.blocks(response, cut=True) for line in lines]
         assert max(map(len, lines)) < 20 << 20
         return sum(map(len, lines))
 
@@ -258,7 +259,7 @@ def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_wai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     hours = itertools.count(0.0, 3600.0)
-    monkeypatch.setattr(_kube_logs, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(hours)}))
+    monkeypatch.setattr(logs, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(hours)}))
     kubelet: Any = Refusing([(1.0, b"first")])
     kubelet.status = status
     pod, log = a_pod(), NodeLog(tmp_path, 0, kubelet)
@@ -272,7 +273,7 @@ def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_wai
 
 def test_who_is_refused_the_lock_of_the_logs_does_not_take_it_from_who_has_it(tmp_path: Path) -> None:
     """As when a run is let go of while it is still being asked about, in another thread."""
-    watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
+    watch = kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
     held = watch._lock()
     assert held is not None
 
@@ -297,7 +298,7 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
         if pod == "late" and (not starts or asked.count(pod) < 3):
             raise UnreachableError(f"pod {pod}: container not found")
 
-    watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 3, "kind": "job"})
+    watch = kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 3, "kind": "job"})
     watch.__dict__["cluster"] = SimpleNamespace()
     waiting = {"containerStatuses": [{"name": "node", "state": {"waiting": {}}}]}
     pods = [
@@ -309,7 +310,7 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
     seconds = itertools.count(0.0, 9.0)  # a limit of 30 s is over at the fourth look
     clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     for name, value in (("execute", execute), ("time", clock)):
-        monkeypatch.setattr(_kube_watch, name, value)
+        monkeypatch.setattr(kube_watch, name, value)
 
     with nullcontext() if starts else pytest.raises(CommandError, match=r"have not started .* signalled: late$"):
         watch.signal(signal.SIGUSR1)
@@ -325,9 +326,9 @@ def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(tmp_path: P
         asked.append(pod)
         raise UnreachableError(f"pod {pod}: no answer")
 
-    watch = _kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
+    watch = kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
     watch.__dict__["cluster"] = SimpleNamespace(context="")
-    monkeypatch.setattr(_kube_watch, "execute", execute)
+    monkeypatch.setattr(kube_watch, "execute", execute)
     running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
     watch._pods = lambda: [[replace(a_pod(), name="runs", phase="Running", status=running)]]  # type: ignore[method-assign]
 

@@ -261,7 +261,7 @@ def test_the_secret_that_is_made_by_hand_is_in_no_argv(distlaunch: Cli, tmp_path
 
 @pytest.mark.slow
 def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_together(distlaunch: Cli, tmp_path: Path) -> None:
-    from launcher.agent.unpack import unpack
+    from launcher.agent.system.unpack import unpack
 
     content = os.urandom(1_000_000)
     distlaunch.write("sub/däta.txt", "hello\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import Kube, NotAvailableError, kube_policies
+from testbed import Kube, NotAvailableError, kube_policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

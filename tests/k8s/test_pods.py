@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from testbed import Kube, kube_given, kube_image, kube_programs
+from testbed.kube_watch import wait_for
 from tests import large
 from tests.command import Cli
 from tests.k8s.conftest import shell
 from tests.k8s.following import Follower
 from tests.k8s.role import role_rules
 from tests.k8s.scripts import EATS, FAILS, MEET, TICKS, WAITS
-from tests.testbed import Kube, kube_given, kube_image, kube_programs
-from tests.testbed.kube_watch import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.kube_node import KubeNode
     from tests.k8s.conftest import User
-    from tests.testbed.kube_node import KubeNode
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 

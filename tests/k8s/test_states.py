@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from launcher.backends import _kube_states as states
-from launcher.backends._kube_states import Pod
+from launcher.backends.kubernetes import states
+from launcher.backends.kubernetes.states import Pod
 
 
 def a_pod(phase: str = "Failed", **status: Any) -> Pod:

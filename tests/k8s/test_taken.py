@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import wait_until
 from tests.k8s.conftest import index_of, job_ends
 from tests.k8s.scripts import WAITS
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
+    from testbed import Kube
     from tests.k8s.conftest import User
     from tests.k8s.following import Follower
-    from tests.testbed import Kube
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 

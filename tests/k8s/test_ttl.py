@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.backends import _kube_api, _kube_rights, _kube_ttl
-from launcher.backends._kube_options import KubernetesOptions
+from launcher.backends.kubernetes import api, rights
+from launcher.backends.kubernetes import ttl as kube_ttl
+from launcher.backends.kubernetes.options import KubernetesOptions
 from tests.k8s.conftest import KINDS
 from tests.k8s.test_api import GONE, answering
 
@@ -30,7 +31,7 @@ def test_what_is_asked_for_before_is_enough_to_submit(user: User) -> None:
     """The rights to look for ended runs are not among that."""
     opts = KubernetesOptions(image="i", kind="pods")
     made = [{"kind": kind} for kind in ("ConfigMap", "Service", "Pod")]
-    wanted = [right for right in _kube_rights.needed(opts, made) if right != ("", "configmaps", "list")]
+    wanted = [right for right in rights.needed(opts, made) if right != ("", "configmaps", "list")]
     rules = [{"apiGroups": [group], "resources": [resource], "verbs": [verb]} for group, resource, verb in wanted]
     account = user.with_rights("least", rules)
 
@@ -78,8 +79,8 @@ def test_ended_runs_go_and_what_others_have_in_their_files_is_not_fetched(user: 
 def test_it_never_fails_a_submission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bad: tuple[int, str] | None
 ) -> None:
-    monkeypatch.setattr(_kube_api, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(api, "time", SimpleNamespace(sleep=lambda _: None))
     with answering(tmp_path, [bad] * 4) as (cluster, asked):
-        _kube_ttl.sweep(cluster, KubernetesOptions(image="i", kind=kind))
+        kube_ttl.sweep(cluster, KubernetesOptions(image="i", kind=kind))
 
     assert asked

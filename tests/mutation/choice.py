@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-PATHS = ("launcher/agent", "launcher/outcome.py", "launcher/backends", "train/trainer")
+PATHS = ("launcher/agent", "launcher/runs/outcome.py", "launcher/backends", "train/trainer")
 
 
 def files(paths: Iterable[str], root: Path) -> list[str]:

@@ -15,48 +15,62 @@ from tests.plugins.subjects import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RUNS = "chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks thirdparty project"
+RUNS = "api chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks thirdparty project"
 """Subjects whose tests start runs."""
 
 ARCHITECTURE = "tests/test_architecture.py"
 WHEEL = "tests/test_wheel.py"
-TEXTS = "tests/test_install.py tests/test_documentation.py tests/test_documented_commands.py tests/test_documented_facts.py"
+TEXTS = (
+    "tests/test_install.py tests/test_documentation.py tests/test_documented_commands.py tests/test_documented_facts.py "
+    "tests/test_prose.py"
+)
+TUTORIALS = "tests/test_tutorials.py"
 EVERYTHING = "*"
 COMMON = "tests/conftest.py"
 """What it imports is used by tests that name it themselves, so only a change of its own affects everybody."""
 
 TABLE: tuple[tuple[str, str], ...] = (
     # What belongs to one backend.
-    ("launcher/backends/_kube_*", f"k8s cli config snapshot {ARCHITECTURE}"),
-    ("launcher/backends/kubernetes.py", f"k8s cli config snapshot {ARCHITECTURE}"),
-    ("launcher/backends/_slurm_*", f"slurm cli config snapshot {ARCHITECTURE}"),
-    ("launcher/backends/_submitit.py", f"slurm {ARCHITECTURE}"),
-    ("launcher/backends/slurm.py", f"slurm cli config snapshot fabric {ARCHITECTURE}"),
+    ("launcher/backends/kubernetes/*", f"k8s cli config snapshot {ARCHITECTURE}"),
+    ("launcher/backends/slurm/submitit.py", f"slurm {ARCHITECTURE}"),
+    ("launcher/backends/slurm/backend.py", f"slurm cli config snapshot fabric {ARCHITECTURE}"),
+    ("launcher/backends/slurm/*", f"slurm cli config snapshot {ARCHITECTURE}"),
     ("slurm_templates/*", f"slurm {WHEEL}"),
-    ("launcher/backends/_ansible_*", f"ssh cli config snapshot {ARCHITECTURE}"),
-    ("launcher/backends/ansible.py", f"ssh cli config snapshot {ARCHITECTURE}"),
+    ("launcher/backends/ansible/*", f"ssh cli config snapshot {ARCHITECTURE}"),
     ("playbooks/*", f"ssh {WHEEL}"),
     # The agent.
-    ("launcher/agent/host*.py", f"agent ssh {ARCHITECTURE}"),
-    ("launcher/agent/unpack.py", f"agent ssh {ARCHITECTURE}"),
-    ("launcher/agent/prefork.py", f"agent ssh {ARCHITECTURE}"),
-    ("launcher/agent/slurm.py", f"agent slurm fabric {ARCHITECTURE}"),
-    ("launcher/agent/processes.py", f"{RUNS} testbed"),
+    ("launcher/agent/ssh/*", f"agent ssh {ARCHITECTURE}"),
+    ("launcher/agent/system/unpack.py", f"agent ssh {ARCHITECTURE}"),
+    ("launcher/agent/forkserver/prefork.py", f"agent ssh {ARCHITECTURE}"),
+    ("launcher/agent/schedulers/slurm.py", f"agent slurm fabric {ARCHITECTURE}"),
+    ("launcher/agent/system/processes.py", f"{RUNS} testbed"),
     ("launcher/agent/*", RUNS),
     # What the user sees.
-    ("launcher/examine*.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
-    ("launcher/findings.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
-    ("launcher/heat_map.py", f"fabric {ARCHITECTURE}"),
-    ("launcher/quarantine.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
-    ("launcher/cli/doctor.py", f"fabric cli slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/doctor/examine*.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/doctor/findings.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/doctor/heat_map.py", f"fabric {ARCHITECTURE}"),
+    ("launcher/settings/quarantine.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("distlaunch/*", f"api {ARCHITECTURE} {WHEEL}"),
+    ("launcher/service/examination.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/cli/commands/doctor.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/*", f"{RUNS} config"),
+    ("train/_call.py", f"api train {ARCHITECTURE} {WHEEL}"),
     ("train/doctor.py", f"fabric train slurm ssh k8s {ARCHITECTURE}"),
     ("train/reduce.py", f"train cli agent slurm ssh k8s {ARCHITECTURE} {WHEEL}"),
     ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),
     ("benchmarks/*", "benchmarks"),
     # What is read.
     ("docs/kubernetes.md", f"tests/k8s/test_control_plane.py tests/k8s/test_admission.py {TEXTS}"),
+    ("docs/tutorials/slurm.md", f"tests/slurm/test_tutorial.py {TUTORIALS} {TEXTS}"),
+    ("docs/tutorials/ssh.md", f"tests/ansible/test_tutorial.py {TUTORIALS} {TEXTS}"),
+    ("docs/tutorials/kubernetes.md", f"tests/k8s/test_tutorial.py {TUTORIALS} {TEXTS}"),
+    ("docs/tutorials/*", f"{TUTORIALS} {TEXTS}"),
+    ("docs/start.md", f"{TUTORIALS} {TEXTS}"),
+    ("docs/api.md", f"api {TEXTS}"),
     ("docs/*", TEXTS),
+    ("CONTRIBUTING.md", TEXTS),
+    ("mkdocs.yml", TEXTS),
+    (".pre-commit-config.yaml", TEXTS),
     ("README.md", f"{WHEEL} {TEXTS}"),
     ("LICENSE", WHEEL),
     ("*.md", "tests/test_install.py"),
@@ -69,11 +83,11 @@ TABLE: tuple[tuple[str, str], ...] = (
     (".ci/*", "runner"),
     ("tests/plugins/*", "runner"),
     ("tests/mutation/*", "runner"),
-    ("tests/testbed/kube*", "k8s testbed"),
-    ("tests/testbed/slurm*", "slurm fabric testbed"),
-    ("tests/testbed/accounting.py", "slurm testbed"),
-    ("tests/testbed/ssh.py", "ssh testbed"),
-    ("tests/testbed/*", "slurm ssh k8s fabric testbed"),
+    ("testbed/kube*", "k8s testbed"),
+    ("testbed/slurm*", "slurm fabric testbed"),
+    ("testbed/accounting.py", "slurm testbed"),
+    ("testbed/ssh.py", "ssh testbed"),
+    ("testbed/*", "slurm ssh k8s fabric testbed"),
 )
 """Patterns, and what a change can affect: subjects, files of tests, everything, or nothing. The first that fits counts."""
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import registry
 from tests.plugins import results
-from tests.testbed import registry
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.testbed import TestbedError, kube_given, kube_programs, packages, registry
+from testbed import TestbedError, kube_given, kube_programs, packages, registry
 
 if TYPE_CHECKING:
     import pytest

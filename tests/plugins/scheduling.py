@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CACHE = "distlaunch/seconds"
 GROUPS = "distlaunch_groups"
-TESTBED = "tests.testbed.fixtures"
+TESTBED = "testbed.fixtures"
 BY_NAME = {"pods": "kube_nodes", "cut_off": "kube_nodes"}
 """Fixtures that ask for a cluster only when they run."""
 

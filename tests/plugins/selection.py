@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed.testbed import Testbed
 from tests.plugins import affected, hooks, startup, subjects
-from tests.testbed.testbed import Testbed
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any, NoReturn
 
-FIXTURES = "tests.testbed.fixtures"
+FIXTURES = "testbed.fixtures"
 SLOW = ("torch", "slow")
 """Marks of tests that take seconds on their own."""
 

@@ -22,15 +22,15 @@ def of(*paths: str) -> set[str]:
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
-        ("launcher/backends/_kube_pod.py", {"k8s", "cli", "config", "snapshot", "project"}),
+        ("launcher/backends/kubernetes/pod.py", {"k8s", "cli", "config", "snapshot", "project"}),
         ("playbooks/start.yml", {"ssh", "project"}),
         ("slurm_templates/job.sbatch.j2", {"slurm", "project"}),
-        ("launcher/agent/host_run.py", {"agent", "ssh", "project"}),
+        ("launcher/agent/ssh/run.py", {"agent", "ssh", "project"}),
         ("train/trainer/loop.py", {"train", "benchmarks", "project"}),
         ("benchmarks/start.py", {"benchmarks"}),
         ("docs/kubernetes.md", {"k8s", "project"}),
         ("docs/cli.md", {"project"}),
-        ("tests/testbed/kube_node.py", {"k8s", "testbed"}),
+        ("testbed/kube_node.py", {"k8s", "testbed"}),
         ("tests/plugins/summary.py", {"runner"}),
     ],
 )
@@ -40,7 +40,7 @@ def test_a_file_affects_the_subjects_of_the_table(path: str, wanted: set[str]) -
 
 
 def test_the_agent_affects_whatever_starts_runs_and_not_the_trainer() -> None:
-    found = of("launcher/agent/node.py")
+    found = of("launcher/agent/node/agent.py")
 
     assert {"agent", "cli", "slurm", "ssh", "k8s", "fabric"} <= found
     assert not {"train", "config", "runner"} & found

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed.waiting import wait_until
 from tests.plugins.subjects import ROOT
-from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

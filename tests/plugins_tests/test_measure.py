@@ -127,15 +127,15 @@ def test_a_trace_function_of_a_scripts_own_is_seen(tmp_path: Path) -> None:
 
 def test_what_an_agent_runs_counts_for_the_file_that_it_was_packed_from(tmp_path: Path) -> None:
     root, folder = begin(tmp_path)
-    (root / "launcher/agent").mkdir(parents=True)
-    (root / "launcher/agent/node.py").write_text("x = 1\ny = 2\n")
+    (root / "launcher/agent/node").mkdir(parents=True)
+    (root / "launcher/agent/node/agent.py").write_text("x = 1\ny = 2\n")
     measure.prepare(folder, by_test=False, root=root)
-    code = "for name in ('agent.pyz/distlaunch_agent/node.py', '/tmp/r/agent.pyz/distlaunch_agent/node.py'):\n"
+    code = "for name in ('agent.pyz/distlaunch_agent/node/agent.py', '/tmp/r/agent.pyz/distlaunch_agent/node/agent.py'):\n"
     code += "    exec(compile('x = 1\\n' if name[0] == 'a' else '\\ny = 2\\n', name, 'exec'))\n"
 
     run(folder, code)
 
-    assert coverage_report.read(folder)["launcher/agent/node.py"] == {1, 2}
+    assert coverage_report.read(folder)["launcher/agent/node/agent.py"] == {1, 2}
 
 
 def test_test_by_test_a_line_is_known_by_each_test_that_ran_it(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_two_runs_side_by_side_are_compared(tmp_path: Path, capsys: pytest.Captu
     run(folder, f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\nours.in_main(1)\n")
     old = tmp_path / "old"
     old.mkdir()
-    for number, name in enumerate((str(root / "train/code_of_ours.py"), "agent.pyz/distlaunch_agent/node.py")):
+    for number, name in enumerate((str(root / "train/code_of_ours.py"), "agent.pyz/distlaunch_agent/node/agent.py")):
         data = CoverageData(basename=str(old / f"data.{number}"))
         data.add_lines({name: [line("return 3"), line("return 4")]})
         data.write()

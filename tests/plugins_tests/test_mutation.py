@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from testbed.waiting import wait_until
 from tests.mutation import choice
 from tests.mutation.__main__ import Copy, Trial, main, parser
 from tests.mutation.changes import changes, compiles
 from tests.plugins import measure
 from tests.plugins.subjects import ROOT
-from tests.testbed.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_what_no_test_could_notice_is_left_alone(source: str) -> None:
 
 
 def test_the_same_seed_chooses_the_same_changes_and_more_of_them_begin_alike() -> None:
-    paths = ["launcher/outcome.py", "launcher/agent/stops.py"]
+    paths = ["launcher/runs/outcome.py", "launcher/agent/node/stops.py"]
     assert choice.choose(paths, 20, 1, ROOT)[:10] == choice.choose(paths, 10, 1, ROOT) != choice.choose(paths, 10, 2, ROOT)
 
     chosen = choice.choose(choice.PATHS, 60, 1, ROOT)
 
     assert len({(change.path, change.line) for change in chosen}) == 60
-    folders = {change.path.rpartition("/")[0] for change in chosen}
+    folders = {"/".join(change.path.split("/")[:2]) for change in chosen}
     assert {"launcher/agent", "launcher/backends", "train/trainer"} <= folders
 
 
@@ -88,7 +88,7 @@ def a_map(folder: Path, ran: dict[str, list[int]], path: str) -> Path:
 
 
 def test_the_tests_that_ran_the_line_are_taken_the_shortest_first(tmp_path: Path) -> None:
-    path = "launcher/outcome.py"
+    path = "launcher/runs/outcome.py"
     change = choice.choose([path], 1, 1, ROOT)[0]
     known = choice.Map.read(a_map(tmp_path, {"a": [change.line], "b": [change.line], "c": [1], "gone": [change.line]}, path))
 
@@ -109,7 +109,7 @@ def left() -> set[str]:
 
 def test_a_change_is_noticed_by_a_test_of_it_or_survives_and_the_copy_is_whole_again(tmp_path: Path) -> None:
     test = "tests/slurm/test_hostlist.py::test_the_place_of_a_node_comes_from_slurms_variables"
-    path, other = "launcher/agent/slurm.py", "launcher/heat_map.py"
+    path, other = "launcher/agent/schedulers/slurm.py", "launcher/doctor/heat_map.py"
     source = (ROOT / path).read_bytes()
     wrong = next(each for each in changes(path, source) if b"hosts.index(name), hosts" in source[each.start : each.end])
     elsewhere = changes(other, (ROOT / other).read_bytes())[0]
@@ -133,7 +133,7 @@ def test_a_change_is_noticed_by_a_test_of_it_or_survives_and_the_copy_is_whole_a
 
 def test_a_test_that_fails_without_any_change_counts_for_nothing(tmp_path: Path) -> None:
     test = "tests/slurm/test_hostlist.py::test_ranks_follow_the_numbers_in_names_and_the_leaf_switches"
-    path, fine = "launcher/agent/slurm.py", "launcher/heat_map.py"
+    path, fine = "launcher/agent/schedulers/slurm.py", "launcher/doctor/heat_map.py"
     change = changes(fine, (ROOT / fine).read_bytes())[0]
     copy = Copy(tmp_path / "copy")
     (copy.root / path).write_text("raise ImportError('broken before')\n")
@@ -157,7 +157,7 @@ def test_the_changes_have_numbers_by_which_some_are_tried_again(capsys: pytest.C
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     before = left()
-    path = "launcher/outcome.py"
+    path = "launcher/runs/outcome.py"
     argv = (sys.executable, "-m", "tests.mutation", "--count=3", f"--paths={path}", f"--coverage={a_map(tmp_path, {}, path)}")
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:

@@ -45,7 +45,7 @@ def cluster(name):
         note(f"{name} up")
         yield name
         note(f"{name} down")
-    up.__module__ = "tests.testbed.fixtures"
+    up.__module__ = "testbed.fixtures"
     return pytest.fixture(scope="session", name=name)(up)
 
 

@@ -84,7 +84,7 @@ def test_asks_whether_it_is_there():
 
 
 def test_brings_a_cluster_up():
-    from tests.testbed import testbed
+    from testbed import testbed
     bed = getattr(testbed, "Test" + "bed")
     bed().up(1)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from testbed import TestbedError, kube_programs, packages, registry
+from testbed.registry import Record
 from tests.plugins import machine, results
 from tests.plugins.summary import is_unexpected
-from tests.testbed import TestbedError, kube_programs, packages, registry
-from tests.testbed.registry import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ def test_one_that_cannot_be_removed_is_named_and_the_rest_runs(monkeypatch: pyte
     dead.wait(timeout=20)
     with registry.locked():
         registry.write(Record(index=99, pid=dead.pid, start_ticks=1, folder=str(tmp_path), own_folder=False))
-    monkeypatch.setattr("tests.testbed.processes.run", refuse)
+    monkeypatch.setattr("testbed.processes.run", refuse)
 
     assert machine.leftovers() == ["a killed run has left a testbed, which could not be removed: ip: not permitted"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import proc
 from launcher.errors import CommandError
-from tests.testbed.waiting import wait_until
+from launcher.system import proc
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ LIMIT_S = 120
 WRITER = """
 import os, signal, sys, time
 from types import SimpleNamespace
-from launcher.agent import files
+from launcher.agent.system import files
 folder, what, names = sys.argv[1], sys.argv[2], sys.argv[3:]
 files._CLAIM_S = 0.3
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import lock, storage
-from launcher.agent.processes import start_ticks
+from launcher.agent.system.processes import start_ticks
 from launcher.errors import RequestError
+from launcher.runs import lock
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from launcher import lock
-from launcher.agent.processes import start_ticks
+from launcher.runs import lock
+from launcher.agent.system.processes import start_ticks
 folder, marker = Path(sys.argv[1]), Path(sys.argv[1], "inside")
 for _ in range(int(sys.argv[2])):
     with lock.hold(folder, "test", wait_s=300):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import runs, status
 from launcher.agent import protocol
 from launcher.agent.protocol import Event, Foreign
-from launcher.outcome import EXIT_CODES, RunReport
+from launcher.runs import records, status
+from launcher.runs.outcome import EXIT_CODES, RunReport
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_foreign_and_odd_events_do_no_harm() -> None:
 
 def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
-    run = runs.record_handle(run, {"x": 1})
+    run = records.record_handle(run, {"x": 1})
     path = run.stream_path(0)
     path.parent.mkdir(parents=True)
     rendezvous = {"ranks": [0], "master_addr": "a", "master_port": 1}
@@ -168,7 +168,7 @@ def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
 
 def test_a_cause_with_more_in_it_than_a_cause_has_spoils_no_listing_and_no_result(tmp_path: Path) -> None:
     """600 lists in one another are JSON, and too deep for whoever copies them."""
-    run = runs.record_handle(make(tmp_path, "train-20250101-000000-abcd", result=None), {"x": 1})
+    run = records.record_handle(make(tmp_path, "train-20250101-000000-abcd", result=None), {"x": 1})
     path = run.stream_path(0)
     path.parent.mkdir(parents=True)
     deep = b"[" * 600 + b"]" * 600

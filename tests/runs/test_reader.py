@@ -8,9 +8,9 @@ from collections import defaultdict
 
 import pytest
 
-from launcher import runs
 from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
-from launcher.reader import StreamReader, parse_ranks
+from launcher.runs import records as runs
+from launcher.runs.reader import StreamReader, parse_ranks
 
 
 def stream(seed: int) -> bytes:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import runs, status, storage
 from launcher.errors import RunNotFoundError, StorageError
+from launcher.runs import records, status
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 
-def make(folder: Path, name: str, *, created: float | None = None, result: str | None = "success") -> runs.Run:
+def make(folder: Path, name: str, *, created: float | None = None, result: str | None = "success") -> records.Run:
     """A run that was recorded, and with `result` ended."""
-    run = runs.Run(
+    run = records.Run(
         id=name,
         path=folder / name,
         created=time.time() if created is None else created,
@@ -32,14 +33,14 @@ def make(folder: Path, name: str, *, created: float | None = None, result: str |
         command=("a b.py", "--x"),
         plan={"nodes": [{"node_rank": 0, "host": "h", "workers": 1}], "min_nodes": 1, "grace_s": 1.0},
     )
-    runs.create(run)
+    records.create(run)
     if result:
-        runs.finish(run, {"state": result, "exit_code": 0, "cause": None, "nodes": []})
+        records.finish(run, {"state": result, "exit_code": 0, "cause": None, "nodes": []})
     return run
 
 
 def test_an_id_is_a_dns_label() -> None:
-    ids = {runs.new_id("a" * 32) for _ in range(50)}
+    ids = {records.new_id("a" * 32) for _ in range(50)}
 
     assert len(ids) > 45, "of one second, in which two of so many may be the same by chance"
     assert all(len(name) <= 63 and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in ids)
@@ -47,9 +48,9 @@ def test_an_id_is_a_dns_label() -> None:
 
 def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     made = make(tmp_path, "train-20250101-000000-abcd", result=None)
-    submitted = runs.record_handle(made, {"job": 5})
+    submitted = records.record_handle(made, {"job": 5})
 
-    assert runs.read(tmp_path, made.id) == submitted
+    assert records.read(tmp_path, made.id) == submitted
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
     assert sorted(path.name for path in made.path.iterdir()) == ["run.json"]
 
@@ -60,7 +61,7 @@ def test_numbers_that_no_clock_has_are_missing(tmp_path: Path, number: str) -> N
     path = made.path / "run.json"
     path.write_text(path.read_text().replace("77.5", number).replace('"grace_s": 1.0', f'"grace_s": {number}'))
 
-    read = runs.read(tmp_path, made.id)
+    read = records.read(tmp_path, made.id)
 
     assert (read.created, read.grace_s, read.damaged) == (0.0, 30.0, "")
 
@@ -68,7 +69,7 @@ def test_numbers_that_no_clock_has_are_missing(tmp_path: Path, number: str) -> N
 def test_the_first_result_stays(tmp_path: Path) -> None:
     run = make(tmp_path, "train-20250101-000000-abcd")
 
-    assert not runs.finish(run, {"state": "failed"})
+    assert not records.finish(run, {"state": "failed"})
     assert run.result is not None
     assert run.result["state"] == "success"
 
@@ -78,16 +79,16 @@ def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None
     for name in names:
         make(tmp_path, name)
 
-    assert runs.find(tmp_path, names[0]).id == names[0]
-    assert runs.find(tmp_path, "train-20250101").id == names[0]
-    assert runs.find(tmp_path, "qqqq").id == names[2]
-    assert runs.find(tmp_path, "last").id == names[1]
+    assert records.find(tmp_path, names[0]).id == names[0]
+    assert records.find(tmp_path, "train-20250101").id == names[0]
+    assert records.find(tmp_path, "qqqq").id == names[2]
+    assert records.find(tmp_path, "last").id == names[1]
 
 
 @pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
 def test_who_looks_at_a_run_that_failed_succeeds(distlaunch: Cli, command: tuple[str, ...]) -> None:
     run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
-    runs.finish(run, {"state": "failed", "exit_code": 1, "cause": None, "nodes": []})
+    records.finish(run, {"state": "failed", "exit_code": 1, "cause": None, "nodes": []})
 
     assert distlaunch(*command).exit_code == 0
 
@@ -97,9 +98,9 @@ def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
         make(tmp_path, name)
 
     with pytest.raises(RunNotFoundError, match="part of 2 runs") as ambiguous:
-        runs.find(tmp_path, "train")
+        records.find(tmp_path, "train")
     with pytest.raises(RunNotFoundError, match="no run 'trian-2025'") as unknown:
-        runs.find(tmp_path, "trian-2025")
+        records.find(tmp_path, "trian-2025")
 
     assert str(ambiguous.value.hint).startswith("train-20250102-000000-abce, train-20250101")
     assert "train-20250102-000000-abce" in str(unknown.value.hint)
@@ -110,7 +111,7 @@ def test_odd_texts_are_no_run(tmp_path: Path, text: str) -> None:
     make(tmp_path, "train-20250101-000000-abcd")
 
     with pytest.raises(RunNotFoundError):
-        runs.find(tmp_path, text)
+        records.find(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -216,14 +217,14 @@ def test_without_hard_links_the_first_result_stays_too(
         monkeypatch.setattr(os, name, no_such_thing)
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: runs.finish(run, {"state": "success", "writer": number}), range(8)))
+        won = list(pool.map(lambda number: records.finish(run, {"state": "success", "writer": number}), range(8)))
 
     assert won.count(True) == 1
     assert (run.result or {})["writer"] == won.index(True)
-    assert not runs.finish(run, {"state": "failed"})
+    assert not records.finish(run, {"state": "failed"})
     assert sorted(path.name for path in run.path.iterdir()) == ["result.json", "run.json"]
     with pytest.raises(StorageError):
-        runs.create(run)
+        records.create(run)
     assert [path.name for path in tmp_path.iterdir()] == [run.id]
 
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from testbed import SlurmOptions, WaitError, fixtures, wait_until
 from tests.command import Result
-from tests.testbed import SlurmOptions, WaitError, fixtures, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
+    from testbed.slurm import Slurm
     from tests.command import Cli
-    from tests.testbed.slurm import Slurm
 
 T = TypeVar("T")
 

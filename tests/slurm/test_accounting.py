@@ -12,8 +12,8 @@ from tests.slurm.conftest import SHOW, WAITS, Login, Run, found, idle_afterwards
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.slurm import Slurm
     from tests.command import Cli
-    from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 

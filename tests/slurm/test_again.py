@@ -13,8 +13,8 @@ from tests.slurm.conftest import AGAIN, WAITS, Login, idle_afterwards, seconds_l
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.slurm import Slurm
     from tests.slurm.conftest import Run
-    from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 

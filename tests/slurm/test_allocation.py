@@ -16,8 +16,8 @@ from tests.slurm.conftest import SHOW, WAITS, Login, end, idle_afterwards, secon
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.slurm import Slurm
     from tests.command import Result
-    from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 

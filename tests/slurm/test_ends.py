@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from testbed import wait_until
 from tests.slurm.conftest import SHOW, WAITS, seconds_left
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import slurm as nodes
+from launcher.agent.schedulers import slurm as nodes
 
 if TYPE_CHECKING:
     from pathlib import Path

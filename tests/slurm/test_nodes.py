@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.command import ROOT, Cli, Result
 from tests.slurm.conftest import HOLDS, LIMIT_S, SHOW, Login, end, found, idle_afterwards
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.slurm import Slurm
     from tests.slurm.conftest import Run
-    from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 
@@ -128,7 +128,7 @@ def test_a_user_who_is_not_root_runs_jobs(login: Login) -> None:
         own = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"  # where ours is in root's home
 
         def usable(python: str) -> bool:
-            tried = subprocess.run([*user, python, "-c", "import launcher.cli._main"], cwd=name, env=env, capture_output=True)
+            tried = subprocess.run([*user, python, "-c", "import launcher.cli.app"], cwd=name, env=env, capture_output=True)
             return tried.returncode == 0
 
         python = next(filter(usable, (os.path.realpath(sys.executable), own)), None)

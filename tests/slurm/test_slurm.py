@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.slurm import expand
+from launcher.agent.schedulers.slurm import expand
 from tests import large
 from tests.slurm.conftest import SHOW, end, found
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from testbed.slurm import Slurm
     from tests.slurm.conftest import Login
-    from tests.testbed.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from testbed.waiting import wait_until
 from tests.slurm.commands import pretend
-from tests.testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.command import Cli

@@ -13,7 +13,7 @@ from tests.command import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.testbed import Slurm
+    from testbed import Slurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 

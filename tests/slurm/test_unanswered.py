@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.backends import _slurm_control, _submitit
+from launcher.backends.slurm import control, submitit
 from launcher.errors import BackendUnavailableError
 from tests.slurm.commands import pretend
 
@@ -84,10 +84,10 @@ def test_an_sbatch_that_does_not_end_is_a_controller_that_does_not_answer(
 ) -> None:
     env = pretend(distlaunch, {"sbatch": "exec sleep 600\n"})
     monkeypatch.setenv("PATH", str(env["PATH"]))
-    monkeypatch.setattr(_submitit, "_SBATCH_S", 0.5)
+    monkeypatch.setattr(submitit, "_SBATCH_S", 0.5)
 
     with pytest.raises(BackendUnavailableError, match=r"sbatch did not end within") as raised:
-        _slurm_control.send(_submitit.Queue(), tmp_path)
+        control.send(submitit.Queue(), tmp_path)
 
     assert raised.value.exit_code == 3
     assert raised.value.in_part

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import bundle
-from launcher.backends import _slurm_states, _slurm_step
-from launcher.backends._slurm_script import MOVED, indices, quote, quote_value
+from launcher.backends.slurm import allocation, states
+from launcher.backends.slurm.script import MOVED, indices, quote, quote_value
 from launcher.errors import SpecError
 from launcher.spec import NodeRange
+from launcher.system import install
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,26 +39,26 @@ def test_other_arrays_are_refused(text: str) -> None:
 def test_the_step_gets_the_processors_of_the_smallest_node(text: str, cpus: int | None) -> None:
     env = {"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_CPUS_PER_NODE": text}
 
-    found = _slurm_step.allocation(env)
+    found = allocation.allocation(env)
 
     assert found is not None
     assert (found.cpus, found.within_step) == (cpus, False)
-    assert _slurm_step.nodes_of(NodeRange(min=2, max=9), found) == 4
+    assert allocation.nodes_of(NodeRange(min=2, max=9), found) == 4
 
 
 def test_a_login_node_is_no_allocation() -> None:
-    assert _slurm_step.allocation({"HOME": "/home/me"}) is None
-    assert _slurm_step.allocation({"SLURM_JOB_ID": "5"}) is None, "srun's --export may leave half of them"
+    assert allocation.allocation({"HOME": "/home/me"}) is None
+    assert allocation.allocation({"SLURM_JOB_ID": "5"}) is None, "srun's --export may leave half of them"
 
 
 def test_more_nodes_than_an_allocation_has_are_refused_and_fewer_are_all_it_takes() -> None:
-    found = _slurm_step.allocation({"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0"})
+    found = allocation.allocation({"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0"})
 
     assert found is not None
     assert (found.cpus, found.within_step) == (None, True)
-    assert _slurm_step.nodes_of(NodeRange(min=3, max=3), found) == 3
+    assert allocation.nodes_of(NodeRange(min=3, max=3), found) == 3
     with pytest.raises(SpecError, match="5 nodes: the allocation, job 5, has 4"):
-        _slurm_step.nodes_of(NodeRange(min=5, max=5), found)
+        allocation.nodes_of(NodeRange(min=5, max=5), found)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_more_nodes_than_an_allocation_has_are_refused_and_fewer_are_all_it_take
     ],
 )  # fmt: skip
 def test_states_mean_one_of_four(state: str, meaning: str) -> None:
-    assert _slurm_states.meaning(state) == meaning
+    assert states.meaning(state) == meaning
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_states_mean_one_of_four(state: str, meaning: str) -> None:
     ],
 )
 def test_an_end_that_the_agents_cannot_know_of_has_a_class(state: str, reason: str, kind: str | None, message: str) -> None:
-    assert _slurm_states.ending("7", state, reason) == ({"class": kind, "message": message} if kind else None)
+    assert states.ending("7", state, reason) == ({"class": kind, "message": message} if kind else None)
 
 
 def test_a_job_that_never_came_to_a_host_has_none() -> None:
-    cause = _slurm_states.ending("7", "FAILED", "JobLaunchFailure")
+    cause = states.ending("7", "FAILED", "JobLaunchFailure")
 
     assert cause is not None
     assert (cause["class"], cause["host"]) == ("node", None)
@@ -109,13 +109,13 @@ def test_a_job_that_never_came_to_a_host_has_none() -> None:
     ],
 )
 def test_a_controller_that_does_not_answer_is_told_from_one_that_refuses(said: str, *, out_of_reach: bool) -> None:
-    assert _slurm_states.out_of_reach(said) is out_of_reach
+    assert states.out_of_reach(said) is out_of_reach
 
 
 def test_what_srun_wrote_names_the_lost_node_and_those_where_no_agent_could_start(tmp_path: Path) -> None:
     out = tmp_path / "job.out"
-    assert _slurm_states.lost_host(out) is None
-    assert _slurm_states.not_started(out) == {}
+    assert states.lost_host(out) is None
+    assert states.not_started(out) == {}
     out.write_text(
         "hand\npython3: can't open file '/runs/x/agent.pyz': [Errno 2] No such file or directory\n"
         "srun: error: n[3-4]: tasks 2-3: Exited with exit code 2\n"
@@ -124,8 +124,8 @@ def test_what_srun_wrote_names_the_lost_node_and_those_where_no_agent_could_star
     )
 
     words = "python3: can't open file '/runs/x/agent.pyz': [Errno 2] No such file or directory"
-    assert _slurm_states.lost_host(out) == "n2"
-    assert _slurm_states.not_started(out) == {"n3": words, "n4": words}
+    assert states.lost_host(out) == "n2"
+    assert states.not_started(out) == {"n3": words, "n4": words}
 
 
 @pytest.mark.parametrize("word", ["", "plain", "a b", "it's", '"', "$HOME", "`id`", "line\nbreak", "ü", "--x=a b"])
@@ -228,7 +228,7 @@ srun {{ agent | map("quote") | join(" ") }}
 @pytest.mark.parametrize("how", ['{% include "LAB" %}', '{% extends "LAB" %}', '{% import "LAB" as lab with context %}', ""])
 def test_every_template_that_is_read_is_ours(distlaunch: Cli, how: str) -> None:
     """What it says is run on the nodes."""
-    lab = distlaunch.write("lab/x.j2", (bundle.data("slurm_templates") / "job.sbatch.j2").read_text())
+    lab = distlaunch.write("lab/x.j2", (install.data("slurm_templates") / "job.sbatch.j2").read_text())
     own = distlaunch.write("site.j2", '{% include "job.sbatch.j2" %}\n' + how.replace("LAB", str(lab))) if how else lab
     assert distlaunch("slurm", "--dry-run", "--template", str(own), "reduce.py").exit_code == 0
     os.chown(lab, 54321, 54321)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import credentials, snapshot
 from launcher.errors import SpecError
+from launcher.payload import credentials, snapshot
 
 if TYPE_CHECKING:
     from tests.command import Cli

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher import input_file, snapshot
 from launcher.errors import SpecError
+from launcher.payload import snapshot
+from launcher.system import input_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.snapshot import Snapshot
+    from launcher.payload.snapshot import Snapshot
 
 LIMIT = 10_000_000
 
@@ -227,6 +228,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise PermissionError(13, "Permission denied")
         return real(folder, name)
 
-    monkeypatch.setattr("launcher.input_file.open_below", refuse)
+    monkeypatch.setattr("launcher.system.input_file.open_below", refuse)
     with pytest.raises(SpecError, match=r"secret\.py cannot be read: Permission denied"):
         collect(tmp_path)

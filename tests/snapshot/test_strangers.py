@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import input_file, snapshot, trust
 from launcher.errors import SpecError
+from launcher.payload import snapshot
+from launcher.system import input_file, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable

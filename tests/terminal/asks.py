@@ -10,8 +10,8 @@ import termios
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.processes import Process
 from tests.terminal.screen import Screen
-from tests.testbed.processes import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

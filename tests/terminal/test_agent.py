@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from launcher.agent import attach, frames
 from launcher.agent.protocol import STDOUT
-from launcher.agent.terminal import Screen
+from launcher.agent.terminal import attach, frames
+from launcher.agent.terminal.screen import Screen
 from tests.agent.harness import LIMIT_S, Runner
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import wait_until
 from tests.terminal.screen import Screen
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

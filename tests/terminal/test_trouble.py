@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import terminal
-from launcher.agent import frames
-from launcher.backends import _kube_exec
+from launcher.agent.terminal import frames
+from launcher.backends.kubernetes import pod_exec
+from launcher.console import terminal
+from launcher.console.terminal_size import SizeTeller
 from launcher.errors import CommandError
-from launcher.proc import Bridge
-from launcher.terminal_size import SizeTeller
+from launcher.system.proc import Bridge
+from testbed import wait_until
 from tests.terminal.screen import Screen
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -263,13 +263,13 @@ class Websocket:
 
 def test_of_what_a_program_in_a_pod_writes_nothing_is_lost_where_we_are_slow_and_its_end_is_heard_at_once() -> None:
     pod = Websocket()
-    bridge = _kube_exec.PodBridge(pod)
+    bridge = pod_exec.PodBridge(pod)
     bridge.sock.sendall(b"keys")
     assert pod.sent.get(timeout=LIMIT_S) == b"\0keys", "both directions go on"
     many = b"x" * 5_000_000  # more than any socket keeps
-    pod.coming.put((_kube_exec._BINARY, b"\1" + many))
-    pod.coming.put((_kube_exec._BINARY, b"\2it is over\n"))
-    pod.coming.put((_kube_exec._CLOSE, b""))
+    pod.coming.put((pod_exec._BINARY, b"\1" + many))
+    pod.coming.put((pod_exec._BINARY, b"\2it is over\n"))
+    pod.coming.put((pod_exec._CLOSE, b""))
     bridge.sock.settimeout(LIMIT_S)
     read = b""
     while more := bridge.sock.recv(1 << 16):
@@ -280,7 +280,7 @@ def test_of_what_a_program_in_a_pod_writes_nothing_is_lost_where_we_are_slow_and
 
 CONNECTING = """
 import threading
-from launcher.terminal import Terminal
+from launcher.console.terminal import Terminal
 about = {"rank": 0, "interactive": False, "stdout": True, "stderr": True, "size": [24, 80]}
 with Terminal(about, print) as terminal:
     terminal.open(threading.Event().wait, keyboard=True)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import fixtures
+from testbed import fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.testbed import Testbed
+    from testbed import Testbed
 
 
 @pytest.fixture(scope="package")

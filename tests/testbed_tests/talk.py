@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tests.testbed import wait_until
-from tests.testbed.ssh import listens
+from testbed import wait_until
+from testbed.ssh import listens
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tests.testbed import Host
+    from testbed import Host
 
 PORT = 7000
 LISTEN = """

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import TestbedError, WaitError, fixtures, wait_until
-from tests.testbed.running import Running
+from testbed import TestbedError, WaitError, fixtures, wait_until
+from testbed.running import Running
 from tests.testbed_tests.talk import listen, say
 
 if TYPE_CHECKING:
-    from tests.testbed import Testbed
+    from testbed import Testbed
 
 
 def test_each_host_has_a_name_an_address_and_a_boot_of_its_own(bare: Testbed) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed import TestbedError, WaitError, kube_image
-from tests.testbed.kube_api import ApiError
+from testbed import TestbedError, WaitError, kube_image
+from testbed.kube_api import ApiError
 
 if TYPE_CHECKING:
-    from tests.testbed import Kube
+    from testbed import Kube
 
 pytestmark = pytest.mark.k8s
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed import kube_image
-from tests.testbed.kube_watch import wait_for
+from testbed import kube_image
+from testbed.kube_watch import wait_for
 from tests.testbed_tests.test_kube import a_pod
 
 if TYPE_CHECKING:
-    from tests.testbed import Kube
+    from testbed import Kube
 
 pytestmark = pytest.mark.k8s
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import fixtures, kube_cgroups, kube_node_conf, processes, registry, wait_until
+from testbed import fixtures, kube_cgroups, kube_node_conf, processes, registry, wait_until
 from tests.testbed_tests.test_leftovers import ROOT, Census, Command
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_nothing_is_left_of_one_that_is_killed_or_ended_and_the_other_is_not_tou
 
     killed.process.kill()
     killed.process.wait(timeout=20)
-    processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
+    processes.run((sys.executable, "-m", "testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
 
     wait_until("nothing of it to be left", lambda: not of_killed.left(), progress=of_killed.left)  # somebody may have been first
     assert all(word in of_ended.commands() for word in EXPECTED)

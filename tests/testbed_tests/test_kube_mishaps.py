@@ -9,8 +9,8 @@ import pytest
 from tests.testbed_tests.test_kube import a_pod
 
 if TYPE_CHECKING:
-    from tests.testbed import Kube
-    from tests.testbed.kube_node import KubeNode
+    from testbed import Kube
+    from testbed.kube_node import KubeNode
 
 pytestmark = pytest.mark.k8s
 

@@ -16,7 +16,7 @@ from tests.testbed_tests.test_kube import a_pod
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.testbed import Kube
+    from testbed import Kube
 
 pytestmark = pytest.mark.k8s
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import NotAvailableError, kube_programs
-from tests.testbed.kube_programs import ETCD, JOBSET, KUBERNETES
+from testbed import NotAvailableError, kube_programs
+from testbed.kube_programs import ETCD, JOBSET, KUBERNETES
 from tests.testbed_tests.test_leftovers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 BUILD = """
-from tests.testbed import kube_programs
-from tests.testbed.kube_programs import Build
+from testbed import kube_programs
+from testbed.kube_programs import Build
 main = 'package main\\nimport _ "golang.org/x/sync/errgroup"\\nfunc main() { println("it runs") }\\n'
 small = Build(name="small", module="golang.org/x/sync", version="v0.19.0", programs={"small": ""}, main=main, staging=False)
 kube_programs.require(small)

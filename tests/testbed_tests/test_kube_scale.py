@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed.kube_watch import wait_for
+from testbed.kube_watch import wait_for
 from tests.testbed_tests.test_kube import a_pod
 
 if TYPE_CHECKING:
-    from tests.testbed import Kube
+    from testbed import Kube
 
 pytestmark = pytest.mark.k8s
 

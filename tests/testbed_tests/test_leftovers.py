@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import NotAvailableError, SlurmOptions, Testbed, TestbedError, fixtures, processes, registry, wait_until
-from tests.testbed.running import Running
+from testbed import NotAvailableError, SlurmOptions, Testbed, TestbedError, fixtures, processes, registry, wait_until
+from testbed.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.testbed.processes import Process
-    from tests.testbed.registry import Record
+    from testbed.processes import Process
+    from testbed.registry import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +93,7 @@ def test_there_is_none_on_a_disk_without_room(small_disk: Path) -> None:
 
 @dataclass
 class Command:
-    """`python -m tests.testbed up` as a person has it in a terminal."""
+    """`python -m testbed up` as a person has it in a terminal."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -101,7 +101,7 @@ class Command:
     @classmethod
     def start(cls, log: Path, *options: str) -> Command:
         """Start it, and wait until it is up."""
-        argv = (sys.executable, "-m", "tests.testbed", "up", "--hosts", "2", *options)
+        argv = (sys.executable, "-m", "testbed", "up", "--hosts", "2", *options)
         with log.open("wb") as file:
             process = subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
         started = cls(process, log)
@@ -149,7 +149,7 @@ def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testb
     owner.process.wait(timeout=60)
     assert before.left()
 
-    done = processes.run((sys.executable, "-m", "tests.testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
+    done = processes.run((sys.executable, "-m", "testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
 
     assert before.left() == []  # whoever has removed it: it takes the lock
     assert not before.folder.exists()
@@ -159,7 +159,7 @@ def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testb
 
 PYTEST = """
 import signal
-from tests.testbed import fixtures, wait_until
+from testbed import fixtures, wait_until
 
 def test_that_takes_long():
     with fixtures.make(2, ssh=True) as testbed:

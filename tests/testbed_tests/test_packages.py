@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from testbed import NotAvailableError, packages
+from testbed.packages import POLICY, require
 from tests.plugins.summary import is_unexpected
-from tests.testbed import NotAvailableError, packages
-from tests.testbed.packages import POLICY, require
 
 
 def test_without_root_the_reason_is_one_that_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

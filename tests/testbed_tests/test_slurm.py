@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import SlurmOptions, fixtures, wait_until
 from tests.plugins import failures
-from tests.testbed import SlurmOptions, fixtures, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.testbed import Slurm
+    from testbed import Slurm
 
 pytestmark = pytest.mark.slurm
 SLEEP = "#!/bin/sh\nexec sleep 1000\n"

@@ -11,7 +11,7 @@ from tests.plugins import failures
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.testbed import SshHosts
+    from testbed import SshHosts
 
 pytestmark = pytest.mark.ssh
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed.errors import NotAvailableError
+from testbed.errors import NotAvailableError
 from tests.thirdparty import environment as environments
 from tests.thirdparty import running
 from tests.thirdparty.running import Digits

@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.testbed.errors import NotAvailableError
+from testbed.errors import NotAvailableError
 from tests.thirdparty.catalog import SDISTS
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import fixtures
+from testbed.kube_conf import KubeOptions
+from testbed.slurm_conf import SlurmOptions
 from tests.k8s.conftest import shell
 from tests.slurm.conftest import Login, idle_afterwards
-from tests.testbed import fixtures
-from tests.testbed.kube_conf import KubeOptions
-from tests.testbed.slurm_conf import SlurmOptions
 from tests.thirdparty import running
 from tests.thirdparty.catalog import SCRIPTS
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from testbed import Kube, Slurm, SshHosts
     from tests.command import Cli
-    from tests.testbed import Kube, Slurm, SshHosts
     from tests.thirdparty.catalog import Script
     from tests.thirdparty.environment import Environment
     from tests.thirdparty.running import Digits

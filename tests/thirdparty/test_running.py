@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed.errors import NotAvailableError
 from tests.plugins import summary
-from tests.testbed.errors import NotAvailableError
 from tests.thirdparty import environment as environments
 from tests.thirdparty import running
 from tests.thirdparty.catalog import SCRIPTS

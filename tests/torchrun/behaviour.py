@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.agent import ports
+from launcher.agent.network import ports
+from testbed import wait_until
 from tests import forked
 from tests.command import ROOT
-from tests.testbed import wait_until
 
 if TYPE_CHECKING:
     import socket

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.agent import processes
+from launcher.agent.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed import wait_until
+from testbed import wait_until
 from tests.torchrun import behaviour
 from tests.torchrun.behaviour import WORKER, free_port, listened_on
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import processes
+from launcher.agent.system import processes
 from tests.torchrun.node import LIMIT_S, ROOT, Node
 
 if TYPE_CHECKING:

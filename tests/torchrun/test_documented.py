@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from launcher.cli import _spellings
-from launcher.cli._request import LaunchOptions
-from launcher.options import JobOptions
+from launcher.cli import spellings
+from launcher.service.request import LaunchOptions
+from launcher.settings.options import JobOptions
 from launcher.torchrun.options import OPTIONS
 from tests.test_documentation import quoted, section, table
 
@@ -39,10 +39,10 @@ def test_what_distlaunch_torchrun_does_is_what_its_help_says() -> None:
 def test_what_the_backends_do_is_what_they_say() -> None:
     ours = {item.name.replace("_", "-") for cls in (JobOptions, LaunchOptions) for item in fields(cls)}
     wanted = dict.fromkeys((option.name for option in OPTIONS if option.name in ours), "the same")
-    wanted |= {name: f"`--{field.replace('_', '-')}" for name, (field, _) in _spellings.BECOMES.items()}
-    wanted |= {name: f"not needed: {why}" for name, why in _spellings.NOTED.items()}
-    wanted |= {name: f"refused: {why}" for name, (why, _) in _spellings.REFUSED.items()}
-    wanted[_spellings.LOCAL_RANKS] = "`--log-ranks`"
+    wanted |= {name: f"`--{field.replace('_', '-')}" for name, (field, _) in spellings.BECOMES.items()}
+    wanted |= {name: f"not needed: {why}" for name, why in spellings.NOTED.items()}
+    wanted |= {name: f"refused: {why}" for name, (why, _) in spellings.REFUSED.items()}
+    wanted[spellings.LOCAL_RANKS] = "`--log-ranks`"
 
     shown = {names[-1].removeprefix("--"): cells[1] for names, cells in rows().items()}
     assert set(shown) == set(wanted)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent import facts
+from launcher.agent.system import facts
 from launcher.torchrun import logs, rendezvous, request
 from launcher.torchrun.options import TorchrunUsageError
 
@@ -89,7 +89,7 @@ def test_whether_a_host_is_this_one(host: str) -> None:
 def test_macros(text: str) -> None:
     from torch.distributed.elastic.utils.api import macros
 
-    from launcher.agent.program import Program
+    from launcher.agent.forkserver.program import Program
 
     program = Program(["x.py", text], "script", "/")
     program.substitute(local_rank="3")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent import ports
+from launcher.agent.network import ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

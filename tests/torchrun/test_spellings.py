@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.cli import _spellings
-from launcher.cli._request import LaunchOptions
-from launcher.options import JobOptions
+from launcher.cli import spellings
+from launcher.service.request import LaunchOptions
+from launcher.settings.options import JobOptions
 from launcher.torchrun import options as torchrun_options
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ def plan(distlaunch: Cli, *options: str, backend: str = "local") -> tuple[dict[s
 
 def test_every_option_of_torchruns_is_done_noted_or_refused_with_the_way_out() -> None:
     ours = {item.name.replace("_", "-") for cls in (JobOptions, LaunchOptions) for item in fields(cls)}
-    tables = [set(_spellings.BECOMES), {_spellings.LOCAL_RANKS}, set(_spellings.NOTED), set(_spellings.REFUSED)]
+    tables = [set(spellings.BECOMES), {spellings.LOCAL_RANKS}, set(spellings.NOTED), set(spellings.REFUSED)]
 
     every = {option.name for option in torchrun_options.OPTIONS} | {"print-completion"}
 
     assert every - ours == set().union(*tables)
     assert sum(map(len, tables)) == len(every - ours)
     assert {option.name for option in torchrun_options.OPTIONS if option.kind is bool and option.name not in ours} == set(
-        _spellings._FLAGS
+        spellings._FLAGS
     )
-    assert {option.short for option in torchrun_options.OPTIONS if option.short} - {"-m"} == set(_spellings._SHORT.values())
+    assert {option.short for option in torchrun_options.OPTIONS if option.short} - {"-m"} == set(spellings._SHORT.values())
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_what_means_the_same_is_the_same_plan(distlaunch: Cli, theirs: str, ours
 
 
 def test_what_is_not_needed_is_noted_and_changes_nothing(distlaunch: Cli) -> None:
-    flags = [f"--{name}" if name in _spellings._FLAGS else f"--{name}=1" for name in _spellings.NOTED]
+    flags = [f"--{name}" if name in spellings._FLAGS else f"--{name}=1" for name in spellings.NOTED]
 
     sent, said = plan(distlaunch, *flags)
 
     assert sent == plan(distlaunch)[0]
     noted = [line for line in said.splitlines() if " is not needed: " in line]
-    assert noted == [f"--{name} is not needed: {why}" for name, why in _spellings.NOTED.items()]
+    assert noted == [f"--{name} is not needed: {why}" for name, why in spellings.NOTED.items()]
     assert "not needed" not in plan(distlaunch, "-r", "3", "--quiet")[1]
 
 

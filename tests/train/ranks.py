@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, final
 
-from launcher.agent import ports
+from launcher.agent.network import ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

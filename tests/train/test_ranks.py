@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.testbed.waiting import wait_until
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

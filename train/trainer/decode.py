@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.errors import InputError
+from trainer.torch_private import resize_into
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +76,7 @@ def place(image: Tensor, slot: Tensor, draws: Sequence[float] | None) -> None:
     box = random_crop(source[0], source[1], draws) if draws else center_crop(source[0], source[1], (height, width))
     top, left, crop_height, crop_width = box
     part = image[None, :, top : top + crop_height, left : left + crop_width]
-    torch.ops.aten._upsample_bilinear2d_aa.out(part, [height, width], False, None, None, out=slot[None])
+    resize_into(slot[None], part)
     if draws and draws[-1] < 0.5:
         slot.copy_(slot.flip(-1))
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.errors import InputError
+from trainer.torch_private import has_fast_bfloat16
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,8 +139,7 @@ def compute_type(config: Config, device: torch.device) -> torch.dtype:
         return named[config.precision]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float32
-    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
-    return torch.bfloat16 if native and config.model != "small" else torch.float32
+    return torch.bfloat16 if has_fast_bfloat16() and config.model != "small" else torch.float32
 
 
 def memory_format(config: Config) -> torch.memory_format:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 if TYPE_CHECKING:
     from trainer.checkpoint import Progress
@@ -60,14 +61,14 @@ class Average:
     """An exponential moving average of a model's parameters; `decay` 0.999 looks back about a thousand steps."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+        self._blend: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # one kernel for all of them
         self.parameters = {name: one.detach() for name, one in model.named_parameters()}
         self.shadow = {name: one.clone() for name, one in self.parameters.items()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Count one step."""
-        torch._foreach_lerp_(_local(self.shadow), _local(self.parameters), 1 - self.decay)
+        self._blend(_local(self.shadow), _local(self.parameters), None)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+from trainer.torch_private import SEES_OPERATIONS, TorchDispatchMode, tree_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +92,8 @@ def images_per_s(model: nn.Module, image_shape: Sequence[int], dtype: torch.dtyp
 
     The model is counted on the `meta` device, where it must be: no memory is used, nothing is computed.
     """
+    if not SEES_OPERATIONS:
+        raise NotImplementedError(f"torch {torch.__version__} lacks torch.utils._python_dispatch, which counts operations")
     images = torch.empty(_BATCH, *image_shape, device="meta")
     labels = torch.empty(_BATCH, dtype=torch.long, device="meta")
     with _Bound(peak) as bound:
@@ -111,7 +113,7 @@ class _Bound(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        packet = func._overloadpacket
+        packet = func.overloadpacket
         normalises = "_norm" in packet.__name__
         if packet in flop_registry or normalises:
             read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]

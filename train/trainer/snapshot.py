@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.torch_private import copy_each
+
 if TYPE_CHECKING:
     from trainer.world import World
 
@@ -34,7 +36,7 @@ class Snapshot:
         whole = _replaced(state, copies)
         assert isinstance(whole, dict)
         if any(tensor.is_cuda for tensor in tensors.values()):
-            torch._foreach_copy_(list(copies.values()), list(tensors.values()), non_blocking=True)
+            copy_each(list(copies.values()), list(tensors.values()), non_blocking=True)
             event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
             return whole, event.synchronize
@@ -110,4 +112,4 @@ def _replaced(value: Any, by: Any, path: tuple[Any, ...] = ()) -> Any:
 def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
     """Copy the second of each pair to the first."""
     if pairs:
-        torch._foreach_copy_([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        copy_each([pair[0] for pair in pairs], [pair[1] for pair in pairs])

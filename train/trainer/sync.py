@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Iterator
 
@@ -18,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.errors import InputError
+from trainer.gradients import flat, gradients_of, unflatten
+from trainer.replicas import Replicas
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -128,7 +129,7 @@ class AverageGradients(Sync):
 
     def average(self) -> None:
         """See `Sync`."""
-        gradients = _gradients(self.net)
+        gradients = gradients_of(self.net)
         sums = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
         for gradient, pending in zip(gradients, sums):
             pending.wait()
@@ -140,7 +141,7 @@ class ReduceBroadcast(Sync):
 
     def average(self) -> None:
         """See `Sync`."""
-        for gradient in _gradients(self.net):
+        for gradient in gradients_of(self.net):
             dist.reduce(gradient, dst=0)
             if self.world.rank == 0:
                 gradient.div_(self.world.world_size)
@@ -155,7 +156,7 @@ class ParameterServer(Sync):
 
     def average(self) -> None:
         """Push: rank 0 receives and adds up what the others have."""
-        mine = _flat(_gradients(self.net))
+        mine = flat(gradients_of(self.net))
         if self.world.rank != 0:
             dist.send(mine, dst=0)
             return
@@ -163,16 +164,16 @@ class ParameterServer(Sync):
         for rank in range(1, self.world.world_size):
             dist.recv(theirs, src=rank)
             mine += theirs
-        _unflatten(mine / self.world.world_size, _gradients(self.net))
+        unflatten(mine / self.world.world_size, gradients_of(self.net))
 
     def update(self) -> None:
         """Pull: only rank 0 makes the step, the others take its weights."""
         if self.world.rank == 0:
             self.step()
-        weights = _flat(list(self.net.parameters()))
+        weights = flat(list(self.net.parameters()))
         dist.broadcast(weights, src=0)
         if self.world.rank != 0:
-            _unflatten(weights, list(self.net.parameters()))
+            unflatten(weights, list(self.net.parameters()))
 
 
 class AsyncParameterServer(Sync):
@@ -204,21 +205,21 @@ class AsyncParameterServer(Sync):
 
     def update(self) -> None:
         """Push the gradients and pull the weights as they are then."""
-        gradients = _flat(_gradients(self.net)).cpu()
+        gradients = flat(gradients_of(self.net)).cpu()
         if self.world.rank == 0:
             weights = self._apply(gradients)
         else:
             dist.send(torch.cat([gradients, torch.ones(1)]), dst=0, group=self.group)
             weights = torch.empty_like(gradients)
             dist.recv(weights, src=0, group=self.group)
-        _unflatten(weights, list(self.net.parameters()))
+        unflatten(weights, list(self.net.parameters()))
 
     def settle(self) -> None:
         """Wait until no push is under way, and give all ranks the server's weights."""
         dist.barrier()
-        weights = _flat(list(self.trained.parameters())).cpu()
+        weights = flat(list(self.trained.parameters())).cpu()
         dist.broadcast(weights, src=0)
-        _unflatten(weights, list(self.net.parameters()))
+        unflatten(weights, list(self.net.parameters()))
 
     def close(self) -> None:
         """Tell the server that this rank will push no more; it ends with the last."""
@@ -247,9 +248,9 @@ class AsyncParameterServer(Sync):
             for parameter in parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            _unflatten(gradients, _gradients(self.trained))
+            unflatten(gradients, gradients_of(self.trained))
             self.step()
-            return _flat(parameters).cpu()
+            return flat(parameters).cpu()
 
 
 class DataParallel(Sync):
@@ -264,32 +265,6 @@ class DataParallel(Sync):
         count = config.replicas or gpus or 2
         devices = [torch.device("cuda", number) for number in range(gpus)] if gpus else [world.device] * count
         self.forward = Replicas(net, devices[:count])
-
-
-class Replicas(nn.Module):
-    """`net` on many devices at once; images and logits are those of the first."""
-
-    def __init__(self, net: nn.Module, devices: list[torch.device]) -> None:
-        super().__init__()
-        self.net, self.devices = net, devices
-        self.threads = ThreadPoolExecutor(len(devices), thread_name_prefix="replica")
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (n, classes) of images (n, channels, height, width)."""
-        shares = images.chunk(len(self.devices))
-        kind = images.device.type
-        autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)  # both are settings of a thread
-        running = [self.threads.submit(self._run, number, share, *autocast) for number, share in enumerate(shares)]
-        return torch.cat([one.result().to(images.device) for one in running])
-
-    def _run(self, number: int, share: Tensor, autocast: bool, dtype: torch.dtype) -> Tensor:
-        device = self.devices[number]
-        state: dict[str, Tensor] = {name: value.to(device) for name, value in self.net.named_parameters()}
-        if number:  # the first replica's running means are the model's
-            state |= {name: value.to(device, copy=True) for name, value in self.net.named_buffers()}
-        with torch.autocast(device.type, dtype, enabled=autocast):
-            logits: Tensor = torch.func.functional_call(self.net, state, (share.to(device),))
-        return logits
 
 
 KINDS: dict[str, type[Sync]] = {
@@ -313,24 +288,3 @@ def check(config: Config, world: World) -> None:
 
 def _nothing() -> None:
     """No step."""
-
-
-def _gradients(net: nn.Module) -> list[Tensor]:
-    """All gradients, in the parameters' order; zeros where a parameter had no part."""
-    parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def _flat(tensors: list[Tensor]) -> Tensor:
-    """All values in one new tensor of shape (total,)."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-@torch.no_grad()
-def _unflatten(flat: Tensor, tensors: list[Tensor]) -> None:
-    """Write the values of `flat`, (total,), back to where `_flat` took them from."""
-    for tensor, values in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors])):
-        tensor.copy_(values.view(tensor.shape))

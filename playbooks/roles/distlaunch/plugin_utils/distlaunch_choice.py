@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Facts = Mapping[str, Any]
+    """A host's answer."""
+
+    Problem = dict[str, str]
+    """Its kind, and a message."""
 
 _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
@@ -16,7 +26,7 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FOLDER = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
 _FILES = ("stream", "stderr", "last_words")
 
-_SHAPES = {
+_SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "preflight": {
         "time": (int, float),
         "python": str,
@@ -42,13 +52,13 @@ _SHAPES = {
 """What each step needs of an answer: a host may be anybody's."""
 
 
-def misfit(step, answer, asked=None):
+def misfit(step: str, answer: Facts, asked: Facts | None = None) -> dict[str, Any] | None:
     """What is wrong with a host's answer to what was asked; None: nothing, or the host says itself what is."""
     wrong = _wrong(step, answer, asked or {})
     return {"problem": f"it answers, but not as an agent does: {wrong}"} if wrong else None
 
 
-def _wrong(step, answer, asked):
+def _wrong(step: str, answer: Facts, asked: Facts) -> str:
     if _nested(answer, _DEPTH):
         return "it is nested too deep"
     if answer.get("problem"):
@@ -64,7 +74,7 @@ def _wrong(step, answer, asked):
     return next(filter(None, (_wrong_node(node, asked) for node in answer["nodes"])), "") if step == "runs" else ""
 
 
-def _wrong_node(node, asked):
+def _wrong_node(node: Any, asked: Facts) -> str:
     """What is wrong with what a host says of a node: it becomes the name of a file here."""
     if not isinstance(node, dict):
         return f"a node is {str(node)[:40]!r}"
@@ -81,7 +91,7 @@ def _wrong_node(node, asked):
     return next((f"{name} of a node is {str(node.get(name))[:40]!r}" for name, fits in good.items() if not fits), "")
 
 
-def place(answers):
+def place(answers: Mapping[str, Facts]) -> None:
     """Give each node the name of its folder here: its number, and the host's name where several say that they have it."""
     nodes = [(host, node) for host, answer in answers.items() for node in answer.get("nodes") or ()]
     hosts = Counter((node["run"], node["node"]) for _, node in nodes)
@@ -90,23 +100,23 @@ def place(answers):
         node["place"] = f"{node['node']}-{host}" if several else str(node["node"])
 
 
-def _nested(value, left):
+def _nested(value: object, left: int) -> bool:
     """Whether there are more lists and objects in one another than that."""
     if not isinstance(value, (dict, list)):
         return False
     return not left or any(_nested(one, left - 1) for one in (value.values() if isinstance(value, dict) else value))
 
 
-def _fits(value, kind):
+def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:
     """Whether it is of that kind; JSON takes numbers of any length, and NaN, with which nothing here can reckon."""
     return isinstance(value, kind) and (isinstance(value, bool) == (kind is bool)) and not _endless(value)
 
 
-def _endless(value):
+def _endless(value: object) -> bool:
     return isinstance(value, (int, float)) and not -_MOST < value < _MOST
 
 
-def choose(found, args):
+def choose(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem], list[str], dict[str, Any] | None]:
     """Problems by host, notes, and the choice, which is None where there are too few hosts.
 
     `found` are the hosts' facts in order; of `args`: `nodes` to use, `least` to be content with, `digest`, `own_disk`, `torch`.
@@ -115,7 +125,7 @@ def choose(found, args):
     good = [host for host in found if host not in problems][: int(args["nodes"])]
     if len(good) < int(args["least"]):
         return problems, notes, None
-    copying = {}
+    copying: dict[str, str] = {}
     for host in good:
         copying.setdefault(host if host in args["own_disk"] else str(found[host]["disk"]), host)
     choice = {
@@ -129,7 +139,7 @@ def choose(found, args):
     return problems, notes, choice
 
 
-def meeting_point(tried):
+def meeting_point(tried: Mapping[str, Mapping[str, bool]]) -> tuple[dict[str, str], str | None, str]:
     """Which of node 0's addresses each host uses, and why: `tried` has for each host whether it reached each address.
 
     One that all reach, the best one first; where there is none, each its own. Hosts that reach none are not in it.
@@ -147,7 +157,7 @@ def meeting_point(tried):
     return chosen, common, reason
 
 
-def find_problems(found, args):
+def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem], list[str]]:
     """Why hosts cannot take part, by host, and what is worth a word although they can."""
     problems = {host: problem for host, facts in found.items() if (problem := _own_problem(facts, args))}
     good = {host: facts for host, facts in found.items() if host not in problems}
@@ -162,7 +172,7 @@ def find_problems(found, args):
     return problems, _warnings(good)
 
 
-def _own_problem(facts, args):
+def _own_problem(facts: Facts, args: Facts) -> Problem | None:
     """What keeps a host from taking part, seen alone; None: nothing."""
     message = str(facts.get("problem") or facts.get("msg") or "no answer").strip()
     if facts.get("refused"):
@@ -178,7 +188,7 @@ def _own_problem(facts, args):
     return None if facts["has_cwd"] else {"kind": "files", "message": f"there is no folder {args['cwd']}"}
 
 
-def _warnings(good):
+def _warnings(good: Mapping[str, Facts]) -> list[str]:
     """What a person should know of hosts that can take part."""
     warnings = []
     versions = sorted({facts["python_version"].rpartition(".")[0] for facts in good.values()})
@@ -195,16 +205,16 @@ def _warnings(good):
     return warnings
 
 
-def _same_machine(good, problems):
+def _same_machine(good: Mapping[str, Facts], problems: dict[str, Problem]) -> None:
     """Two names for one machine would start two nodes on it."""
-    seen = {}
+    seen: dict[str, str] = {}
     for host, facts in good.items():
         first = seen.setdefault(str(facts["machine"]), host)
         if first != host:
             problems[host] = {"kind": "duplicate", "message": f"{host} and {first} are one machine ({facts['hostname']})"}
 
 
-def _different(good, problems, key, what):
+def _different(good: Mapping[str, Facts], problems: dict[str, Problem], key: str, what: str) -> None:
     """Those that differ from most."""
     counts = Counter(facts[key] for host, facts in good.items() if host not in problems)
     if len(counts) < 2:

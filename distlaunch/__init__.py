@@ -1,0 +1,89 @@
+"""distlaunch from Python: start distributed PyTorch anywhere, follow it, and read how it ended. Reference: docs/api.md.
+
+Nothing is printed, no signal is handled, and nothing is kept between calls; messages for people go to the logger `distlaunch`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from distlaunch import _inside
+
+if TYPE_CHECKING:
+    from distlaunch._call import WorkerError, call
+    from distlaunch._clusters import adopt, cluster_runs, doctor, settings
+    from distlaunch._events import CauseKnown, Event, NodeEvent, StateChanged, WorkerLine
+    from distlaunch._plan import Plan, plan, submit
+    from distlaunch._result import Cause, Result
+    from distlaunch._run import Run, get, runs
+    from launcher import __version__
+    from launcher.errors import (
+        BackendUnavailableError,
+        CommandError,
+        ConfigError,
+        LaunchError,
+        RequestError,
+        RunNotFoundError,
+        SpecError,
+        StorageError,
+        UntrustedError,
+    )
+
+__all__ = [
+    "BackendUnavailableError",
+    "Cause",
+    "CauseKnown",
+    "CommandError",
+    "ConfigError",
+    "Event",
+    "LaunchError",
+    "NodeEvent",
+    "Plan",
+    "RequestError",
+    "Result",
+    "Run",
+    "RunNotFoundError",
+    "SpecError",
+    "StateChanged",
+    "StorageError",
+    "UntrustedError",
+    "WorkerError",
+    "WorkerLine",
+    "__version__",
+    "adopt",
+    "call",
+    "cluster_runs",
+    "doctor",
+    "get",
+    "plan",
+    "runs",
+    "settings",
+    "submit",
+]
+
+_MODULES = {
+    "distlaunch._call": ("WorkerError", "call"),
+    "distlaunch._clusters": ("adopt", "cluster_runs", "doctor", "settings"),
+    "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "StateChanged", "WorkerLine"),
+    "distlaunch._plan": ("Plan", "plan", "submit"),
+    "distlaunch._result": ("Cause", "Result"),
+    "distlaunch._run": ("Run", "get", "runs"),
+    "launcher": ("__version__",),
+}
+"""Where names are; all others are of `launcher.errors`. They are imported on use: `import distlaunch` costs next to nothing."""
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'distlaunch' has no attribute {name!r}")
+    _inside.check()
+    value = getattr(importlib.import_module(_HOMES.get(name, "launcher.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

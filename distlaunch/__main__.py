@@ -1,0 +1,21 @@
+"""`python -m distlaunch`, and the console script: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from distlaunch import _inside
+
+
+def main() -> int:
+    """Run one command and return its exit code."""
+    if wrong := _inside.sentence():
+        sys.stderr.write(f"error[hidden]: {wrong}\n")
+        return 4
+    from launcher.cli import main as command_line
+
+    return command_line()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Clusters without a run of ours: settings, the runs that they know, and whether their nodes are fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distlaunch._messages import quiet
+from distlaunch._run import Run
+from launcher.service import cluster as clusters
+from launcher.service import effective, examination, launch, observe, options
+from launcher.service.interrupts import Unattended
+from launcher.service.request import resolve
+from launcher.settings import config
+
+if TYPE_CHECKING:
+    import os
+
+
+@quiet
+def settings(cluster: str | None = None) -> dict[str, Any]:
+    """Every setting with its value and where that is from: the `result` of `distlaunch config --output json`."""
+    loaded = config.load()
+    return effective.effective(loaded, loaded.resolve(config.GlobalOptions), cluster).to_json()
+
+
+@quiet
+def cluster_runs(name: str) -> list[dict[str, Any]]:
+    """Runs that a cluster, or a backend, itself knows, whoever has started them: the `runs` of `distlaunch ls --on NAME`."""
+    return clusters.found(name)
+
+
+@quiet
+def adopt(run: str, *, cluster: str | None = None, runs_dir: str | os.PathLike[str] | None = None, **given: Any) -> Run:
+    """Find a run that another machine has started over SSH, by the start of its id, so that it can be followed here, too."""
+    own = options.values(given, None if cluster else clusters.adopting(), cluster)
+    return Run(clusters.adopt(run, observe.runs_root(None if runs_dir is None else str(runs_dir)), cluster, own))
+
+
+@quiet
+def doctor(
+    *, backend: str | None = None, cluster: str | None = None, seconds: float = 5.0, quarantine: bool = False, **given: Any
+) -> dict[str, Any]:
+    """Examine nodes, and wait for the verdict: the `result` of `distlaunch doctor --output json`, whose `ok` says it shortly."""
+    asked = examination.values(options.values(given, backend, cluster), seconds) | {"cluster": cluster, "detach": True}
+    request = resolve(backend or (None if cluster else "local"), asked)
+    if quarantine:
+        examination.check_quarantine(request)
+    run, outcome = examination.send(launch.planned(request), Unattended())
+    return examination.examine_nodes(request, run, outcome, puts_away=quarantine).to_json()

@@ -1,0 +1,118 @@
+"""What happens in a run, live or from its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from distlaunch._result import Cause
+from launcher.agent import protocol
+from launcher.runs import records, status
+from launcher.runs.reader import StreamReader
+from launcher.service import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from launcher.runs.reader import Wanted
+
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged:
+    """The run has another state now."""
+
+    state: str
+    detail: str = ""
+    """Why it is so, where there is something to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLine:
+    """A line that a worker wrote."""
+
+    rank: int
+    node: int
+    text: str
+    """Without its line end; bytes that are no UTF-8 are kept as `surrogateescape` has them."""
+
+    stderr: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseKnown:
+    """Why the run fails is known, or known better than before."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvent:
+    """Something else that a node's agent says: docs/agent-stream.md has their names and fields."""
+
+    node: int
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+Event: TypeAlias = StateChanged | WorkerLine | CauseKnown | NodeEvent
+
+
+def of_streams(run: records.Run, *, follow: bool) -> Iterator[Event]:
+    """Events of the run's streams: in order of time where it is followed, node by node where it has ended."""
+    live = follow and run.result is None
+    report, state, cause = status.report_of(run), "", None
+    for node, record in _records(run, None, None, follow=follow):
+        if isinstance(record, WorkerLine):
+            yield record
+            continue
+        yield NodeEvent(node=node, name=record.name, fields=record.fields)
+        report.add(node, record)
+        outcome = report.outcome()
+        if live and not outcome.final and outcome.state != state:
+            state = outcome.state
+            yield StateChanged(state=state, detail=outcome.detail)
+        if live and outcome.cause and outcome.cause != cause:
+            cause = outcome.cause
+            yield CauseKnown(cause=Cause.from_json(cause))
+
+
+def lines(run: records.Run, ranks: Wanted | None, node: int | None, *, follow: bool) -> Iterator[WorkerLine]:
+    """Lines that those ranks wrote."""
+    return (each for _, each in _records(run, ranks, node, follow=follow) if isinstance(each, WorkerLine))
+
+
+def _records(
+    run: records.Run, ranks: Wanted | None, only: int | None, *, follow: bool
+) -> Iterator[tuple[int, WorkerLine | protocol.Event]]:
+    """Whole lines and events of the streams."""
+    readers = {node: StreamReader(ranks, node) for node in range(len(run.hosts)) if only in (None, node)}
+    unfinished: dict[tuple[int, int, bool], bytes] = {}
+    for node, data in logs.blocks(run, readers, follow=follow):
+        for record in readers[node].feed(data) if node in readers else ():
+            if isinstance(record, protocol.Event):
+                yield node, record
+            elif isinstance(record, protocol.Output):
+                yield from ((node, line) for line in _whole_lines(record, unfinished))
+    for node, reader in readers.items():
+        for record in reader.close():
+            if isinstance(record, protocol.Output):
+                yield from ((node, line) for line in _whole_lines(record, unfinished))
+    for (node, rank, stderr), rest in unfinished.items():
+        yield node, WorkerLine(rank=rank, node=node, text=_text(rest), stderr=stderr)
+
+
+def _whole_lines(record: protocol.Output, unfinished: dict[tuple[int, int, bool], bytes]) -> Iterator[WorkerLine]:
+    """The lines that a record ends; what it does not end is kept, up to a limit."""
+    key = (record.node, record.rank, record.stderr)
+    data = unfinished.pop(key, b"") + record.data
+    if not record.ends_line and len(data) < _LONGEST_LINE_BYTES:
+        unfinished[key] = data
+        return
+    for line in data.split(b"\n"):
+        yield WorkerLine(rank=record.rank, node=record.node, text=_text(line), stderr=record.stderr)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")

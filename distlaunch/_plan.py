@@ -1,0 +1,122 @@
+"""Launching: what is asked for, what would be sent for it, and sending it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from distlaunch._messages import logged, quiet
+from distlaunch._run import Run
+from launcher.errors import RequestError, SpecError
+from launcher.service import launch, options, rendered
+from launcher.service.interrupts import Unattended
+from launcher.service.request import resolve
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from launcher.service.request import Request
+
+
+class Plan:
+    """Exactly what would be sent. Made by `plan`; nothing is written or started before `submit`."""
+
+    def __init__(self, planned: launch.Launch) -> None:
+        self._planned = planned
+
+    @property
+    def id(self) -> str:
+        """The id that the run would have."""
+        return self._planned.path.name
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host of each node, or what is known of it before a scheduler chooses."""
+        return tuple(node.host for node in self._planned.plan.nodes)
+
+    @quiet
+    def render(self) -> Mapping[str, str]:
+        """The request as texts that a person can read: file name to content, as `--dry-run` prints them."""
+        return dict(rendered.render(self._planned).texts)
+
+    @quiet
+    def write(self, directory: str | os.PathLike[str]) -> list[str]:
+        """Write all that it takes to run it by hand, as `--render-to` does; the paths of the files."""
+        request = self._planned.request
+        to = replace(request, options=replace(request.options, render_to=str(directory)))
+        return list(rendered.render(self._planned._replace(request=to)).written)
+
+    @quiet
+    def to_json(self) -> dict[str, Any]:
+        """The whole plan as plain JSON: the `result` of `--dry-run --output json`."""
+        return rendered.render(self._planned).data
+
+    @quiet
+    def submit(self) -> Run:
+        """Send exactly this. A plan can be sent once."""
+        return send(self._planned)
+
+    def __repr__(self) -> str:
+        return f"<distlaunch.Plan {self.id} on {self._planned.request.backend_name}>"
+
+
+@quiet
+def plan(
+    script: str | os.PathLike[str],
+    args: Iterable[str] = (),
+    *,
+    backend: str | None = None,
+    cluster: str | None = None,
+    module: bool = False,
+    program: bool = False,
+    **options: Any,
+) -> Plan:
+    """What `submit` would send for the same arguments. Writes nothing, starts nothing."""
+    given = {**options, "module": module, "no_python": program or None}
+    return Plan(launch.planned(request(script, args, backend, cluster, given)))
+
+
+def submit(
+    script: str | os.PathLike[str],
+    args: Iterable[str] = (),
+    *,
+    backend: str | None = None,
+    cluster: str | None = None,
+    module: bool = False,
+    program: bool = False,
+    **options: Any,
+) -> Run:
+    """Start a script on every node, and return at once.
+
+    `backend` is `local` unless it or a `cluster` of the settings is named. `module`: `script` is a module's name; `program`: a
+    program that is no Python. `options` are those of the command line with underscores: `nodes=4`, `nproc_per_node=8`,
+    `time=3600`, `env={"A": "1"}`, `partition="gpu"`. Settings files and `DISTLAUNCH_*` count as they do there.
+
+    Raises `LaunchError`. Where submitting goes wrong, or Ctrl-C interrupts it, what was started is ended.
+    """
+    return plan(script, args, backend=backend, cluster=cluster, module=module, program=program, **options).submit()
+
+
+def request(
+    script: str | os.PathLike[str], args: Iterable[str], backend: str | None, cluster: str | None, given: Mapping[str, Any]
+) -> Request:
+    """The checked request. Nobody follows it at a terminal, so it is a detached one."""
+    if isinstance(args, str):
+        raise SpecError(f"args is one text, {args!r}", hint='write a list: ["--epochs", "20"]')
+    found = options.values(given, backend, cluster)
+    found |= {"script": str(script), "args": [str(arg) for arg in args], "cluster": cluster, "detach": True}
+    return resolve(backend or (None if cluster else "local"), found)
+
+
+def send(planned: launch.Launch, fill: Callable[[Path], None] = lambda _: None) -> Run:
+    """Send it; `RequestError` where somebody has cancelled it before."""
+    signals = Unattended()
+    with logged():
+        try:
+            return Run(launch.start(planned, signals, fill))
+        except KeyboardInterrupt:
+            if not signals.stops:
+                raise
+            raise RequestError(f"{planned.path.name} was cancelled before it was submitted") from None

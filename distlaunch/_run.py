@@ -1,0 +1,235 @@
+"""A run that was submitted, by anybody, at any time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from distlaunch import _events
+from distlaunch._events import CauseKnown, StateChanged
+from distlaunch._messages import logged, quiet
+from distlaunch._result import Result
+from launcher.errors import RequestError, SpecError
+from launcher.runs import records
+from launcher.runs.reader import parse_ranks
+from launcher.service import again, listing, observe
+from launcher.service import cancel as ending
+from launcher.service import logs as streams
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from distlaunch._events import Event, WorkerLine
+
+T = TypeVar("T")
+
+_POLL_S = 0.05
+
+
+class Run:
+    """One run. It holds no connection and no state: each call looks at the run as it is then, so threads may share it."""
+
+    def __init__(self, record: records.Run) -> None:
+        self._record = record
+
+    @property
+    def id(self) -> str:
+        """Its id, as `distlaunch ls` prints it."""
+        return self._record.id
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self._record.path
+
+    @property
+    def backend(self) -> str:
+        """The backend that it was submitted with."""
+        return self._record.backend
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster of the settings that it was submitted to."""
+        return self._record.cluster
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Script, module or program, then its arguments."""
+        return self._record.command
+
+    @property
+    def created(self) -> float:
+        """When it was submitted, unix seconds."""
+        return self._record.created
+
+    @property
+    def tasks(self) -> tuple[Run, ...]:
+        """The tasks of a job array, each a run of its own; empty for any other run."""
+        return tuple(Run(self._record.task(index)) for index in self._record.tasks)
+
+    @quiet
+    def status(self) -> dict[str, Any]:
+        """All that is known of it now, node by node: the `result` of `distlaunch status --output json`."""
+        record = records.again(self._record)
+        return listing.whole(record, observe.state_of(record))
+
+    @property
+    def state(self) -> str:
+        """Its state now, as docs/cli.md lists them; the cluster is asked where the run's directory does not tell."""
+        return str(self.status().get("state"))
+
+    @property
+    def result(self) -> Result | None:
+        """How it ended; None while it goes on."""
+        return self._result(self.status())
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Wait for its end. `TimeoutError` after so many seconds.
+
+        That and Ctrl-C end the waiting alone: the run goes on, and `cancel` is what ends it.
+        """
+        for pause in self._pauses(timeout):
+            if (found := self.result) is not None:
+                return found
+            time.sleep(pause)
+        raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
+
+    async def wait_async(self, timeout: float | None = None) -> Result:
+        """The same for asyncio; a task that waits may be cancelled, and the run goes on."""
+        import asyncio
+
+        for pause in self._pauses(timeout):
+            if (found := await asyncio.to_thread(lambda: self.result)) is not None:
+                return found
+            await asyncio.sleep(pause)
+        raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
+
+    def events(self, *, follow: bool = True) -> Iterator[Event]:
+        """What happens in it, to its end; of a run that has ended, from its record, node by node, with its end last.
+
+        `follow=False`: what is there now. Leaving the loop leaves the run as it is.
+        """
+        with logged():
+            record = streams.readable(records.again(self._record), follow=follow)
+        known = None
+        for event in _told(_events.of_streams(record, follow=follow)):
+            known = event.cause if isinstance(event, CauseKnown) else known
+            yield event
+        result = self.wait() if follow else self.result
+        if result is not None:
+            if result.cause is not None and result.cause != known:
+                yield CauseKnown(cause=result.cause)
+            yield StateChanged(state=result.state, detail=str(self.status().get("detail") or ""))
+
+    def logs(
+        self, *, rank: int | str | Iterable[int] | None = None, node: int | None = None, follow: bool = False
+    ) -> Iterator[WorkerLine]:
+        """Lines that its workers wrote, of all ranks or of one, several, or `"0,3-5"`; `follow`: to its end."""
+        with logged():
+            record = streams.readable(records.again(self._record), follow=follow)
+        if node is not None and not 0 <= node < len(record.hosts):
+            raise RequestError(f"{self.id} has no node {node}", hint=f"nodes: 0 to {len(record.hosts) - 1}")
+        yield from _told(_events.lines(record, _ranks(rank), node, follow=follow))
+
+    @quiet
+    def cancel(self, *, force: bool = False, wait: bool = True) -> Result | None:
+        """End it: SIGTERM to its workers, SIGKILL after its grace time; `force`: SIGKILL at once. A run that has ended stays so.
+
+        Returns how it ended, or None where it is not waited for. `CommandError` where it does not end.
+        """
+        return self._result(ending.cancel(records.again(self._record), force=force, wait=wait))
+
+    @quiet
+    def signal(self, signum: int) -> None:
+        """Pass a signal, as `signal.SIGUSR1`, on to every worker."""
+        record = observe.sent(observe.whole(records.again(self._record)))
+        if record.handle is None or record.result is not None:
+            raise RequestError(f"{self.id} does not run", hint=f"distlaunch status {self.id}")
+        observe.backend_of(record).signal(record.handle, int(signum))
+
+    @quiet
+    def requeue(self) -> int:
+        """Start it again in its directory, so that a script that keeps checkpoints goes on; as which attempt."""
+        return again.requeue(records.again(self._record))
+
+    def _result(self, state: dict[str, Any]) -> Result | None:
+        return None if state.get("exit_code") is None else Result.from_json(self.id, state)
+
+    def _pauses(self, timeout: float | None) -> Iterator[float]:
+        """How long to wait before each further look; ends with the time."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        pause, most = _POLL_S, observe.backend_of(self._record).ask_every_s
+        while limit is None or time.monotonic() < limit:
+            yield pause if limit is None else max(0.0, min(pause, limit - time.monotonic()))
+            pause = min(pause * 1.3, most)
+        yield 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self._record.path == other._record.path
+
+    def __hash__(self) -> int:
+        return hash(self._record.path)
+
+    def __repr__(self) -> str:
+        return f"<distlaunch.Run {self.id}>"
+
+
+@quiet
+def get(run: str, *, runs_dir: str | os.PathLike[str] | None = None) -> Run:
+    """The run of that id, unique start or part of an id; `last` is the newest, `ID/3` a task. Raises `RunNotFoundError`."""
+    return Run(records.find(_root(runs_dir), run))
+
+
+@quiet
+def runs(
+    *,
+    state: str | Iterable[str] | None = None,
+    backend: str | None = None,
+    cluster: str | None = None,
+    limit: int = 0,
+    runs_dir: str | os.PathLike[str] | None = None,
+) -> list[Run]:
+    """Runs, the oldest first: all, or the newest `limit` of those with these states, of this backend or cluster."""
+    root = _root(runs_dir)
+    wanted = {state} if isinstance(state, str) else None if state is None else set(state)
+    found: list[Run] = []
+    for name in reversed(records.ids(root)):
+        record = records.read(root, name)
+        if backend not in (None, record.backend) or cluster not in (None, record.cluster):
+            continue
+        if wanted is not None and observe.state_of(record)["state"] not in wanted:
+            continue
+        found.append(Run(record))
+        if len(found) == limit:
+            break
+    return found[::-1]
+
+
+def _root(runs_dir: str | os.PathLike[str] | None) -> Path:
+    return observe.runs_root(None if runs_dir is None else str(runs_dir))
+
+
+def _ranks(rank: int | str | Iterable[int] | None) -> frozenset[int] | None:
+    if rank is None:
+        return None
+    if isinstance(rank, int):
+        return frozenset((rank,))
+    if not isinstance(rank, str):
+        return frozenset(rank)
+    try:
+        return parse_ranks(rank)
+    except ValueError:
+        raise SpecError(f"rank {rank!r} is no list of ranks", hint="write all, or 0,3-5") from None
+
+
+def _told(found: Iterator[T]) -> Iterator[T]:
+    """The same, with messages logged while the next one is looked for."""
+    while True:
+        with logged():
+            try:
+                each = next(found)
+            except StopIteration:
+                return
+        yield each

@@ -1,0 +1,76 @@
+"""The fabric of a node: GPUs, RDMA devices, network interfaces, limits, and what is near what.
+
+`read(Tree())` costs a few milliseconds and starts no program; `read(Tree(), full=True)` also asks nvidia-smi or rocm-smi.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+from . import gpu_devices, host_limits, nic, pci_tree, rdma
+from .gpu import Gpu
+from .host_limits import Limits
+from .nic import Nic
+from .rdma import Hca
+from .sources import Tree, natural
+
+FULL_GIDS = 256
+
+
+class Fabric(NamedTuple):
+    """One node's facts."""
+
+    gpus: List[Gpu]
+    nvswitches: int
+    gpudirect: str
+    """How NICs reach GPU memory: nvidia_peermem, dmabuf, amdgpu, or empty: they do not."""
+
+    hcas: List[Hca]
+    nics: List[Nic]
+    limits: Limits
+    gateways: Sequence[str] = ()
+    """Interfaces through which a route with a gateway leads."""
+
+    @property
+    def nearest(self) -> Dict[int, Dict[str, str]]:
+        """For each GPU its distance to each RDMA device, nearest first."""
+        found = {}
+        for gpu in self.gpus:
+            far = {hca.name: pci_tree.distance(gpu.place, hca.place, gpu.numa, hca.numa) for hca in self.hcas}
+            order = sorted(far, key=lambda name: (pci_tree.DISTANCES.index(far[name]), natural(name)))
+            found[gpu.index] = {name: far[name] for name in order}
+        return found
+
+    def to_json(self) -> Dict[str, Any]:
+        """Plain JSON, GPU to HCA distances included."""
+        return {**_plain(self), "nearest": self.nearest}
+
+
+def read(tree: Tree, *, full: bool = False) -> Fabric:
+    """The facts of the machine, or of the recording, that `tree` stands for."""
+    gpus = gpu_devices.gpus(tree, full=full)
+    return Fabric(
+        gpus=gpus,
+        nvswitches=gpu_devices.nvswitches(tree),
+        gpudirect=gpu_devices.gpudirect(tree) if gpus else "",
+        hcas=rdma.hcas(tree, gids=FULL_GIDS if full else 16),
+        nics=nic.nics(tree),
+        limits=host_limits.limits(tree),
+        gateways=_gateways(tree),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples, also in lists, as dicts by name."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _gateways(tree: Tree) -> List[str]:
+    """Interfaces of routes that lead through a router, from /proc/net."""
+    four = (line.split() for line in tree.text("/proc/net/route").splitlines()[1:])
+    six = (line.split() for line in tree.text("/proc/net/ipv6_route").splitlines())
+    found = [row[0] for row in four if len(row) > 3 and int(row[3], 16) & 2]
+    found += [row[-1] for row in six if len(row) > 9 and int(row[8], 16) & 2]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,115 @@
+"""What bounds a job on this host: locked memory, shared memory, huge pages, cgroup limits; and what kind of host it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from .sources import Tree
+
+_CGROUP = "/sys/fs/cgroup"
+_HUGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+
+
+class Limits(NamedTuple):
+    """None: no limit, or not known where a file is missing."""
+
+    memlock_bytes: Optional[int]
+    open_files: Optional[int]
+    shm_bytes: Optional[int]
+    shm_free_bytes: Optional[int]
+    huge_pages: int
+    huge_pages_free: int
+    memory_bytes: Optional[int]
+    """Of the cgroup."""
+
+    cpus: Optional[float]
+    """Of the cgroup's quota."""
+
+    pids: Optional[int]
+    kernel: str
+    container: str
+    """docker, podman, kubernetes, apptainer, lxc; empty: none."""
+
+    machine: str
+    """Vendor and product by the firmware: `Amazon EC2 p5.48xlarge`, `NVIDIA DGXH100`."""
+
+    virtual: bool
+
+
+def limits(tree: Tree) -> Limits:
+    """All of them."""
+    soft = _soft_limits(tree.text("/proc/self/limits"))
+    shm, shm_free = _shm(tree)
+    group = _cgroup(tree)
+    return Limits(
+        memlock_bytes=soft.get("Max locked memory"),
+        open_files=soft.get("Max open files"),
+        shm_bytes=shm,
+        shm_free_bytes=shm_free,
+        huge_pages=tree.number(f"{_HUGE}/nr_hugepages") or 0,
+        huge_pages_free=tree.number(f"{_HUGE}/free_hugepages") or 0,
+        memory_bytes=_least(tree, group, "memory.max"),
+        cpus=_quota(tree, group),
+        pids=_least(tree, group, "pids.max"),
+        kernel=tree.text("/proc/sys/kernel/osrelease"),
+        container=_container(tree),
+        machine=" ".join(filter(None, (tree.text(f"/sys/class/dmi/id/{key}") for key in ("sys_vendor", "product_name")))),
+        virtual=re.search(r"^flags\s*:.*\bhypervisor\b", tree.text("/proc/cpuinfo"), re.MULTILINE) is not None,
+    )
+
+
+def _soft_limits(text: str) -> Dict[str, Optional[int]]:
+    """`Max locked memory  65536  65536  bytes`: the first number, None for unlimited."""
+    rows = re.findall(r"^(Max [a-z ]+?)\s{2,}(\d+|unlimited)\s", text, re.MULTILINE)
+    return {name: None if value == "unlimited" else int(value) for name, value in rows}
+
+
+def _shm(tree: Tree) -> Tuple[Optional[int], Optional[int]]:
+    """Size and free bytes of /dev/shm; from the mount's options where the tree is a recording."""
+    if tree.live:
+        try:
+            told = os.statvfs("/dev/shm")  # noqa: S108 - its size is the question
+        except OSError:
+            return None, None
+        return told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize
+    mount = re.search(r"^\S+ /dev/shm \S+ (\S+)", tree.text("/proc/mounts"), re.MULTILINE)
+    size = re.search(r"\bsize=(\d+)k", mount[1]) if mount else None
+    return (int(size[1]) * 1024 if size else None), None
+
+
+def _cgroup(tree: Tree) -> str:
+    """Our cgroup below /sys/fs/cgroup (version 2); in a container its own root."""
+    line = re.search(r"^0::(/\S*)$", tree.text("/proc/self/cgroup"), re.MULTILINE)
+    return line[1].rstrip("/") if line else ""
+
+
+def _values(tree: Tree, group: str, name: str) -> List[str]:
+    """The file's content in our cgroup and all above it."""
+    found = []
+    while True:
+        found.append(tree.text(f"{_CGROUP}{group}/{name}"))
+        if not group:
+            return found
+        group = group.rpartition("/")[0]
+
+
+def _least(tree: Tree, group: str, name: str) -> Optional[int]:
+    return min((int(value) for value in _values(tree, group, name) if value.isdigit()), default=None)
+
+
+def _quota(tree: Tree, group: str) -> Optional[float]:
+    pairs = (value.split() for value in _values(tree, group, "cpu.max"))
+    return min((int(pair[0]) / int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].isdigit()), default=None)
+
+
+def _container(tree: Tree) -> str:
+    signs = {
+        "kubernetes": "/var/run/secrets/kubernetes.io",
+        "podman": "/run/.containerenv",
+        "docker": "/.dockerenv",
+        "apptainer": "/.singularity.d",
+        "lxc": "/dev/lxd",
+    }
+    return next((name for name, path in signs.items() if tree.exists(path)), "")

@@ -1,0 +1,53 @@
+"""What libraries and peers take by themselves: interfaces of this host, by their names and by its own name."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from .nic import USABLE, Nic
+
+
+def candidates(nics: Sequence[Nic], named: Sequence[str]) -> Dict[str, str]:
+    """Where peers may find this host: what its name resolves to, then likely interfaces before unlikely ones."""
+
+    def order(nic: Nic) -> Tuple[int, int]:
+        return (USABLE.index(nic.kind) if nic.kind in USABLE else len(USABLE), -(nic.speed_mbps or 0))
+
+    own = {
+        text.split("/")[0]: nic.name for nic in sorted(filter(lambda nic: nic.carries, nics), key=order) for text in nic.addresses
+    }
+    return {**{address: own[address] for address in named if address in own}, **own}
+
+
+def nccl_interfaces(nics: Sequence[Nic]) -> List[str]:
+    """What NCCL takes by itself: names with `ib` first, else all but docker, lo and virbr, else docker; IPv4 before IPv6."""
+    up = [nic for nic in nics if nic.up and (nic.addresses or nic.link_local) and nic.kind != "loopback"]
+    up.sort(key=lambda nic: not any("." in text for text in nic.addresses))
+    names = [nic.name for nic in up]
+    infiniband = [name for name in names if name.startswith("ib")]
+    plain = [name for name in names if not name.startswith(("docker", "lo", "virbr"))]
+    return infiniband or plain or names
+
+
+def gloo_interface(nics: Sequence[Nic], named: Sequence[str]) -> str:
+    """What gloo takes by itself: the interface of the first address of our host name, else loopback."""
+    own = {text.split("/")[0]: nic.name for nic in nics for text in nic.addresses}
+    first = next((address for address in named if address in own or ipaddress.ip_address(address).is_loopback), "")
+    return own.get(first, "lo")
+
+
+def nccl_version(folders: Sequence[str]) -> Optional[Tuple[int, ...]]:
+    """Of the NCCL that pip installed beside torch in one of these folders; found without importing anything."""
+    for folder in folders:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            match = re.match(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)", name)
+            if match and name.endswith(".dist-info"):
+                return tuple(map(int, match.groups()))
+    return None

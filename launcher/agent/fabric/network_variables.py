@@ -1,0 +1,250 @@
+"""Variables for NCCL, gloo, UCX and libfabric: only where their own choice would be wrong on this node, each with its reason.
+
+What the user or the administrator has set stands, whatever we would have chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import socket
+import sys
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..network import routes
+from ..system import files
+from . import library_defaults, pci_tree
+from .discovery import Fabric, read
+from .rdma import Hca
+from .sources import Tree, natural
+
+_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "TORCH_NCCL_", "TP_")
+_DYNAMIC_GID = (2, 21)
+"""From this version on NCCL itself looks for a RoCE v2 entry; before, it takes index 0."""
+
+_OFI_PLUGINS = ("/opt/amazon/ofi-nccl/lib", "/opt/aws-ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
+
+
+class Variable(NamedTuple):
+    """One variable as the workers get it."""
+
+    name: str
+    value: str
+    source: str
+    """`chosen`, `environment`, `--env`, or the file that sets it."""
+
+    reason: str
+
+
+class Choice:
+    """What is set on this node, what deserves a warning, and what is still open until peers were tried."""
+
+    def __init__(self, interfaces: Dict[str, str]) -> None:
+        self.variables: List[Variable] = []
+        self.notes: List[str] = []
+        self.interfaces = interfaces
+        """Candidate addresses, best first, each with its interface."""
+
+        self.nccl_default: List[str] = []
+        """Interfaces that NCCL would use for its sockets; empty where it is not used."""
+
+        self.gloo_default = ""
+        """The interface that gloo would take."""
+
+        self.ucx_default: List[str] = []
+        """Interfaces that UCX would use; empty where it has RDMA devices."""
+
+    def to_json(self) -> Dict[str, Any]:
+        """For the agent stream."""
+        return {**self.__dict__, "variables": [variable._asdict() for variable in self.variables]}
+
+
+def given(env: Mapping[str, str], job_env: Mapping[str, str], tree: Optional[Tree] = None) -> List[Variable]:
+    """What the user has set, in the environment or with --env, and the administrator in NCCL's own files."""
+    found = [
+        Variable(name, env[name], "--env" if name in job_env else "environment", "set by you")
+        for name in sorted(env)
+        if name.startswith(_PREFIXES)
+    ]
+    for path in _conf_files(env) if tree else []:
+        for name, value in re.findall(r"^\s*((?:NCCL|RCCL)_\w+)\s*=(.*?)\s*$", (tree or Tree()).text(path), re.MULTILINE):
+            if name not in env:
+                found.append(Variable(name, value, path, "NCCL reads that file"))
+    return found
+
+
+def _conf_files(env: Mapping[str, str]) -> List[str]:
+    own = env.get("NCCL_CONF_FILE") or (os.path.join(env["HOME"], ".nccl.conf") if env.get("HOME") else "")
+    return [path for path in (own, "/etc/nccl.conf", "/etc/rccl.conf") if path]
+
+
+def choose(fabric: Fabric, env: Mapping[str, str], *, tree: Tree, gpus: int, nccl: Optional[Tuple[int, ...]] = None) -> Choice:
+    """For a node of several.
+
+    Args:
+        env: what the workers will have.
+        gpus: how many the workers see; none: NCCL is not used.
+        nccl: its version where that is known.
+    """
+    named = routes.resolved(socket.gethostname())
+    choice = Choice(interfaces=library_defaults.candidates(fabric.nics, named))
+    has_rdma = any(hca.active for hca in fabric.hcas) and env.get("NCCL_IB_DISABLE", "0") == "0"
+    fast = compute_ports(fabric) if has_rdma else []
+    efa = bool(fast) and fast[0].kind == "EFA"
+    if fast and not efa:
+        _choose_ports(choice, fabric, fast)
+        if gpus:
+            _choose_gid(choice, fast, nccl)
+            _choose_levels(choice, fabric, fast, env)
+    if efa:
+        _look_at_efa(choice, fabric, env, tree)
+    _note_limits(choice, fabric, tree)
+    if gpus:
+        default = library_defaults.nccl_interfaces(fabric.nics)
+        choice.nccl_default = default[:1] if fast and not efa else default
+    choice.gloo_default = library_defaults.gloo_interface(fabric.nics, named)
+    choice.ucx_default = [] if fast and not efa else [nic.name for nic in fabric.nics if nic.carries]
+    choice.variables = [variable for variable in choice.variables if variable.name not in env]
+    return choice
+
+
+def for_node(env: Mapping[str, str], job_env: Mapping[str, str], gpus: int, file: str) -> Dict[str, Any]:
+    """This machine's choice as JSON, what the user has set included; the facts behind it go to a file."""
+    tree = Tree()
+    set_already = given(env, job_env, tree)
+    found = read(tree)
+    known = {**env, **{variable.name: variable.value for variable in set_already}}
+    choice = choose(found, known, tree=tree, gpus=gpus, nccl=library_defaults.nccl_version(sys.path))
+    choice.variables += set_already
+    with contextlib.suppress(OSError):  # a full disk; the run can do without
+        files.write_whole(file, json.dumps(found.to_json(), indent=1).encode(), sync=False)
+    return choice.to_json()
+
+
+def settle(choice: Mapping[str, Any], usable: Sequence[str], env: Mapping[str, str], why: str) -> List[Variable]:
+    """The variables that depend on which of our interfaces the peers reach.
+
+    Args:
+        choice: a `Choice` as JSON.
+        usable: interfaces that all peers reach, best first.
+        why: how that is known.
+    """
+    found = []
+    if not usable:
+        return []
+    wrong = [name for name in choice["nccl_default"] if name not in usable]
+    if wrong:
+        reason = f"NCCL would use {', '.join(choice['nccl_default'])}, but {why} {', '.join(usable)}"
+        found.append(Variable("NCCL_SOCKET_IFNAME", f"={usable[0]}", "chosen", reason))
+    if choice["gloo_default"] not in usable:
+        reason = f"gloo would use {choice['gloo_default']}, but {why} {', '.join(usable)}"
+        found.append(Variable("GLOO_SOCKET_IFNAME", usable[0], "chosen", reason))
+    others = [name for name in choice["ucx_default"] if name not in usable]
+    if others:
+        reason = f"UCX would use {', '.join(others)} as well, but {why} {', '.join(usable)}"
+        found.append(Variable("UCX_NET_DEVICES", usable[0], "chosen", reason))
+    return [variable for variable in found if variable.name not in env]
+
+
+# -- RDMA -------------------------------------------------------------------------------------------------------------
+
+
+def compute_ports(fabric: Fabric) -> List[Hca]:
+    """The active ports of the fabric between the GPUs: of all kinds and rates the one with the greatest total rate.
+
+    A port of another rate is one of them where it is the nearest that some GPU has: a rail whose link is degraded.
+    """
+    groups: Dict[Tuple[str, float], List[Hca]] = {}
+    for hca in fabric.hcas:
+        if hca.active and (hca.kind != "RoCE" or not hca.gids or any(gid.version == 2 for gid in hca.gids)):
+            groups.setdefault((hca.kind, hca.rate_gbps), []).append(hca)
+    if not groups:
+        return []
+    chosen = max(groups, key=lambda key: (key[1] * len(groups[key]), key[1]))
+    ports = list(groups[chosen])
+    served = {hca.name for hca in ports}
+    for near in fabric.nearest.values():
+        close = [name for name, far in near.items() if pci_tree.DISTANCES.index(far) < 2]
+        if close and not served & set(close):
+            ports += [hca for (kind, _), group in groups.items() if kind == chosen[0] for hca in group if hca.name in close]
+    return sorted({hca.id: hca for hca in ports}.values(), key=lambda hca: natural(hca.id))
+
+
+def _choose_ports(choice: Choice, fabric: Fabric, fast: Sequence[Hca]) -> None:
+    """NCCL and UCX take all active ports: right, unless some belong to another network."""
+    names = {hca.id for hca in fast}
+    rest = [hca for hca in fabric.hcas if hca.active and hca.id not in names]
+    slower = sorted({hca.rate_gbps for hca in fast})
+    if len(slower) > 1:
+        slow = ", ".join(hca.name for hca in fast if hca.rate_gbps < slower[-1])
+        choice.notes.append(f"{slow}: {slower[0]:g} Gb/s, where the other ports of this fabric have {slower[-1]:g}")
+    if not rest:
+        return
+    others = ", ".join(f"{hca.name} ({hca.kind}, {hca.rate_gbps:g} Gb/s)" for hca in rest)
+    reason = f"{len(fast)} x {fast[0].kind} at {fast[0].rate_gbps:g} Gb/s are one fabric; not of it: {others}"
+    choice.variables.append(Variable("NCCL_IB_HCA", "=" + ",".join(hca.id for hca in fast), "chosen", reason))
+    choice.variables.append(Variable("UCX_NET_DEVICES", ",".join(hca.id for hca in fast), "chosen", reason))
+
+
+def _choose_gid(choice: Choice, fast: Sequence[Hca], nccl: Optional[Tuple[int, ...]]) -> None:
+    """Which entry of the GID tables RoCE is to use, where NCCL's own way would find a wrong one."""
+    if fast[0].kind != "RoCE":
+        return
+    routable = [[gid for gid in hca.gids if gid.version == 2 and not gid.gid.startswith("fe80")] for hca in fast]
+    four = [{gid.index for gid in gids if gid.ipv4} for gids in routable]
+    six = [{gid.index for gid in gids if not gid.ipv4} for gids in routable]
+    if nccl is not None and nccl >= _DYNAMIC_GID:
+        if not any(four) and all(six):
+            reason = "the RoCE v2 entries of these ports are IPv6 ones, and NCCL looks for IPv4"
+            choice.variables.append(Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", "chosen", reason))
+        return
+    common = set.intersection(*four) or set.intersection(*six)
+    if all(any(gid.index == 0 and gid.version == 2 for gid in hca.gids) for hca in fast):
+        return
+    if not common:
+        choice.notes.append(f"no index is a routable RoCE v2 GID on all of {', '.join(hca.name for hca in fast)}; NCCL needs one")
+        return
+    version = ".".join(map(str, nccl)) if nccl else "of unknown version"
+    reason = f"index 0, which NCCL ({version}) takes, is not RoCE v2; this one is, on all {len(fast)} ports"
+    choice.variables.append(Variable("NCCL_IB_GID_INDEX", str(min(common)), "chosen", reason))
+
+
+def _choose_levels(choice: Choice, fabric: Fabric, fast: Sequence[Hca], env: Mapping[str, str]) -> None:
+    """GPUDirect where a hypervisor hides the PCIe switches; no crossing of rails that have no road between them."""
+    names = {hca.name for hca in fast}
+    far = [pci_tree.DISTANCES.index(far) for near in fabric.nearest.values() for name, far in near.items() if name in names]
+    if fabric.limits.virtual and fabric.gpudirect and far and min(far) >= 2 and "NCCL_TOPO_FILE" not in env:
+        reason = f"the virtual machine shows no PCIe switches, so NCCL would not use GPUDirect ({fabric.gpudirect} is there)"
+        choice.variables.append(Variable("NCCL_NET_GDR_LEVEL", pci_tree.DISTANCES[min(far)], "chosen", reason))
+    by_name = {nic.name: nic for nic in fabric.nics}
+    rails = [by_name[hca.netdev] for hca in fast if hca.netdev in by_name and by_name[hca.netdev].addresses]
+    subnets = {str(ipaddress.ip_interface(rail.addresses[0]).network) for rail in rails}
+    apart = len(rails) == len(fast) > 1 and len(subnets) == len(rails)
+    if apart and not {rail.name for rail in rails} & set(fabric.gateways):
+        reason = f"{len(rails)} rails, each a subnet of its own without a gateway: none reaches another"
+        choice.variables.append(Variable("NCCL_CROSS_NIC", "0", "chosen", reason))
+
+
+def _look_at_efa(choice: Choice, fabric: Fabric, env: Mapping[str, str], tree: Tree) -> None:
+    folders = [*env.get("LD_LIBRARY_PATH", "").split(":"), *_OFI_PLUGINS]
+    if "NCCL_NET_PLUGIN" not in env and not any(tree.exists(f"{folder}/libnccl-net.so") for folder in folders if folder):
+        choice.notes.append(
+            f"{len(fabric.hcas)} EFA devices, but no libnccl-net.so (aws-ofi-nccl): NCCL would use TCP; install it"
+        )
+    kernel = re.match(r"(\d+)\.(\d+)", fabric.limits.kernel)
+    if kernel and (int(kernel[1]), int(kernel[2])) < (5, 13):
+        reason = f"kernel {fabric.limits.kernel} does not copy pinned pages at a fork, and data loaders fork"
+        choice.variables.append(Variable("FI_EFA_FORK_SAFE", "1", "chosen", reason))
+
+
+def _note_limits(choice: Choice, fabric: Fabric, tree: Tree) -> None:
+    if not any(hca.active for hca in fabric.hcas):
+        return
+    memlock = fabric.limits.memlock_bytes
+    if memlock is not None and memlock < 1 << 30:
+        choice.notes.append(f"locked memory is limited to {memlock // 1024} KiB; RDMA needs it unlimited (ulimit -l)")
+    if not tree.exists("/dev/infiniband"):
+        choice.notes.append("there are RDMA devices but no /dev/infiniband: the container was started without them")

@@ -1,0 +1,227 @@
+"""Network interfaces: what each one is, its speed, MTU and addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import re
+import socket
+import struct
+import sys
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..network import routes
+from . import pci_tree
+from .sources import Tree
+
+_NET = "/sys/class/net"
+_CONTAINERS = re.compile(
+    r"docker\d*$|docker_gwbridge$|br-[0-9a-f]{12}$|podman\d|cni\d|cni-|lxcbr|lxdbr|virbr|kube-bridge|weave|flannel|cali|cilium"
+)
+_VPN = re.compile(r"tun\d|tap\d|wg\d|tailscale|zt[a-z0-9]{8}|ppp\d|utun|nebula|gpd\d|cscotun|vpn")
+_LOOPBACK = 772
+_ARPHRD = {32: "ipoib", 512: "vpn", 65534: "vpn", 768: "tunnel", 776: "tunnel", 778: "tunnel"}
+_KINDS = {
+    "bridge": "bridge", "openvswitch": "bridge", "bond": "bond", "team": "bond", "veth": "veth", "vlan": "vlan",
+    "ipoib": "ipoib", "macvlan": "macvlan", "ipvlan": "macvlan", "wlan": "wireless", "wwan": "wireless",
+    "tun": "vpn", "wireguard": "vpn", "ppp": "vpn", "vxlan": "tunnel", "geneve": "tunnel", "gretap": "tunnel",
+    "gre": "tunnel", "ipip": "tunnel", "sit": "tunnel", "ip6tnl": "tunnel",
+}  # fmt: skip
+
+USABLE = ("physical", "bond", "ipoib", "vlan", "bridge", "macvlan", "veth", "wireless", "other")
+"""Kinds that may lead to another node, likeliest first; `container`, `vpn`, `tunnel` and `loopback` come after them all."""
+
+
+class Nic(NamedTuple):
+    """One interface."""
+
+    name: str
+    kind: str
+    """One of `USABLE`; or container (a bridge of docker and its like), vpn, tunnel, loopback."""
+
+    up: bool
+    mtu: int
+    speed_mbps: Optional[int] = None
+    driver: str = ""
+    numa: Optional[int] = None
+    master: str = ""
+    """The bond or bridge that it belongs to."""
+
+    addresses: Sequence[str] = ()
+    """With prefix length, `10.0.0.1/24`; without link-local ones."""
+
+    link_local: bool = False
+    """Whether it has a link-local address, which NCCL takes like any other."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether it is up, has an address of its own and is not loopback."""
+        return self.up and bool(self.addresses) and self.kind != "loopback"
+
+
+class _Link(NamedTuple):
+    """What is known of an interface before sysfs is asked for its device."""
+
+    name: str
+    number: int
+    arphrd: int
+    up: bool
+    mtu: int
+    master: str
+    said: str
+    """The kind by the kernel's word: bridge, bond, veth, vlan, tun, wireguard, ...; empty for a device."""
+
+
+def nics(tree: Tree) -> List[Nic]:
+    """All interfaces, in the order in which getifaddrs(3) gives their addresses, which is that of their index."""
+    every = _every(tree)
+    has, local = _kept(every), {name for name, text in every if ipaddress.ip_interface(text).ip.is_link_local}
+    links = sorted(_links(tree), key=lambda link: link.number)
+    return [_nic(tree, link, has.get(link.name, []), link.name in local) for link in links]
+
+
+def _nic(tree: Tree, link: _Link, has: List[str], local: bool) -> Nic:
+    # A /sys of another network namespace has other interfaces, perhaps of the same names.
+    at = f"{_NET}/{link.name}" if tree.number(f"{_NET}/{link.name}/ifindex") == link.number else "/nowhere"
+    speed = tree.number(f"{at}/speed")
+    return Nic(
+        name=link.name,
+        kind=kind(tree, link, at),
+        up=link.up,
+        mtu=link.mtu,
+        speed_mbps=speed if speed is not None and 0 < speed < 2**31 - 1 else None,
+        driver=tree.linked(f"{at}/device/driver"),
+        numa=pci_tree.numa(tree, f"{at}/device"),
+        master=link.master,
+        addresses=has,
+        link_local=local,
+    )
+
+
+def kind(tree: Tree, link: _Link, at: str) -> str:
+    """What an interface is: by what the kernel says of it, by its name only where several programs make the same thing."""
+    if link.arphrd == _LOOPBACK:
+        return "loopback"
+    if _CONTAINERS.match(link.name) or (link.said == "tun" and link.master):  # a master's tun: the tap of a virtual machine
+        return "container"
+    if tree.exists(f"{at}/phy80211"):
+        return "wireless"
+    said = _KINDS.get(link.said) or _ARPHRD.get(link.arphrd)
+    if said or tree.exists(f"{at}/device"):
+        return said or "physical"
+    return "vpn" if _VPN.match(link.name) else "other"
+
+
+def _links(tree: Tree) -> List[_Link]:
+    if tree.live:
+        with contextlib.suppress(OSError):  # a sandbox without netlink
+            return list(_links_from_kernel())
+    names = [name for name in tree.names(_NET) if tree.exists(f"{_NET}/{name}/type")]  # bonding_masters is no interface
+    return [_link(tree, name) for name in names]
+
+
+def _link(tree: Tree, name: str) -> _Link:
+    """From sysfs."""
+    at = f"{_NET}/{name}"
+    state = tree.text(f"{at}/operstate")
+    devtype = re.search(r"^DEVTYPE=(\w+)", tree.text(f"{at}/uevent"), re.MULTILINE)
+    signs = {"bridge": "bridge", "bonding": "bond", "tun_flags": "tun"}
+    said = next((meaning for sign, meaning in signs.items() if tree.exists(f"{at}/{sign}")), devtype[1] if devtype else "")
+    if not said and not tree.exists(f"{at}/device") and tree.text(f"{at}/iflink") not in ("", tree.text(f"{at}/ifindex")):
+        said = "veth"  # no other type that has a far end goes without a name
+    return _Link(
+        name=name,
+        number=tree.number(f"{at}/ifindex") or 0,
+        arphrd=tree.number(f"{at}/type") or 0,
+        up=state == "up" or (state == "unknown" and tree.text(f"{at}/carrier") == "1"),
+        mtu=tree.number(f"{at}/mtu") or 0,
+        master=tree.linked(f"{at}/master"),
+        said=said,
+    )
+
+
+def addresses(tree: Tree) -> Dict[str, List[str]]:
+    """The addresses of each interface, loopback and link-local ones left out; IPv4 first."""
+    return _kept(_every(tree))
+
+
+def _every(tree: Tree) -> List[Tuple[str, str]]:
+    """Interface and `address/prefix` of all addresses, in the kernel's order: IPv4 by interface, then IPv6."""
+    if not tree.live:  # from `ip -json address`, as it was recorded with the tree
+        links = json.loads(tree.run("ip", "-json", "address") or "[]")
+        infos = [(link["ifname"], info) for link in links for info in link["addr_info"]]
+        infos.sort(key=lambda pair: str(pair[1]["family"]))
+        return [(name, f"{info['local']}/{info['prefixlen']}") for name, info in infos]
+    try:
+        return list(_addresses_from_kernel())
+    except OSError:  # a sandbox without netlink
+        own = routes.own_addresses().items()
+        return [(name, f"{ip}/{ipaddress.ip_address(ip).max_prefixlen}") for name, ips in own for ip in ips]
+
+
+def _kept(found: List[Tuple[str, str]]) -> Dict[str, List[str]]:
+    kept: Dict[str, List[str]] = {}
+    for name, text in found:
+        ip = ipaddress.ip_interface(text).ip
+        if not ip.is_loopback and not ip.is_link_local:
+            kept.setdefault(name, []).append(text)
+    return kept
+
+
+_GETLINK, _NEWLINK, _GETADDR, _NEWADDR, _DONE, _ERROR = 18, 16, 22, 20, 3, 2
+_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_NOT_YET = 0x40 | 0x08  # IFA_F_TENTATIVE, IFA_F_DADFAILED
+_RUNNING = 0x41  # IFF_UP, IFF_RUNNING
+_IFNAME, _MTU, _MASTER, _LINKINFO, _INFO_KIND = 3, 4, 10, 18, 1
+
+
+def _dump(request: int, answer: int) -> Iterator[bytes]:
+    """The bodies of all messages of one rtnetlink dump: less than a millisecond, and no program to start."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
+        sock.settimeout(2.0)
+        sock.sendall(struct.pack("=IHHII16x", 32, request, _DUMP, 1, 0))
+        while True:
+            data = sock.recv(1 << 18)
+            while len(data) >= 16:
+                length, kind_ = struct.unpack_from("=IH", data)
+                if kind_ in (_DONE, _ERROR):
+                    return
+                if kind_ == answer:
+                    yield data[16:length]
+                data = data[(length + 3) & ~3 :]
+
+
+def _links_from_kernel() -> Iterator[_Link]:
+    found = []
+    for body in _dump(_GETLINK, _NEWLINK):
+        arphrd, index, flags = struct.unpack_from("=2xHiI", body)
+        has = _attributes(body[16:])
+        found.append((index, arphrd, flags, has, has.get(_IFNAME, b"").rstrip(b"\0").decode(errors="replace")))
+    names = {index: name for index, _, _, _, name in found}
+    for index, arphrd, flags, has, name in found:
+        said = _attributes(has.get(_LINKINFO, b"")).get(_INFO_KIND, b"").rstrip(b"\0").decode(errors="replace")
+        mtu, master = (int.from_bytes(has.get(key, b""), sys.byteorder) for key in (_MTU, _MASTER))
+        yield _Link(name, index, arphrd, flags & _RUNNING == _RUNNING, mtu, names.get(master, ""), said)
+
+
+def _addresses_from_kernel() -> Iterator[Tuple[str, str]]:
+    """Interface and `address/prefix` of every address."""
+    names = dict(socket.if_nameindex())
+    for body in _dump(_GETADDR, _NEWADDR):
+        family, prefix, flags, _, index = struct.unpack_from("=BBBBI", body)
+        has = _attributes(body[8:])
+        ip = has.get(2) or has.get(1)  # IFA_LOCAL, the own end of a point-to-point link; else IFA_ADDRESS
+        if ip and index in names and not (family == socket.AF_INET6 and flags & _NOT_YET):
+            yield names[index], f"{socket.inet_ntop(family, ip)}/{prefix}"
+
+
+def _attributes(data: bytes) -> Dict[int, bytes]:
+    found = {}
+    while len(data) >= 4:
+        length, kind_ = struct.unpack_from("=HH", data)
+        if length < 4:
+            break
+        found[kind_ & 0x3FFF] = data[4:length]
+        data = data[(length + 3) & ~3 :]
+    return found

@@ -1,0 +1,64 @@
+"""Where each worker of a node is put: its processors, its GPU, its RDMA ports."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List, Mapping, Optional, Sequence
+
+from ..system.facts import gpus
+from . import discovery, gpu_devices, network_variables, numa, pci_tree, rdma
+from .gpu import Gpu
+from .sources import Tree
+
+_PORTS = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
+
+
+def processors(mode: str, workers: int) -> List[str]:
+    """The processors of each of this node's workers, as `0-3,8`."""
+    tree = Tree()
+    places = [gpu.numa if gpu else None for gpu in _known(gpus(os.environ), gpu_devices.gpus(tree, full=False))]
+    return [numa.ranges(cpus) for cpus in numa.bindings(mode, workers, places, os.sched_getaffinity(0), tree)]
+
+
+def _known(names: Sequence[str], known: Sequence[Gpu]) -> List[Optional[Gpu]]:
+    """The GPUs of these names, as `facts.gpus` gives them; None for one that the machine does not tell of."""
+    by_name = {**{str(gpu.index): gpu for gpu in known}, **{gpu.uuid: gpu for gpu in known}}
+    return [by_name.get(name) for name in names]
+
+
+def own_gpu(local_rank: int) -> Dict[str, str]:
+    """What lets a worker see its own GPU alone, by torchrun's rules (local_elastic_agent.py); `ValueError` where it has none."""
+    name = "HIP_VISIBLE_DEVICES" if os.environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    given = os.environ.get(name)
+    visible = [str(local_rank)] * (local_rank + 1) if given is None else given.split(",")
+    if local_rank >= len(visible):
+        raise ValueError(f"--virtual-local-rank: local rank {local_rank} has no GPU in {name}={given}")
+    own = visible[local_rank].strip()
+    return {"CUDA_VISIBLE_DEVICES": own, **({name: own} if name[0] == "H" else {})}
+
+
+def near_ports(workers: int, names: Sequence[str], env: Mapping[str, str], tree: Optional[Tree] = None) -> List[Dict[str, str]]:
+    """Variables with which each local rank uses those RDMA ports alone that are nearest to its GPU; what `env` has stays.
+
+    Of the ports that are one fabric (`fabric_env.compute_ports`), as `mlx5_0:1`. Nothing for a worker whose GPU is unknown, or as
+    far from all of them.
+
+    Args:
+        workers: how many there are.
+        names: of the GPUs that they see, in their order, as `facts.gpus` gives them.
+        env: the workers' environment.
+        tree: the machine; this one, unless it is given.
+    """
+    found = discovery.read(tree or Tree())
+    ports, mine = network_variables.compute_ports(found), _known(names, found.gpus)
+    near = [_nearest(found, ports, mine[rank % len(mine)]) if mine else [] for rank in range(workers)]
+    values = [("=" + ",".join(own), ",".join(own)) if own else () for own in near]
+    return [{name: value for name, value in zip(_PORTS, each) if name not in env} for each in values]
+
+
+def _nearest(found: discovery.Fabric, ports: Sequence[rdma.Hca], gpu: Optional[Gpu]) -> List[str]:
+    """The ids of those that are nearer to the GPU than the others are; empty if that is all of them."""
+    far = found.nearest[gpu.index] if gpu else {}
+    distances = {port.id: pci_tree.DISTANCES.index(far[port.name]) for port in ports if port.name in far}
+    near = [port for port, distance in distances.items() if distance == min(distances.values())]
+    return near if len(near) < len(ports) else []

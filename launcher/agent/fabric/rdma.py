@@ -1,0 +1,106 @@
+"""RDMA devices: InfiniBand, RoCE and EFA ports with their state, rate and GID table."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import List, NamedTuple, Optional, Sequence
+
+from . import pci_tree
+from .sources import Tree
+
+_IB = "/sys/class/infiniband"
+_ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+class Gid(NamedTuple):
+    """One entry of a port's GID table."""
+
+    index: int  # type: ignore[assignment]  # no tuple's method
+    gid: str
+    version: int
+    """1: RoCE v1, which no router passes on; 2: RoCE v2; 0: InfiniBand."""
+
+    netdev: str = ""
+
+    @property
+    def ipv4(self) -> Optional[str]:
+        """The IPv4 address that it stands for."""
+        mapped = ipaddress.IPv6Address(self.gid).ipv4_mapped
+        return str(mapped) if mapped else None
+
+
+class Hca(NamedTuple):
+    """One port of an RDMA device."""
+
+    name: str
+    port: int
+    kind: str
+    """InfiniBand, RoCE or EFA."""
+
+    state: str
+    """ACTIVE, DOWN, INIT, ARMED: as the subnet manager, or the driver, has it."""
+
+    rate_gbps: float
+    netdev: str = ""
+    """The Ethernet interface of a RoCE port."""
+
+    driver: str = ""
+    firmware: str = ""
+    numa: Optional[int] = None
+    place: str = ""
+    gids: Sequence[Gid] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether the link works."""
+        return self.state == "ACTIVE"
+
+    @property
+    def id(self) -> str:
+        """As NCCL and UCX name it: `mlx5_0:1`."""
+        return f"{self.name}:{self.port}"
+
+
+def hcas(tree: Tree, *, gids: int = 16) -> List[Hca]:
+    """All ports of all devices in natural order; of each GID table the first `gids` entries (a table has up to 256)."""
+    ports = ((name, port) for name in tree.names(_IB) for port in tree.names(f"{_IB}/{name}/ports"))
+    return [_hca(tree, name, port, gids) for name, port in ports]
+
+
+def _hca(tree: Tree, name: str, port: str, gids: int) -> Hca:
+    at = f"{_IB}/{name}/ports/{port}"
+    driver = tree.linked(f"{_IB}/{name}/device/driver")
+    layer = tree.text(f"{at}/link_layer")
+    kind = "EFA" if driver == "efa" else "RoCE" if layer == "Ethernet" else "InfiniBand"
+    rate = re.match(r"[\d.]+", tree.text(f"{at}/rate"))
+    table = _gids(tree, at, gids, kind) if kind != "EFA" else []
+    nets = tree.names(f"{_IB}/{name}/device/net")
+    netdev = next((gid.netdev for gid in table if gid.netdev), "") or (nets[0] if kind == "RoCE" and len(nets) == 1 else "")
+    return Hca(
+        name=name,
+        port=int(port),
+        kind=kind,
+        state=tree.text(f"{at}/state").rpartition(": ")[2],
+        rate_gbps=float(rate[0]) if rate else 0.0,
+        netdev=netdev,
+        driver=driver,
+        firmware=tree.text(f"{_IB}/{name}/fw_ver"),
+        numa=pci_tree.numa(tree, f"{_IB}/{name}/device"),
+        place=pci_tree.place(tree, f"{_IB}/{name}/device"),
+        gids=table,
+    )
+
+
+def _gids(tree: Tree, at: str, limit: int, kind: str) -> List[Gid]:
+    found = []
+    for index in range(limit):
+        gid = tree.text(f"{at}/gids/{index}")
+        if not gid:
+            break
+        if gid in (_ZERO, "fe80:0000:0000:0000:0000:0000:0000:0000"):
+            continue
+        said = tree.text(f"{at}/gid_attrs/types/{index}")
+        version = 0 if kind == "InfiniBand" else 2 if "v2" in said else 1
+        found.append(Gid(index, gid, version, tree.text(f"{at}/gid_attrs/ndevs/{index}")))
+    return found

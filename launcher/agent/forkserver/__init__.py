@@ -1,0 +1,1 @@
+"""The fork server: imports torch once per node, forks the workers, and becomes them."""

@@ -1,0 +1,28 @@
+"""The node's agent, as the fork server sees it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+from ..channel import Channel
+
+
+class Agent:
+    """Takes what there is to tell."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def event(self, name: str, **fields: Any) -> None:
+        """For the agent stream."""
+        self.channel.send({"event": name, "fields": fields})
+
+    def warn(self, message: str) -> None:
+        """For whoever follows the run."""
+        self.event("warning", message=message)
+
+    def fail(self, what: str, trace: str, **about: str) -> NoReturn:
+        """Tell what has failed, and end this process."""
+        self.channel.send({"failed": what, "traceback": trace, **about})
+        os._exit(1)

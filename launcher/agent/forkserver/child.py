@@ -1,0 +1,63 @@
+"""What a child of the fork server becomes: a worker."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from ..channel import Message
+from ..system import processes
+from . import ending, hidden, reexec, worker
+from .preload import Preload
+from .program import Program
+from .setup import Setup
+
+if TYPE_CHECKING:
+    from .debugger import Debugger
+
+Task = Callable[[], None]
+"""What a forked child is to do once it has left the server's frames."""
+
+
+def task(setup: Setup, preload: Preload, request: Message, *, executes: bool) -> Task:
+    """A worker's, whose signals and descriptors are its own already. `executes`: in an interpreter of its own."""
+    env = {**setup.env, **request["env"]}
+    program, python = setup.program, setup.env.get("PYTHON_EXEC", sys.executable)
+    if setup.job["macros"]:
+        program.substitute(local_rank=str(request["local_rank"]))
+    argv, debug = program.argv(python), None
+    if request["rank"] == setup.job["debug"] and program.kind != "program":
+        from . import debugger  # few runs are debugged
+
+        argv = debugger.argv(python, setup.archive, setup.scratch, program)
+        debug = debugger.Debugger(setup.scratch)
+    if executes:
+        return lambda: reexec.execute(argv, env)
+    if request.get("terminal", {}).get("stdin") in ("tty", "pipe"):
+        worker.renew_stdin()
+    imported, before, scratch, archive, collect = preload.imported, preload.before, setup.scratch, setup.archive, preload.more
+
+    def hide() -> None:
+        hidden.Hidden(imported, before, reexec.Again(argv, env, scratch))
+
+    return lambda: _become(program, archive, env, hide, debug, collect=collect)
+
+
+def _become(
+    program: Program,
+    archive: str,
+    env: Dict[str, str],
+    hide: Callable[[], object],
+    debug: Optional[Debugger],
+    *,
+    collect: bool,
+) -> None:
+    python = env.get("PYTHON_EXEC", sys.executable)
+    worker.set_environment(env)
+    worker.reseed()
+    worker.set_blas_threads(env)
+    ending.prepare(env, collect=collect)
+    processes.set_title(program.argv(python))
+    hide()
+    worker.forget(archive)
+    worker.run(program, python, *([debug] if debug else []))

@@ -1,0 +1,56 @@
+"""The private names of CPython that forked workers need, in this file alone. Where one is missing, workers are spawned."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Dict, List, Tuple
+
+_CALLS: Dict[str, Tuple[str, ...]] = {
+    "atexit": ("_clear", "_ncallbacks"),
+    "runpy": ("_run_module_as_main",),
+    "sys": ("_current_frames",),
+}
+_ARGUMENTS = ("mod_name", "alter_argv")
+
+
+def missing() -> List[str]:
+    """The names that this Python lacks, or that are not what they were."""
+    lacks = [f"{module}.{name}" for module, names in _CALLS.items() for name in names if not callable(_private(module, name))]
+    code = getattr(run_module_as_main(), "__code__", None)
+    if code is not None and code.co_varnames[: code.co_argcount] != _ARGUMENTS:
+        lacks.append(f"runpy._run_module_as_main({', '.join(_ARGUMENTS)})")
+    if "zipimport" in sys.modules and not isinstance(_private("zipimport", "_zip_directory_cache"), dict):
+        lacks.append("zipimport._zip_directory_cache")
+    return lacks
+
+
+def run_module_as_main() -> Any:
+    """What `python -m` itself calls; not wrapped, as a traceback would show it."""
+    return _private("runpy", "_run_module_as_main")
+
+
+def exit_hooks() -> int:
+    """How many are registered; -1 where this Python does not say."""
+    count = _private("atexit", "_ncallbacks")
+    return int(count()) if callable(count) else -1
+
+
+def clear_exit_hooks() -> None:
+    """Let go of them, and of what they hold."""
+    _private("atexit", "_clear")()
+
+
+def python_threads() -> int:
+    """How many threads run Python code."""
+    return len(_private("sys", "_current_frames")())
+
+
+def forget_archive(path: str) -> None:
+    """Let go of what zipimport knows of an archive."""
+    if "zipimport" in sys.modules:
+        _private("zipimport", "_zip_directory_cache").pop(path, None)
+
+
+def _private(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name, None)

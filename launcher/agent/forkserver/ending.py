@@ -1,0 +1,147 @@
+"""The end of a forked worker: all that a script can notice of an interpreter's end, without taking torch apart.
+
+Py_Finalize walks through every object of every module; in a forked worker that un-shares 80 MB of pages and costs more CPU
+than starting the worker. So, after the interpreter has joined the threads and run all exit hooks, the last hook of all lets
+go of what is the script's own (its modules and what they hold: destructors run, files are flushed), and leaves.
+
+It does not where somebody else may want the interpreter's own end: with CUDA initialised, or native code that the script
+has loaded itself (mpi4py ends MPI there).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+import weakref
+from typing import FrozenSet, Mapping, Optional
+
+from . import cpython
+
+_exit_code: Optional[int] = None
+_inherited: FrozenSet[str] = frozenset()
+_preloaded: FrozenSet[str] = frozenset()
+_may_skip = _collect = False
+_STDLIB = os.path.dirname(os.__file__)
+_SITE = ("site-packages", "dist-packages")
+_NEVER_S = 1e6
+
+
+def install() -> None:
+    """To be called before anything registers an exit hook: hooks run last in, first out."""
+    atexit.register(_leave)
+
+
+def prepare(env: Mapping[str, str], *, collect: bool) -> None:
+    """In the child, before the script: note what was there before it, and skip the destructors of the server's libraries.
+
+    `collect`: more than torch was preloaded, and where the interpreter itself ends the worker it shall collect that, too: triton,
+    for one, complains of leaks otherwise.
+
+    Exit handlers run last in, first out, so those of libraries that the script loads come before ours. A preloaded profiler
+    (LD_PRELOAD) wants its say at exit: then nothing is skipped.
+    """
+    global _inherited, _preloaded, _may_skip, _collect  # noqa: PLW0603 - as above
+    _preloaded = frozenset(sys.modules) - {"__main__", "__mp_main__"}
+    _inherited = frozenset(name for name, module in list(sys.modules.items()) if _is_installed(module))
+    _collect = collect
+    libc = ctypes.CDLL(None)
+    _may_skip = "LD_PRELOAD" not in env and all(hasattr(libc, name) for name in ("on_exit", "fcloseall", "_exit"))  # glibc
+    if _may_skip:
+        libc.on_exit(libc._exit, None)  # called with the exit status as its first argument
+        libc.on_exit(libc.fcloseall, None)  # flushes what C code has printed
+
+
+def expect(code: object) -> None:
+    """The argument of the `SystemExit` by which the script ends, or None at its end; without a call the interpreter ends it."""
+    global _exit_code  # noqa: PLW0603 - one process ends once
+    known = 0 if code is None else code
+    _exit_code = known & 0xFF if isinstance(known, int) else 1
+
+
+def _leave() -> None:
+    if _exit_code is None or not _may_skip or _needs_interpreter():
+        if _collect:
+            gc.unfreeze()
+        return
+    if not _flush():
+        return  # Py_Finalize has a word and a code for that
+    with contextlib.suppress(BaseException):
+        _let_go()
+    code = 0 if _flush() else 120  # as its own
+    ctypes.PyDLL(None).exit(_exit_code or code)
+
+
+def _is_installed(module: object) -> bool:
+    """Whether a module is a library's; what else was preloaded is the user's own, and let go of like the script."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.startswith("/"):  # built in, or made up as torch.ops is
+        return True
+    return file.startswith(_STDLIB) or any(part in file for part in _SITE) or ".pyz" in file
+
+
+def _needs_interpreter() -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None or torch.cuda.is_initialized():
+        return True
+    known = {name.partition(".")[0] for name in _inherited}
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if name in _inherited or name.partition(".")[0] in known or not isinstance(origin, str):
+            continue
+        if origin.endswith(".so") and not (origin.startswith(_STDLIB) and not any(part in origin for part in _SITE)):
+            return True
+    return False
+
+
+def _flush() -> bool:
+    fine = True
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                if not getattr(stream, "closed", False):
+                    stream.flush()
+            except BaseException:  # noqa: BLE001 - a full disk, or a stream of the script's own making
+                fine = stream is not sys.stdout and fine
+    return fine
+
+
+def _let_go() -> None:
+    """Destroy what the script's modules hold, as nearly as the interpreter does.
+
+    What is garbage already goes first, then the modules as a whole, which their functions hold in cycles: finalizers find all
+    names in place. From what then is still held, by torch for one, the names are taken, the latest first. The interpreter
+    promises no order either. Daemon threads, which an interpreter would hold up, run only where a destructor waits for
+    something; what they miss then is told to nobody.
+    """
+    sys.setswitchinterval(_NEVER_S)
+    if "threading" in sys.modules:
+        vars(sys.modules["threading"])["excepthook"] = lambda _: None
+    cpython.clear_exit_hooks()  # they have run, and hold what they were made from
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            setattr(sys, name, None)
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    if any(name in _preloaded for name in sys.modules if name not in _inherited):
+        gc.unfreeze()  # the user's own modules were there before the fork
+    gc.enable()
+    gc.collect()  # what was there before the fork is frozen, so this looks at the script's objects alone
+    own = ["__main__", "__mp_main__", *reversed([name for name in sys.modules if name not in _inherited])]
+    marks = [_Mark() for _ in own]
+    left = [weakref.ref(mark) for mark in marks]
+    while marks:
+        getattr(sys.modules.pop(own.pop(), None), "__dict__", {})[_Mark.__name__] = marks.pop()
+    gc.collect()
+    for mark in filter(None, (each() for each in left)):
+        for names in gc.get_referrers(mark):
+            for name in reversed(list(names if isinstance(names, dict) and _Mark.__name__ in names else ())):
+                if not name.startswith("__"):
+                    names[name] = None
+    gc.collect()
+
+
+class _Mark:
+    """Among a module's names, it tells whether they are still there: the module itself may be gone."""

@@ -1,0 +1,64 @@
+"""The worker group's process on this node (`group/process.py`), which the fork server forks before it imports anything slow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Optional
+
+from ..channel import Channel, Message
+from .agent import Agent
+from .child import Task
+from .setup import Setup
+from .signals import Signals
+
+_LAST_WORD_S = 15.0
+
+
+class GroupProcess:
+    """Meets the other nodes, and asks the fork server for workers."""
+
+    def __init__(self, agent_end: Channel) -> None:
+        """`agent_end`: for its messages to the agent."""
+        self.channel, self._server_end = Channel.pair()
+        self.pid = 0
+        self._agent_end = agent_end
+
+    def fork(self, setup: Setup, agent: Agent, signals: Signals) -> Optional[Task]:
+        """Returns what the child is to do in the child, and nothing in the fork server."""
+        server = os.getpid()
+        self.pid = os.fork()
+        if self.pid:
+            self._server_end.close()
+            self._agent_end.close()
+            if setup.listen_fd is not None:
+                os.close(setup.listen_fd)
+            return None
+        self.channel.close()
+        agent.channel.close()
+        signals.become_group(server)
+        if setup.program.folder in sys.path[:1]:
+            del sys.path[0]
+        server_end, agent_end = self._server_end, self._agent_end
+        return lambda: _main(setup.message, server_end, agent_end, setup.listen_fd)
+
+    def wait(self) -> None:
+        """The agent is gone: it tells the other nodes, which is not waited for forever."""
+        limit = time.monotonic() + _LAST_WORD_S
+        with contextlib.suppress(ChildProcessError):
+            while not os.waitpid(self.pid, os.WNOHANG)[0] and time.monotonic() < limit:
+                time.sleep(0.01)
+
+
+def _main(setup: Message, server: Channel, agent: Channel, listen_fd: Optional[int]) -> None:
+    from ..group import process
+
+    try:
+        code = process.main(setup, server, agent, listen_fd)
+    except BaseException as error:  # noqa: BLE001 - it is told as the cause
+        import traceback
+
+        process.end_broken(agent, f"{type(error).__name__}: {error}", traceback.format_exc())
+    os._exit(code)

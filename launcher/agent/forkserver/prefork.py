@@ -1,0 +1,107 @@
+"""A fork server out of the Python that a login has started, which need not start and import what is there already.
+
+Only where no script could tell it from one that was started anew: the same options, and no variable for its own environment
+that a process reads when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Callable, Iterable, NamedTuple, Optional, Sequence
+
+from ..channel import Channel
+from ..system import processes
+from . import cpython
+
+_OPTIONS = ["-u", "-c"]
+"""How the login has to start Python: a fork server has -u."""
+
+_READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
+"""Variables, by their beginnings, that the interpreter, the loader and the C library read once."""
+
+
+class Child(BaseException):
+    """Carries what the forked child is to become to the interpreter's top level: a worker ends as an interpreter does."""
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        super().__init__()
+        self.task = task
+
+
+class Process:
+    """As much of `subprocess.Popen` as a fork server needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: Optional[int] = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._ended() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: Optional[float] = None) -> int:
+        """Its exit code; raises `subprocess.TimeoutExpired` after so many seconds."""
+        began = time.monotonic()
+        while self._ended(0 if timeout is None else os.WNOHANG) is None:
+            if timeout is not None and time.monotonic() - began > timeout:
+                import subprocess
+
+                raise subprocess.TimeoutExpired("fork server", timeout)
+            time.sleep(0.005)
+        assert self._code is not None
+        return self._code
+
+    def _ended(self, flags: int = os.WNOHANG) -> Optional[int]:
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:  # somebody else was told
+                self._code = 0
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+class Forked(NamedTuple):
+    """A fork server that waits for its job, and the agent's ends of the channels to it."""
+
+    process: Process
+    channel: Channel
+    group: Channel
+    stderr: int
+    """The end of a pipe from which its stderr is read."""
+
+
+def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
+    """A fork server for workers of that command, which get these variables; None where it might be told from a new one.
+
+    Raises `Child` in the child.
+    """
+    options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
+    alike = options == _OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
+    alike = alike and not sys.flags.utf8_mode  # on in a login without a locale, and off in what Python starts from there
+    room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
+    if not alike or not room or cpython.exit_hooks() or len(os.listdir("/proc/self/task")) != 1:
+        return None
+    (channel, server_end), (group, group_end), (stderr, own_stderr) = Channel.pair(), Channel.pair(), os.pipe()
+    pid = os.fork()
+    if pid:
+        server_end.close()
+        group_end.close()
+        os.close(own_stderr)
+        return Forked(Process(pid), channel, group, stderr)
+    channel.close()
+    group.close()
+    os.close(stderr)
+    os.setsid()
+    for fd in (1, 2):
+        os.dup2(own_stderr, fd)
+    os.close(own_stderr)
+    processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
+    from . import server
+
+    raise Child(lambda: server.serve(server_end, group_end))

@@ -1,0 +1,105 @@
+"""What is done once for all workers of a node: the script is compiled, and what workers import is imported."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import time
+from importlib.machinery import PathFinder
+from typing import Dict, List, Set
+
+from ..system import cgroup
+from . import hidden, traces, worker
+from .agent import Agent
+from .guess import MAYBE, SURELY
+from .setup import Setup
+
+_IMPORT_TIME = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Set while torch is imported: numpy's OpenBLAS would start threads, and a CUDA count would initialise CUDA."""
+
+_ROOM_BYTES = 1 << 30
+"""Torch takes a third of that: whoever may use less gets it only where it is certain to be wanted."""
+
+
+class Preload:
+    """What the fork server has imported, for its workers."""
+
+    def __init__(self, setup: Setup, agent: Agent) -> None:
+        self._setup, self._agent = setup, agent
+        self.more = False
+        """Whether the job or the script names modules that are to be imported, too."""
+
+        self.imported: Dict[str, Set[str]] = {}
+        """The packages that were asked for, each with all that it brought along."""
+
+        self.before = traces.before()
+        """How the interpreter was before the imports."""
+
+    def compile(self) -> None:
+        """By the interpreter that runs the workers; where they have another one, it is theirs."""
+        if self._setup.other_python():
+            return
+        try:
+            self._setup.program.compile()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told and ends the run
+            import traceback
+
+            error.__traceback__ = None
+            text = "".join(traceback.format_exception(type(error), error, None))
+            reads = f", says Python {sys.version.split()[0]}, {sys.executable}" if isinstance(error, SyntaxError) else ""
+            self._agent.fail("script", text, message=f"{type(error).__name__}: {error}{reads}")
+
+    def run(self, *, forks: bool) -> None:
+        """Import it, and tell what torch was found. `forks`: workers are forked; else they import for themselves."""
+        setup, with_torch = self._setup, self._setup.message["preload"]
+        extra = [*(setup.job["preload"] or []), *setup.program.preloads()]
+        self.more = bool(extra)
+        wants_torch = setup.elastic or (forks and self._imports_torch_ahead())
+        worker.set_environment({**setup.env, **_IMPORT_TIME})
+        began = time.monotonic()
+        if not getattr(sys.flags, "safe_path", False) and setup.program.kind != "program":
+            # Not earlier: what is beside the script may be named like what we import.
+            sys.path.insert(0, setup.program.folder)
+        self.before = traces.before()
+        gc.disable()
+        self._import([*(with_torch if wants_torch else []), *(extra if forks else [])], with_torch)
+        gc.enable()
+        worker.set_environment(setup.env)
+        self._agent.event("host_facts", **_facts(began))
+
+    def _import(self, modules: List[str], with_torch: List[str]) -> None:
+        """`with_torch`: also these, where one of them has imported torch."""
+        for name in modules:
+            before = list(sys.modules)
+            try:
+                importlib.import_module(name)
+                self.imported.setdefault(name.partition(".")[0], set()).update(hidden.packages(before))
+                if "torch" in sys.modules:
+                    modules += [more for more in with_torch if more not in modules]
+            except BaseException:  # noqa: BLE001 - as above
+                import traceback
+
+                self._agent.fail("import", traceback.format_exc(), module=name)
+
+    def _imports_torch_ahead(self) -> bool:
+        """Where it is not certain that the workers will, it must neither be missed nor use up the memory of who has little."""
+        program = self._setup.program
+        wants = program.wants_torch()
+        if wants != MAYBE:
+            return wants == SURELY
+        limit = cgroup.memory_limit()
+        has_room = limit is None or limit >= _ROOM_BYTES
+        return has_room and PathFinder.find_spec("torch", [program.folder, *sys.path]) is not None
+
+
+def _facts(began: float) -> Dict[str, object]:
+    """Of the torch that was imported since then, if any was."""
+    torch = sys.modules.get("torch")
+    cached = getattr(getattr(torch, "__spec__", None), "cached", None)
+    return {
+        "torch_version": str(torch.__version__) if torch else None,
+        "import_s": round(time.monotonic() - began, 3),
+        "bytecode": bool(cached) and os.path.exists(str(cached)) if torch else None,
+    }

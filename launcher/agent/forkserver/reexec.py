@@ -1,0 +1,75 @@
+"""A worker that becomes another program: a spawned one, or a forked one that has to start again in its own interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from typing import Dict, List, NoReturn
+
+from ..system import processes
+from . import notes
+
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+
+
+def execute(argv: List[str], env: Dict[str, str]) -> NoReturn:
+    """Become that program, with signals as `subprocess.Popen` leaves them; 127 or 126 where that cannot be."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program expects them as from a shell
+        processes.handle(number, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(2, f"cannot execute {argv[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
+        os._exit(126 if isinstance(error, PermissionError) else 127)
+
+
+class Again:
+    """How a worker was when it began, and its way back there; nothing of it can be seen by the script."""
+
+    def __init__(self, argv: List[str], env: Dict[str, str], scratch: str) -> None:
+        """`argv` is what torchrun would execute for it."""
+        self._argv, self._env, self._scratch = argv, env, scratch
+        self._pid, self._server, self._cwd = os.getpid(), os.getppid(), os.getcwd()
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
+        self._limits = {kind: resource.getrlimit(kind) for kind in _LIMITS}
+        self._cpus, self._niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+
+    def __call__(self, reasons: List[str]) -> None:
+        """Start again, and tell the fork server why; a process that the script has forked cannot, and says so."""
+        if os.getpid() != self._pid:
+            text = f"distlaunch: {'; '.join(reasons)}, in a process that was forked: no effect there; --start spawn helps\n"
+            os.write(2, text.encode(errors="backslashreplace"))
+            return
+        notes.leave(self._scratch, notes.AGAIN, reasons, self._server)
+        processes.sweep(patience_s=0.0)
+        self._go_back()
+        execute(self._argv, self._env)
+
+    def _go_back(self) -> None:
+        """All that a program inherits is as it was."""
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if number in self._ignored:
+                processes.handle(number, signal.SIG_IGN)
+            elif signal.getsignal(number) == signal.SIG_IGN:
+                processes.handle(number, signal.SIG_DFL)
+        for kind, limits in self._limits.items():
+            with contextlib.suppress(OSError, ValueError):  # a hard limit is lowered for good
+                resource.setrlimit(kind, limits)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self._cpus)
+            os.setpriority(os.PRIO_PROCESS, 0, self._niceness)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd > 2:
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(fd, False)
+        with contextlib.suppress(OSError):  # it is gone, or closed to us, by the script's own doing
+            os.chdir(self._cwd)
+        os.umask(self._umask)

@@ -1,0 +1,209 @@
+"""The fork server: imports torch once per node and forks the workers from there; one thread, warm over restarts.
+
+    agent ──channel── fork server ──fork── the worker group's process (group/process.py), which asks for workers
+                          └────────fork── one process per worker
+
+It is the parent of the workers: it alone reaps and signals them, so a pid it names is always theirs. When the agent is gone it
+ends everything below itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import sys
+from typing import List, NoReturn, Optional
+
+from ..channel import Channel, Message
+from ..system import processes, scratch
+from . import child, ending, notes, setup, streams, worker, workers_store
+from .agent import Agent
+from .child import Task
+from .group_process import GroupProcess
+from .guess import SURELY
+from .preload import Preload
+from .signals import Signals
+from .start_method import StartMethod
+from .workers import Workers
+
+
+class ForkServer:
+    """The server process; `serve` returns in the server never, and in each child with what it is to become."""
+
+    def __init__(self, agent: Agent, group_end: Channel) -> None:
+        self.agent = agent
+        self.setup = setup.receive(agent.channel)
+        processes.become_subreaper()
+        processes.limit_files(self.setup.message["files"])  # the agent has raised it for itself; workers are to have theirs
+        self.poll = select.poll()
+        self.stores = workers_store.WorkersStores(self.poll)
+        self.group = GroupProcess(group_end)
+        self.signals = Signals(self.setup.message["ignored"], self.setup.message["agent"], self._agent_is_gone)
+        self.preload = Preload(self.setup, agent)
+        self.start = StartMethod(self.setup, agent)
+        self.workers = Workers(agent, self.group.channel, self._child)
+
+    def serve(self) -> Task:
+        """Import, then answer requests until the agent is gone."""
+        worker.set_environment(self.setup.env)
+        if not self.setup.elastic:  # it meets the other nodes while this process imports
+            task = self.group.fork(self.setup, self.agent, self.signals)
+            if task is not None:
+                return task
+        self.preload.compile()
+        self.start.look_at_program()
+        self.preload.run(forks=self.start.forks)
+        self.start.look_at_imports(preloads_more=self.preload.more)
+        if self.setup.elastic:
+            task = self.group.fork(self.setup, self.agent, self.signals)
+            if task is not None:
+                return task
+        gc.freeze()  # the collector would otherwise write to every page that the workers share
+        woken = self.signals.listen()
+        self._reap()  # the worker group's process may have ended meanwhile
+        self.group.channel.send({"ready": True})
+        return self._loop(woken)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _loop(self, woken: int) -> Task:
+        """`woken` is ready when a signal has come."""
+        channels = (self.agent.channel, self.group.channel)
+        for fd in (*(channel.fileno() for channel in channels), woken):
+            self.poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in self.poll.poll()}
+            if woken in ready:
+                self._awake()
+            if self.stores.present.fd in ready:
+                self._serve_workers_store()
+            for channel in channels:
+                if channel.fileno() not in ready or not channel.ready():
+                    continue
+                message, fds = channel.receive()
+                if message is None and channel is self.agent.channel:
+                    self._agent_is_gone()
+                elif message is None:
+                    self.poll.unregister(channel.fileno())
+                else:
+                    task = self._answer(message, fds)
+                    if task is not None:
+                        return task
+
+    def _awake(self) -> None:
+        """A signal has come: workers have ended, or one starts again, or is in its debugger."""
+        if notes.HEARD_BY in self.signals.take():
+            self.start.hear_of_workers(self.workers.pids())
+            self.workers.hear_of_debugger(self.setup.scratch)
+        self._reap()
+
+    def _answer(self, message: Message, fds: List[int]) -> Optional[Task]:
+        if "start" in message:
+            self.stores.last.end()  # who starts a round has met all others
+            return self.workers.start(message["start"])
+        if "signal" in message:
+            how = {key: message[key] for key in ("mark", "repeat", "rank") if key in message}
+            self.workers.signal(message["signal"], **how)
+        elif "listens" in message:
+            self.stores.listen(fds[0])
+            # Beside the workers' own imports, not after them.
+            if not self.start.forks and self.setup.program.wants_torch() == SURELY:
+                self._serve_workers_store()
+        elif "sweep" in message:
+            self.stores.last.end()
+            processes.sweep(keep={self.group.pid, self.stores.present.pid, *self.workers.pids()})
+            self.group.channel.send({"swept": True})
+        elif "quit" in message:
+            self._quit()
+        return None
+
+    def _serve_workers_store(self) -> None:
+        """Fork or start the process for it, as the workers themselves are."""
+        here = self.start.forks and "torch" in sys.modules
+        try:
+            workers_store.check(getattr(sys.modules.get("torch.distributed"), "TCPStore", None))
+        except NotImplementedError as error:
+            self.agent.fail("server", "", message=str(error))
+        argv = None if here else [sys.executable, os.path.abspath(self.setup.archive)]  # PYTHON_EXEC is for workers alone
+        self.stores.serve(argv, self.setup.env, self._let_go)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            if pid == self.group.pid:
+                self.agent.channel.send({"group_exited": code})
+            if self.stores.reaped(pid):
+                self.agent.channel.send({"failed": "store", "code": code})
+            self.workers.reaped(pid, code)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _quit(self) -> NoReturn:
+        self.stores.end()
+        processes.sweep(patience_s=0.2)
+        os._exit(0)
+
+    def _agent_is_gone(self) -> NoReturn:
+        """End everything; the worker group's process, last of all, tells the others of it."""
+        self.stores.end()
+        processes.sweep(keep={self.group.pid}, patience_s=0.2)
+        self.group.wait()
+        scratch.remove(self.setup.scratch)
+        self._quit()
+
+    # -- in a child ---------------------------------------------------------------------------------------------------
+
+    def _child(self, server: int, request: Message, ends: streams.Streams) -> Task:
+        """Its own signals, session, processors and descriptors."""
+        self.signals.become_worker(server)
+        os.setsid()
+        if "cpus" in request:
+            from ..fabric import numa  # few runs bind their workers
+
+            os.sched_setaffinity(0, numa.numbers(request["cpus"]))
+        ends.become()
+        self._let_go()
+        if self.stores.present.fd >= 0:
+            os.close(self.stores.present.fd)
+        return child.task(self.setup, self.preload, request, executes=self.start.executes)
+
+    def _let_go(self) -> None:
+        """What only the fork server may hold."""
+        self.agent.channel.close()
+        self.group.channel.close()
+        self.signals.let_go()
+
+
+def main(argv: List[str]) -> None:
+    """`--fork-server AGENT_FD GROUP_FD`, as the agent starts it."""
+    serve(Channel.from_fd(int(argv[0])), Channel.from_fd(int(argv[1])))
+
+
+def serve(channel: Channel, group_end: Channel) -> None:
+    """Be a fork server, and in its children what they are to become."""
+    ending.install()
+    task = _task(Agent(channel), group_end)
+    task()
+
+
+def _task(agent: Agent, group_end: Channel) -> Task:
+    """A failure of ours is told like one of the script."""
+    me = os.getpid()
+    try:
+        return ForkServer(agent, group_end).serve()
+    except Exception as error:  # noqa: BLE001 - nobody above would tell it
+        import traceback
+
+        if os.getpid() == me:
+            agent.fail("server", traceback.format_exc(), message=f"{type(error).__name__}: {error}")
+        try:
+            traceback.print_exc()
+        finally:
+            os._exit(1)

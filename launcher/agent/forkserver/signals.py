@@ -1,0 +1,72 @@
+"""Signals in the fork server: it hears of its children and its parent by them; all others are the agent's business."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Callable, Iterable, Optional
+
+from ..system import processes
+from ..wakeup import Wakeup
+from . import notes, worker
+
+_PARENT_DIED = signal.SIGRTMAX
+"""What the kernel sends us at the agent's end."""
+
+
+def _nothing(_signum: int, _frame: object) -> None:
+    """A scheduler that signals every process of a step means the workers."""
+
+
+class Signals:
+    """Takes them over from the interpreter, and gives workers theirs back."""
+
+    def __init__(self, ignored: Iterable[int], agent: int, on_agents_end: Callable[[], None]) -> None:
+        """`ignored`: by the workers. `on_agents_end` is called when the process `agent` is gone, where that started this one."""
+        numbers = processes.PASSED_ON | {signal.SIGCHLD, notes.HEARD_BY}
+        self._original = {n: handler for n in numbers if (handler := signal.getsignal(n)) is not None}
+        self._original.update(dict.fromkeys(ignored, signal.SIG_IGN))
+        self._on_agents_end = on_agents_end
+        self._wakeup: Optional[Wakeup] = None
+        for number in processes.PASSED_ON:
+            signal.signal(number, _nothing)
+        self._parent = os.getppid()
+        if self._parent == agent:
+            signal.signal(_PARENT_DIED, self._parent_died)
+            processes.die_with_parent(self._parent, _PARENT_DIED)
+
+    def _parent_died(self, _signum: int, _frame: object) -> None:
+        """The agent was killed while this process does not look at its channel, as it imports; or somebody else has sent this."""
+        if os.getppid() != self._parent:
+            signal.signal(_PARENT_DIED, _nothing)
+            self._on_agents_end()
+
+    def listen(self) -> int:
+        """From now on children that end, and notes of workers, can be read as signals at that descriptor."""
+        self._wakeup = Wakeup()
+        for number in (signal.SIGCHLD, notes.HEARD_BY):
+            signal.signal(number, _nothing)
+        return self._wakeup.fileno()
+
+    def take(self) -> bytes:
+        """The numbers of those that have come."""
+        assert self._wakeup is not None
+        return self._wakeup.take()
+
+    def let_go(self) -> None:
+        """In a child: what only the fork server may hold."""
+        if self._wakeup is not None:
+            self._wakeup.close()
+
+    def become_group(self, server: int) -> None:
+        """In the worker group's process: it ends with the fork server alone."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(_PARENT_DIED, _nothing)
+        processes.die_with_parent(server)
+
+    def become_worker(self, server: int) -> None:
+        """In a worker: as its own interpreter would have them."""
+        ours = (_nothing, self._parent_died)
+        worker.restore_signals({n: handler for n, handler in self._original.items() if signal.getsignal(n) in ours})
+        processes.die_with_parent(server)

@@ -1,0 +1,209 @@
+"""The forked child becomes what `python -u script.py` would have become, so that no script notices the fork.
+
+Everything here runs in the child, after the fork, while it has one thread. The child then leaves the fork server's frames
+by returning to the interpreter's top level: threads are joined, exit hooks run, streams are flushed and the exit code is
+set by the interpreter itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import types
+from importlib.machinery import SourceFileLoader
+from types import TracebackType
+from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
+
+from . import cpython, ending
+from .program import Program
+
+_OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads", "openblas_set_num_threads",
+)  # fmt: skip
+
+
+def set_environment(env: Mapping[str, str]) -> None:
+    """Make `os.environ`, and the C library's environment with it, exactly `env`."""
+    for name in [name for name in os.environ if name not in env]:
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def forget(archive: str) -> None:
+    """Remove the agent's modules and its archive from the import system: a script may have modules of the same names."""
+    package = __name__.rpartition(".forkserver.")[0]
+    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+        del sys.modules[name]
+    for path in [path for path in sys.path_importer_cache if path == archive or path.startswith(archive + os.sep)]:
+        del sys.path_importer_cache[path]
+    getattr(sys.modules.get("linecache"), "cache", {}).clear()
+    cpython.forget_archive(archive)
+
+
+def reseed() -> None:
+    """Draw new seeds where a process that starts draws them; `random` does so itself after a fork."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def set_blas_threads(env: Mapping[str, str]) -> None:
+    """Give numpy's OpenBLAS the thread count that it would have read from `env` at import; the server imported it with one."""
+    wanted = env.get("OPENBLAS_NUM_THREADS") or env.get("GOTO_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
+    count = int(wanted) if wanted.isdigit() and int(wanted) > 0 else len(os.sched_getaffinity(0))
+    if count == 1:
+        return
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {line.split(None, 5)[5].strip() for line in maps if "openblas" in line}
+    for path in paths:
+        library = ctypes.CDLL(path)
+        for name in _OPENBLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(count)
+                break
+
+
+def renew_stdin() -> None:
+    """What the interpreter would have made of this stdin: the server's object was made for another file."""
+    import io
+
+    raw: Any = io.FileIO(0, "r", closefd=False)
+    raw.name = "<stdin>"
+    before = sys.stdin
+    stdin: Any = io.TextIOWrapper(io.BufferedReader(raw), encoding=before.encoding, errors=before.errors, newline="\n")
+    stdin.mode = "r"
+    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+
+
+def new_main(program: Program) -> types.ModuleType:
+    """A fresh `__main__`, also known as `__mp_main__` as in any process that imported multiprocessing."""
+    main = types.ModuleType("__main__")
+    names: Dict[str, Any] = {"__builtins__": sys.modules["builtins"], "__spec__": None}
+    if program.kind == "script":
+        loader = SourceFileLoader("__main__", program.path)
+        names.update(__file__=program.path, __loader__=loader, __cached__=None)
+    if sys.version_info < (3, 14):
+        names["__annotations__"] = {}
+    main.__dict__.update(names)
+    sys.modules["__main__"] = main
+    if "multiprocessing" in sys.modules:
+        sys.modules["__mp_main__"] = main
+    return main
+
+
+def run(program: Program, python: str, debugger: Callable[[BaseException], None] = lambda _: None) -> None:
+    """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` where the code is not 0.
+
+    `debugger` is called with an exception that nobody caught, once it was shown.
+    """
+    sys.argv[:] = ["-m" if program.kind == "module" else program.target, *program.args]
+    original = getattr(sys, "orig_argv", None)  # from Python 3.10 on
+    if original is not None:
+        original[:] = program.argv(python)
+    main, me = new_main(program), os.getpid()
+    try:
+        if program.code is not None:
+            exec(program.code, main.__dict__)  # noqa: S102 - this is what the program is for
+        else:
+            run_module = cpython.run_module_as_main()
+            run_module(program.target, alter_argv=True)
+    except SystemExit as end:
+        ending.expect(end.code)
+        raise  # its message is the interpreter's business
+    except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
+        _end_by(error, debugger if os.getpid() == me else None)
+    ending.expect(None)
+
+
+def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], None]]) -> NoReturn:
+    """What the interpreter does with an exception that nobody caught, without the agent's frames in the traceback.
+
+    `debugger`: None in a process that the script has forked; what ends it is no failure of the worker.
+    """
+    shown = _own_frames(error.__traceback__)
+    error.__traceback__ = shown
+    if debugger:
+        record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, shown
+    with contextlib.suppress(Exception):
+        _show(error)
+    if debugger:
+        debugger(error)
+    if isinstance(error, KeyboardInterrupt):
+        # The interpreter ends by SIGINT itself after its exit hooks; the traceback has been printed.
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt
+    ending.expect(1)
+    raise SystemExit(1)
+
+
+def _show(error: BaseException) -> None:
+    """By the script's hook; where there is none, or it fails, as the interpreter does then."""
+    about: Any = (type(error), error, error.__traceback__)
+    if not hasattr(sys, "excepthook"):
+        print("sys.excepthook is missing", file=sys.stderr)
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
+    try:
+        hook(*about)
+    except SystemExit:
+        raise
+    except BaseException as second:  # noqa: BLE001 - as above
+        second.__traceback__ = second.__traceback__ and second.__traceback__.tb_next
+        second.__context__ = None
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(*about)
+
+
+def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
+    """The traceback from the first frame that is neither the agent's nor runpy's."""
+    mine = {_own_frames.__code__.co_filename, runpy.__file__, "<frozen runpy>"}  # byte-code has a name of its own for this file
+    first = tb
+    while first is not None and first.tb_frame.f_code.co_filename in mine:
+        first = first.tb_next
+    return first
+
+
+def record_failure(path: Optional[str], error: BaseException) -> None:
+    """Write torchelastic's error file, as @record would, and the time to more than its whole seconds."""
+    if not path:
+        return
+    import traceback  # torch has imported it
+
+    now = time.time()
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}
+    message = {"message": text_of(error), "extraInfo": extra}
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump({"message": message, "raised_at": now}, file)
+
+
+def text_of(error: BaseException) -> str:
+    """The exception in one line, or in as many as it has."""
+    said = "<exception str() failed>"  # as in the traceback
+    with contextlib.suppress(Exception):
+        said = str(error)
+    return f"{type(error).__name__}: {said}"
+
+
+def restore_signals(dispositions: Mapping[int, Any]) -> None:
+    """The handlers that the server's interpreter started with, but for those that a preloaded module has set since."""
+    for number, handler in dispositions.items():
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)

@@ -1,0 +1,232 @@
+"""The nodes of a run whose number may change: torchelastic's dynamic rendezvous, with our master port, addresses and end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import Any, List, Optional, Tuple
+
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from ..network import routes
+from ..store.interface import Prefixed, Store, StoreError
+from . import torchelastic
+from .errors import RendezvousError
+from .nodes import Nodes
+from .watch import Word
+
+_EXPLORE_S = 30.0
+"""So long an elastic round waits for all to have tried one another, and for the master's address."""
+
+_SAY_SO_S = 2.0
+"""After so long it is told what is waited for."""
+
+_MEETINGS = 5
+"""How often elastic nodes meet in a row before they give up."""
+
+_MORE_COME_S = 3.0
+"""So long later rounds of an elastic run wait for more nodes: all that live ask once a second, and are there by then."""
+
+
+class _Backend(torchelastic.RendezvousBackend):
+    """Torchelastic's state in our store: it is a pickle, and none comes from anybody who does not know the run's key."""
+
+    name = "distlaunch"
+    _key = "rendezvous"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get_state(self) -> Optional[Tuple[bytes, Any]]:
+        """The state with its token, the text that stands in the store."""
+        try:
+            return _state(self._store.peek([self._key])[0])
+        except StoreError as error:
+            raise RendezvousConnectionError(str(error)) from error
+
+    def set_state(self, state: bytes, token: Any = None) -> Optional[Tuple[bytes, Any, bool]]:
+        """Set it where the token still is the present one's; what stands then, and whether it is this."""
+        wanted = base64.b64encode(state).decode()
+        try:
+            found = _state(self._store.compare_set(self._key, token or "", wanted))
+        except StoreError as error:
+            raise RendezvousConnectionError(str(error)) from error
+        return None if found is None else (*found, found[1] == wanted)
+
+
+def _state(text: Optional[bytes]) -> Optional[Tuple[bytes, str]]:
+    return (base64.b64decode(text), text.decode()) if text else None
+
+
+class ElasticNodes(Nodes, RendezvousHandler):
+    """Dynamic rendezvous: any number of nodes from `min_nodes` to `max_nodes`; torchelastic decides rank and round."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.own_addr = self.job.master_addr or routes.towards(self.master_addr)[1] or self.master_addr
+        last_call = _MORE_COME_S if self.store.check(["met"]) else self.job.last_call_s
+        join = timedelta(seconds=self.job.rdzv_timeout_s)
+        handler = torchelastic.DynamicRendezvousHandler.from_backend(
+            run_id=self.job.run,
+            store=self.store,
+            backend=_Backend(self.store),
+            min_nodes=self.job.min_nodes,
+            max_nodes=self.job.max_nodes,
+            local_addr=self.own_addr,
+            timeout=torchelastic.RendezvousTimeout(join=join, last_call=timedelta(seconds=last_call)),
+        )
+        self._dynamic = torchelastic.Rendezvous(handler, self.store, self.own_addr, self._part_of_round)
+        if self.node_rank == 0:
+            self._watch.drop = self._drop
+        else:
+            self._watch.be_missed(self._dynamic.name)
+        self.own_workers = 0
+        """How many this node has."""
+
+        self.counts: List[int] = []
+        """How many each node of the round has, by node rank."""
+
+    def get_backend(self) -> str:
+        """As torchelastic names it."""
+        return "c10d"
+
+    def _drop(self, name: str) -> None:
+        """Have torch take the node of that name for lost, on all nodes."""
+        backend = _Backend(self.store)
+        found = backend.get_state()
+        while found is not None:
+            state = torchelastic.without(found[0], name)
+            if state is None:
+                return
+            answer = backend.set_state(state, found[1])
+            found = None if answer is None or answer[2] else answer[:2]
+
+    def _part_of_round(self, number: int) -> Store:
+        """The keys of the round that torchelastic has just agreed on."""
+        return Prefixed(f"round/{number}", self.store)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Torchelastic's rendezvous, with the master port chosen as everywhere.
+
+        A node may be lost without a word between the rendezvous and the workers' start: the others then meet once more, as the
+        workers would wait for it in vain. Raises `RendezvousError` when that does not help.
+        """
+        for _ in range(_MEETINGS):
+            info = self._meet()
+            self.round += 1
+            self._watch.begin("final/word", watch_beats=True)
+            try:
+                info.store.set(f"workers/{info.rank}", str(self.own_workers))
+                address = self._explore(info) or self.own_addr
+                if info.rank == 0:
+                    info.store.set("distlaunch/master", json.dumps({"addr": address, **self.open_master_port()}))
+                counted = [f"workers/{rank}" for rank in range(info.world_size)]
+                self._await("all nodes' numbers of workers", partial(info.store.check, counted), list, limit_s=_EXPLORE_S)
+                published = partial(info.store.check, ["distlaunch/master"])
+                self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
+            except RendezvousError as error:
+                self._tell("warning", message=f"{error}; the nodes meet once more")
+                continue
+            self.store.set("met", "")
+            self._dynamic.wait_for_more(_MORE_COME_S)
+            self._who = self._dynamic.participants
+            self._begin(Prefixed("distlaunch", info.store), info.world_size)
+            self.counts = [int(count) for count in info.store.multi_get(counted)]
+            master = json.loads(info.store.get("distlaunch/master"))
+            self.serves_workers = master["serves"]
+            store_info = RendezvousStoreInfo(master["addr"], master["port"])
+            return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
+        raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
+
+    def _meet(self) -> Any:
+        """Torchelastic's part, which says nothing of what it waits for."""
+        enough, limit_s = self.job.min_nodes, self.job.rdzv_timeout_s
+
+        def tell() -> None:
+            there = max(1, len(self._dynamic.participants))  # this node is, though its state may not have come back yet
+            if there < enough:
+                what = f"{enough} nodes, of which {there} {'is' if there == 1 else 'are'} there"
+                self._tell("waiting", what=what, limit_s=limit_s)
+
+        timer = threading.Timer(_SAY_SO_S, tell)
+        timer.start()
+        try:
+            return self._dynamic.next()
+        except RendezvousTimeoutError as error:
+            raise RendezvousError(f"waited {limit_s:.0f} s for {enough} nodes: fewer have come") from error
+        finally:
+            timer.cancel()
+
+    def _explore(self, info: RendezvousInfo) -> Optional[str]:
+        """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
+        if self.fabric is None:
+            return None
+        from ..network import reach
+
+        own: dict[str, str] = self.fabric["interfaces"]
+        wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
+        if info.world_size > 1:
+            usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
+        interfaces = list(dict.fromkeys(own[address] for address in usable))
+        why = f"all {info.world_size - 1} peers reach this node at"
+        if not interfaces:
+            interfaces, why = list(filter(None, [routes.towards(self.master_addr)[0]])), "the way to node 0 is"
+        self.settle(interfaces, why)
+        return usable[0] if usable and not self.job.master_addr else None
+
+    def num_nodes_waiting(self) -> int:
+        """Whether all are to meet again: nodes have come later, or one is lost.
+
+        But for the former only while no node has finished: who comes then is not needed any more.
+        """
+        waiting = self._dynamic.waiting()
+        if self._dynamic.participants != self._who:
+            self.start_again()
+            return 1
+        return int(waiting > 0 and self._decide("again") == "again")
+
+    def _present(self) -> int:
+        return self._members + self._dynamic.waiting()
+
+    def finished(self) -> bool:
+        """As for all runs, unless this round was given up before this node had finished: then it meets the others again."""
+        if not self._has_finished and self._decide("ends") == "again":
+            return False
+        return super().finished()
+
+    def start_again(self) -> None:
+        """Also those who have finished meet again."""
+        self.met.set("fate", "again")
+
+    def _decide(self, fate: str) -> str:
+        """What becomes of the round: the first word stands, for all nodes."""
+        return str(self.met.compare_set("fate", "", fate).decode())
+
+    def get_run_id(self) -> str:
+        """The run's id."""
+        return self.job.run
+
+    def is_closed(self) -> bool:
+        """Torchelastic never asks."""
+        return False
+
+    def ended(self) -> Optional[Word]:
+        """How the run ended when it was over before this node came; None: well."""
+        return dict(json.loads(self.store.get("final/word"))) if self.store.check(["final/word"]) else None
+
+    def set_closed(self) -> None:
+        """No node may join any more."""
+        self._dynamic.close()
+
+    def shutdown(self) -> bool:
+        """Leave the rendezvous."""
+        return self._dynamic.shutdown()

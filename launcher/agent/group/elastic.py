@@ -1,0 +1,115 @@
+"""The workers of one node of a run whose number of nodes may change: torchelastic's agent, whose workers the fork server starts.
+
+Rendezvous, ranks and the loop are torchelastic's. Ours are only the four calls that start, watch and stop workers, and that the
+nodes end together.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Dict, List
+
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.api import RendezvousError as TorchRendezvousError
+
+from ..channel import Channel, Message
+from ..job import Job
+from ..store.interface import GoneError
+from .agent_link import AgentLink
+from .dynamic_rendezvous import ElasticNodes
+from .errors import NotNeededError, RendezvousError
+from .ranks import Group, Ranks, ranks_of
+from .torchelastic import NodeAgent
+from .workers import MONITOR_S, Workers
+
+
+class ElasticGroup:
+    """One node's part of the gang."""
+
+    def __init__(self, job: Job, gang: ElasticNodes, count: int, server: Channel, agent: AgentLink, folder: str) -> None:
+        self._workers = Workers(job, gang, server, agent, folder)
+        gang.own_workers = count
+        spec = WorkerSpec(
+            role=job.role,
+            local_world_size=count,
+            rdzv_handler=gang,
+            entrypoint=job.command[0],
+            args=tuple(job.command[1:]),
+            max_restarts=job.max_restarts,
+            monitor_interval=1e-6,  # `look` itself waits, and wakes when something happens
+        )
+        self._agent = _NodeAgent(spec, gang, self._workers)
+
+    def run(self) -> bool:
+        """To the end of all nodes' workers; whether they have succeeded.
+
+        Raises `NotNeededError`, `GoneError` where the store is gone, and `RendezvousError`.
+        """
+        try:
+            self._workers.wait_until_ready()
+            return not self._agent.run().is_failed()
+        except RendezvousClosedError as error:
+            raise NotNeededError from error
+        except RendezvousConnectionError as error:
+            raise GoneError(str(error)) from error
+        except TorchRendezvousError as error:
+            raise RendezvousError(str(error)) from error
+
+
+class _NodeAgent(NodeAgent):
+    """torchelastic's agent; the processes themselves are the fork server's children."""
+
+    def __init__(self, spec: WorkerSpec, gang: ElasticNodes, workers: Workers) -> None:
+        super().__init__(spec)
+        self._gang = gang
+        self._workers = workers
+
+    def start_workers(self, group: WorkerGroup) -> Dict[int, Any]:
+        return dict(self._workers.start(self._group(group), _ranks(group)))
+
+    def end_workers(self, number: signal.Signals, *, last: bool) -> None:
+        if not last or not self._gang.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+            self._workers.end(number)
+
+    def look(self) -> RunResult:
+        self._workers.take_all(MONITOR_S)
+        self._workers.stop_if_asked()
+        failed = self._workers.failed()
+        if failed:
+            self._workers.tell_peers(restarts=self.restarts)
+            return RunResult(state=WorkerState.FAILED, failures={r: self._failure(a) for r, a in failed.items()})
+        if self._workers.ended_by_themselves() and self._gang.finished():
+            values = {about["rank"]: None for about in self._workers.exited.values()}
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def met(self, group: WorkerGroup) -> None:
+        self._workers.begin_round(self._group(group), _ranks(group))
+
+    def ranks(self, node_rank: int) -> List[Worker]:
+        own = ranks_of(node_rank, self._gang.counts)
+        return [Worker(r.local_rank, r.rank, r.role_rank, r.world_size, r.role_world_size) for r in own]
+
+    def _group(self, group: WorkerGroup) -> Group:
+        addr, port = str(group.master_addr), int(group.master_port or 0)
+        size = group.spec.local_world_size
+        return Group(group.group_rank or 0, group.group_world_size or 1, size, group.spec.role, addr, port, self.restarts)
+
+    def _failure(self, about: Message) -> ProcessFailure:
+        path = self._workers.error_file(about["local_rank"])
+        return ProcessFailure(local_rank=about["local_rank"], pid=about["pid"], exitcode=about["code"], error_file=path)
+
+
+def _ranks(group: WorkerGroup) -> List[Ranks]:
+    return [
+        Ranks(worker.global_rank, worker.local_rank, worker.role_rank, worker.world_size, worker.role_world_size)
+        for worker in group.workers
+    ]

@@ -1,0 +1,162 @@
+"""The process of the gang on one node, forked from the fork server: meets the other nodes and asks for workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any, Callable, NoReturn, Optional, Tuple
+
+from ..channel import Channel, Message
+from ..failures import Failure
+from ..job import Job
+from ..protocol import NOT_NEEDED
+from ..store.interface import GoneError, Store, StoreError
+from ..store.server import Server
+from ..system import threads
+from .agent_link import AgentLink
+from .errors import NotNeededError, RendezvousError, StopRequestedError, UnknownTorchError
+from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
+from .watch import Word
+from .witness import Witness
+from .workers import PeerEndedError
+
+_AGAIN_S = 1.0
+
+
+def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[int]) -> int:
+    """Run this node's workers to their end and tell the agent how it went."""
+    threads.watch(lambda message, trace: end_broken(channel, message, trace))
+    witness = Witness(Job(**setup["job"]), setup)
+    agent = AgentLink(channel, witness.agent_is_gone)
+    gang: Any = None
+    trace = ""
+    try:
+        gang, group = _join(setup, server, agent, listen_fd)
+        witness.gang = gang
+        succeeded = group.run()
+        gang.set_closed()
+        result: Message = {"result": "success" if succeeded else "failed"}
+    except NotNeededError:
+        agent.event("warning", message=NOT_NEEDED)
+        word = gang.ended() if gang is not None else None
+        result = _by_peer(word) if word else {"result": "success"}
+    except Exception as error:  # noqa: BLE001 - each is told, and how it ends
+        result, trace = _result_of(error, gang)
+    if gang is not None and gang.ended_well():  # before this node was to be stopped, or its store was gone
+        result = {"result": "success"}
+    agent.send({**result, "time": time.time()})
+    if gang is not None:
+        gang.farewell(told="error" not in result, well=result["result"] == "success")
+        _tell_refused(gang.store, agent)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(trace)
+    return 0
+
+
+def _result_of(error: Exception, gang: Any) -> Tuple[Message, str]:
+    """How this node's part ends by that error, and the traceback of one that is no part of a run's own end."""
+    if isinstance(error, StopRequestedError):
+        return ({"result": "stopped"} if gang.asked_to_stop else _by_peer(gang.heard())), ""
+    if isinstance(error, PeerEndedError):
+        return _by_peer(error.word), ""
+    if isinstance(error, RendezvousError):
+        return {"result": "failed", "error": str(error), "class": Failure.NODE, "secondary": True}, ""
+    if isinstance(error, UnknownTorchError):
+        return {"result": "failed", "error": str(error), "class": Failure.NODE, "secondary": False}, ""
+    if isinstance(error, StoreError):
+        word = gang.lost() if gang is not None else None
+        failed = {"result": "failed", "error": str(error), "class": Failure.NODE, "secondary": True}
+        return _by_peer(word) if word else {**failed, "lost": isinstance(error, GoneError)}, ""
+    import traceback
+
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
+    # As torch has it for all errors of the network: the store's, which another node's end may have taken away.
+    lost = isinstance(error, RuntimeError)
+    bug = {} if lost or isinstance(error, OSError) else {"traceback": trace}
+    return {"result": "failed", "error": message, "class": Failure.FABRIC, "secondary": lost, **bug}, trace
+
+
+def end_broken(agent: Channel, message: str, trace: str) -> NoReturn:
+    """What failed is no part of a run's own end: tell it, and end."""
+    agent.send({"broken": message, "traceback": trace})
+    os._exit(os.EX_SOFTWARE)
+
+
+def _tell_refused(store: Any, agent: AgentLink) -> None:
+    """Whether more strangers than the first have come to the store that this node serves."""
+    if isinstance(store, Server) and store.refused > 1:
+        message = f"the run's store has refused {store.refused} connections that do not know the run's key"
+        agent.event("warning", message=message)
+
+
+def _by_peer(word: Word) -> Message:
+    """How this node's part ends when another node has ended the run."""
+    return {"result": "stopped_by_peer" if word["kind"] == "stop" else "failed", "word": word}
+
+
+def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional[int]) -> Tuple[Any, Any]:
+    """The gang of this node, with its connections to the run's store, and its group of workers."""
+    job, node_rank, host = Job(**setup["job"]), setup["node_rank"], setup["host"]
+    place = agent.answer()
+    addr, port = place["endpoint"]
+    if node_rank > 0 and not node_0_is_there(job, addr, port):
+        raise NotNeededError if job.elastic else RendezvousError("the agent of node 0 is gone")
+    kind: Any
+    group: Any
+
+    def warn(message: str) -> None:
+        agent.event("warning", message=message)
+
+    def connected() -> Store:
+        return connect(job, addr, port, listen_fd=listen_fd, warn=warn)
+
+    if job.elastic:  # torch's dynamic rendezvous
+        # It looks its own host name up for every event; where DNS does not answer, that takes seconds each time.
+        socket.getfqdn = lambda name="": name or socket.gethostname()
+        try:
+            from . import dynamic_rendezvous, elastic
+        except ImportError as error:
+            raise UnknownTorchError(str(sys.modules["torch"].__version__), f"a name ({error})") from error
+        kind, group = dynamic_rendezvous.ElasticNodes, elastic.ElasticGroup
+        store = connected()
+    else:
+        from .static import FixedGroup
+
+        kind, group = FixedNodes, FixedGroup
+        store = _present_store(job, setup, agent, connected)
+    watched = store if listen_fd is not None else connected()
+    gang = kind(job, node_rank, host, addr, store, watched, agent.event)
+    gang.fabric = place["fabric"]
+    gang.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
+    agent.on_stop = gang.stop
+    return gang, group(job, gang, setup["workers"], server, agent, setup["scratch"])
+
+
+def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callable[[], Any]) -> Any:
+    """The run's store, but never that of a gang that is ending.
+
+    Where a scheduler starts nodes again one by one, a new node may come while the one before still serves its store.
+    There its place is taken: by its predecessor.
+    """
+    me = json.dumps([setup["host"], os.getpid(), time.time()])
+    limit = time.monotonic() + job.rdzv_timeout_s
+    told = False
+    while True:
+        store = connected()
+        if store.check([OVER]):
+            store.close()
+            raise NotNeededError
+        if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
+            return store
+        if time.monotonic() > limit:
+            raise RendezvousError(f"waited {job.rdzv_timeout_s:.0f} s for the nodes of the attempt before to end")
+        if not told:
+            told = True
+            agent.event("waiting", what="the nodes of the attempt before to end", limit_s=job.rdzv_timeout_s)
+        store.close()
+        time.sleep(_AGAIN_S)

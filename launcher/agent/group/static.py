@@ -1,0 +1,57 @@
+"""The workers of one node of a run with a fixed number of nodes: started, watched and restarted with those of all others."""
+
+from __future__ import annotations
+
+import signal
+from typing import List
+
+from ..channel import Channel
+from ..job import Job
+from .agent_link import AgentLink
+from .ranks import Group, Ranks, ranks_of
+from .rendezvous import FixedNodes
+from .workers import MONITOR_S, Workers
+
+
+class FixedGroup:
+    """One node's part of the gang, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
+
+    def __init__(self, job: Job, gang: FixedNodes, count: int, server: Channel, agent: AgentLink, folder: str) -> None:
+        self._job = job
+        self._gang = gang
+        self._count = count
+        self._workers = Workers(job, gang, server, agent, folder)
+
+    def run(self) -> bool:
+        """To the end of all nodes' workers; whether they have succeeded."""
+        try:
+            self._workers.wait_until_ready()
+            self._start()
+            while True:
+                self._workers.take_all(MONITOR_S)
+                self._workers.stop_if_asked()
+                if self._workers.failed():
+                    if not self._workers.tell_peers(restarts=self._gang.restarts):
+                        return False
+                    self._restart()
+                elif self._workers.ended_by_themselves() and (self._gang.finished() or self._gang.leaves):
+                    return True
+                elif self._gang.begins_again():
+                    self._restart()
+        finally:
+            if not self._gang.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+                self._workers.end(signal.SIGTERM)
+
+    def _start(self) -> None:
+        """Meet the others, then start the workers."""
+        met = self._gang.next_rendezvous(self._count)
+        nodes, node_rank = len(met.workers), self._gang.node_rank
+        restarts = self._gang.restarts
+        group = Group(node_rank, nodes, self._count, self._job.role, met.master_addr, met.master_port, restarts)
+        ranks: List[Ranks] = ranks_of(node_rank, met.workers)
+        self._workers.begin_round(group, ranks)
+        self._workers.start(group, ranks)
+
+    def _restart(self) -> None:
+        self._workers.end(signal.SIGTERM)
+        self._start()

@@ -1,0 +1,255 @@
+"""This node's workers as the process of the gang sees them: the fork server starts, signals and reaps them on its word."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Dict, List, Optional, Sequence
+
+from ..cause import timed_out as timed_out_cause
+from ..channel import Channel, Message
+from ..failures import Failure
+from ..job import Job
+from ..store.interface import StoreError
+from ..system.facts import gpus
+from .agent_link import AgentLink
+from .errors import StopRequestedError
+from .nodes import Nodes
+from .ranks import Group, Ranks, variables
+from .waits import WAITS_S, Waits
+from .watch import Word
+
+MONITOR_S = 0.1
+_FIRST_CAUSE_S = 2.0
+"""How long the consequence of a failure waits for that failure to be seen, here or on another node."""
+
+_FAILS_TOO_S = 5.0
+"""So long a failure waits for the rank that is to be debugged, as that may be about to fail, too."""
+
+_DEBUGGED, _LEFT = "debugged", "debugger left"
+"""Counts in a round's part of the store: that rank has come into its debugger, and has ended."""
+
+
+class PeerEndedError(Exception):
+    """Another node ended the run."""
+
+    def __init__(self, word: Word) -> None:
+        super().__init__(word.get("message", word["kind"]))
+        self.word = word
+
+
+class Workers:
+    """The workers of one node, over all rounds."""
+
+    def __init__(self, job: Job, gang: Nodes, server: Channel, agent: AgentLink, folder: str) -> None:
+        self.running: Dict[int, Message] = {}
+        """Messages of the fork server, by pid."""
+
+        self.exited: Dict[int, Message] = {}
+        self._job = job
+        self._gang = gang
+        self._server = server
+        self._agent = agent
+        self._folder = folder
+        self._ready = False
+        self._world = 0
+        self._processors: List[str] = []
+        self._ports: List[Dict[str, str]] = []
+
+    def wait_until_ready(self) -> None:
+        """Until the fork server has imported what the workers want to find there, or the run is stopped."""
+        while not self._ready:
+            self.stop_if_asked()
+            self.take_all(MONITOR_S)
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
+        """Tell the agent of a round that begins."""
+        self._world = workers[0].world_size
+        self._place(len(workers))
+        self._waits = Waits(self._gang.met, group.node_rank, group.nodes, self._world)
+        self._agent.event(
+            "rendezvous",
+            round=self._gang.round,
+            restarts=group.restarts,
+            master_addr=group.master_addr,
+            master_port=group.master_port,
+            nodes=group.nodes,
+            world_size=workers[0].world_size,
+            ranks=[worker.rank for worker in workers],
+        )
+
+    def _place(self, workers: int) -> None:
+        """Decide once what each of so many workers is bound to; the modules that know are not imported otherwise."""
+        if not (self._job.numa_binding or self._job.near_nics):
+            return
+        from ..fabric import placement
+
+        if self._job.numa_binding and len(self._processors) != workers:
+            self._processors = placement.processors(self._job.numa_binding, workers)
+        if self._job.near_nics and len(self._ports) != workers:
+            self._ports = placement.near_ports(workers, gpus(os.environ), os.environ)
+            if not any(self._ports):
+                self._agent.event("warning", message="--near-nics: no RDMA ports are nearer to one GPU of this node than others")
+
+    def start(self, group: Group, workers: Sequence[Ranks]) -> Dict[int, int]:
+        """Start all of them; their pids by local rank."""
+        self.running, self.exited = {}, {}
+        self.stop_if_asked()
+        for worker in workers:
+            self._server.send({"start": self._request(group, worker)})
+            self.take_all(0.0)  # however many they are, neither side waits for the other to read
+        while len(self.running) + len(self.exited) < len(workers):
+            self._take(self._server.receive()[0])
+        pids = {about["local_rank"]: pid for pid, about in {**self.running, **self.exited}.items()}
+        return dict(sorted(pids.items()))
+
+    def failed(self) -> Dict[int, Message]:
+        """Those that have failed, by rank."""
+        return {about["rank"]: about for about in self.exited.values() if about["code"] != 0}
+
+    def ended_by_themselves(self) -> bool:
+        """Whether none runs any more, and none was told to end: what that one ended with says nothing of its work."""
+        return not self.running and not any(about["stopped"] for about in self.exited.values())
+
+    def error_file(self, local_rank: int) -> str:
+        """Where a worker writes down by what exception it ended."""
+        return os.path.join(self._folder, "errors", f"{self._gang.round}-{local_rank}.json")
+
+    def _request(self, group: Group, worker: Ranks) -> Message:
+        """What the fork server is to know of a worker."""
+        env = variables(group, worker, self._job, self._gang.serves_workers)
+        env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
+        env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._folder, "deadline")
+        env.update(self._gang.variables)
+        env.update(self._ports[worker.local_rank] if self._ports else {})
+        if self._job.virtual_local_rank:
+            from ..fabric import placement
+
+            env.update(LOCAL_RANK="0", **placement.own_gpu(worker.local_rank))
+        request = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
+        if self._processors:
+            request["cpus"] = self._processors[worker.local_rank]
+        lent = self._job.streams_of(worker.rank, worker.world_size)
+        if lent is not None:
+            request["terminal"] = lent
+            if "TERM" not in os.environ:
+                env["TERM"] = lent["term"]
+        return request
+
+    # -- a failure ----------------------------------------------------------------------------------------------------
+
+    def tell_peers(self, *, restarts: int) -> bool:
+        """Ask the agent for the cause and tell all nodes whether this restarts the gang, or ends the run."""
+        self._wait_for_debugger()
+        cause = self._first_cause()
+        if restarts >= self._job.max_restarts:
+            word = self._gang.say("fail", cause=cause)
+            if word["kind"] == "stop":
+                self._gang.stopping.set()
+                raise PeerEndedError(word)
+            return False
+        self._gang.start_again()
+        if not self._job.elastic:
+            word = self._gang.say("restart", cause=cause)
+            if word["kind"] != "restart":
+                raise PeerEndedError(word)
+        self._agent.send({"first cause": None})
+        if not self._job.elastic and word["node"] != self._gang.node_rank:
+            return True  # another node was first, and tells it
+        self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
+        return True
+
+    def _wait_for_debugger(self) -> None:
+        """Nobody ends a rank that is in its debugger, and all others are kept with it, on all nodes."""
+        limit, met = time.monotonic() + _FAILS_TOO_S, self._gang.met
+        while self._job.debug is not None and not met.add(_LEFT, 0) and (met.add(_DEBUGGED, 0) or time.monotonic() < limit):
+            self.take_all(MONITOR_S)
+            self.stop_if_asked()
+
+    def _first_cause(self) -> Message:
+        """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen.
+
+        A collective that has timed out waits for the others who waited in it, here and on other nodes: who did not is to blame.
+        """
+        began, known = time.monotonic(), -1
+        answer: Message = {}
+        while True:
+            failed = sorted(self.failed())
+            if len(failed) > known:
+                self._agent.send({"cause?": failed})
+                answer, known = self._agent.answer(), len(failed)
+                self._waits.tell(answer["waited"])
+            waited = time.monotonic() - began
+            cause = dict(answer["cause"])
+            told = self._gang.heard() is not None or self._gang.stopping.is_set()
+            collective = cause["class"] == Failure.COLLECTIVE
+            waits = cause["secondary"] or collective
+            limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
+            if not waits or told or waited > limit or self._waits.all_have_waited:
+                break
+            self.take_all(MONITOR_S)
+        if self._waits.ranks and cause["class"] == Failure.COLLECTIVE:
+            cause = timed_out_cause(cause, self._waits.ranks, self._world)
+            self._agent.send({"first cause": cause})
+        return cause
+
+    def stop_if_asked(self) -> None:
+        """Leave the loop when our agent or another node has ended the run."""
+        if self._gang.stopping.is_set():
+            raise StopRequestedError
+        word = self._gang.heard()
+        if word is not None and word["kind"] != "restart":
+            if word["kind"] == "stop":
+                self._gang.stopping.set()  # the workers have their grace time, which the agent keeps
+            raise PeerEndedError(word)
+
+    # -- the fork server ----------------------------------------------------------------------------------------------
+
+    def take_all(self, wait_s: float) -> None:
+        """Messages that are there; waits for the first one up to `wait_s`."""
+        if self._server.ready(wait_s):
+            self._take(self._server.receive()[0])
+            while self._server.ready():
+                self._take(self._server.receive()[0])
+
+    def _take(self, message: Optional[Message]) -> None:
+        if message is None:
+            os._exit(1)  # the fork server is gone, and this process with it
+        if "started" in message:
+            self.running[message["started"]["pid"]] = message["started"]
+        elif "exited" in message:
+            about = message["exited"]
+            self.running.pop(about["pid"], None)
+            self.exited[about["pid"]] = about
+            if about["rank"] == self._job.debug:
+                with contextlib.suppress(StoreError):  # it is gone, and all who would look there know
+                    self._gang.met.add(_LEFT, 1)
+        elif "debugged" in message:
+            self._gang.met.add(_DEBUGGED, 1)
+        elif "ready" in message:
+            self._ready = True
+
+    def end(self, number: int) -> None:
+        """The signal, then SIGKILL after the grace time, then an end to everything that the workers left behind."""
+        self.take_all(0.0)
+        if not self.exited and not self.running:
+            return
+        if self.running:
+            self._server.send({"signal": int(number)})
+        limit = time.monotonic() + self._job.grace_s
+        while self.running and time.monotonic() < limit and not self._gang.stopping.is_set():
+            self.take_all(MONITOR_S)
+        if self.running and not self._gang.stopping.is_set():
+            ignored = f"workers ignored {signal.Signals(number).name} for {self._job.grace_s:.0f} s and were killed"
+            self._agent.event("warning", message=ignored)
+            self._server.send({"signal": int(signal.SIGKILL)})
+        while self.running and not self._gang.stopping.is_set():
+            self.take_all(MONITOR_S)
+        self._server.send({"sweep": True})
+        message: Optional[Message] = {}
+        while message is not None and "swept" not in message:
+            message = self._server.receive()[0]

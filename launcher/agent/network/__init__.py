@@ -1,0 +1,1 @@
+"""How nodes find and reach one another."""

@@ -1,0 +1,1 @@
+"""The agent proper: one process per node, which never imports torch."""

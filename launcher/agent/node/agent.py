@@ -1,0 +1,185 @@
+"""The agent proper: one per node. Starts the fork server, carries signals and output, keeps the deadlines, tells the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Dict, Optional, Tuple
+
+from ..channel import Message
+from ..failures import RESULTS, Failure
+from ..job import THREADS, Job
+from ..protocol import NOT_NEEDED, VERSION
+from ..stream.stderr import Stderr
+from ..stream.writer import Writer
+from ..system import facts, processes, threads
+from ..system.scratch import within
+from .children import ServerProcess
+from .joining import LOOK_S, Joining
+from .loop import Loop
+from .messages import Messages
+from .outcome import Outcome
+from .output import Output
+from .place import Place
+from .stopping import Stopping
+from .stops import Stops
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..forkserver.prefork import Forked
+
+_FAREWELL_S = 6.0
+_LAST_LINES_S = 1.0
+_STDERR_BLOCKS = 32
+
+
+class Node:
+    """One node's agent, from the first event to the last."""
+
+    def __init__(self, job: Job, node_rank: int, stream_fd: int, forked: Optional[Forked] = None) -> None:
+        """`forked`: the fork server, where it is there already."""
+        self.loop = Loop()
+        self.stderr = Stderr()
+        place = self.place = Place.take(job, node_rank)
+        out = self.out = Writer(stream_fd, node_rank, place.directory, job.attempt, job.log_limit_bytes)
+        stops = self.stops = Stops(place)
+        place.forget_last_attempt(with_result=bool(job.attempt) and node_rank == 0 and not stops.cancelled())
+        outcome = self.outcome = Outcome(place, stops)
+        server = self.server = ServerProcess(job, node_rank, forked)
+        joining = self.joining = Joining(place, out)
+        workers = self.workers = Workers(out, Output(place, out, self.loop.selector, server.signal_group))
+        self.stopping = Stopping(place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops)
+        self.messages = Messages(
+            place, out, self.stderr, self.loop, server=server, joining=joining, workers=workers, outcome=outcome,
+            stopping=self.stopping,
+        )  # fmt: skip
+        self.heartbeat_at = time.monotonic() + job.heartbeat_s
+
+    def run(self) -> int:
+        """Everything; returns the exit code of the agent."""
+        processes.become_subreaper()
+        self.loop.catch_signals(self.stopping.hear_signals)
+        threads.watch(self._thread_failed)
+        self.place.scratch.keep_crash()
+        try:
+            if not self._cancelled_meanwhile():
+                self._begin()
+            while not self.stopping.over():
+                self._turn()
+            self._end_processes()
+            return self._done()
+        except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
+            self.loop.use_spare_files()
+            trace = threads.trace_of(error)
+            self.stderr.say(trace)
+            self.outcome.fail(f"{type(error).__name__}: {error}", trace=trace)
+            self._end_processes()
+            return self._done()
+        finally:  # whoever could not end what it had started has not been killed
+            self.server.group.send({"ends": True})
+
+    def _thread_failed(self, message: str, trace: str) -> None:
+        self.stderr.say(trace)
+        self.loop.thread_failed(message, trace)
+
+    # -- the beginning ------------------------------------------------------------------------------------------------
+
+    def _cancelled_meanwhile(self) -> bool:
+        """A scheduler may start a cancelled run: it waited for nodes, or was requeued, or nobody knew that it was there."""
+        if not self.stops.cancelled():
+            return False
+        self.out.event("agent_started", version=VERSION, run=self.place.job.run, host=self.place.host, pid=os.getpid())
+        self.stops.reason, self.outcome.group_gone = Failure.CANCELLED, True
+        return True
+
+    def _begin(self) -> None:
+        job, place = self.place.job, self.place
+        identity = place.identify(self.server.cgroup)
+        where = {"python": sys.executable, "cwd": job.cwd}
+        again = {"after": job.why_again} if job.why_again else {}
+        self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
+        env, count, host_facts = self._environment()
+        if place.node_rank == 0:
+            self.joining.endpoint.open()
+        about = {"node_rank": place.node_rank, "host": place.host, "workers": count, "agent": os.getpid()}
+        about.update(folder=place.directory, scratch=place.scratch.path)
+        about.update(files=self.loop.soft_limit, ignored=self.loop.ignored)
+        self.server.start(env, about, self.joining.endpoint)
+        self.joining.look_at_fabric(env)  # while torch is imported
+        self.messages.listen(host_facts)
+        self._join()
+
+    def _environment(self) -> Tuple[Dict[str, str], int, Message]:
+        """The workers' variables, how many workers there are, and what there is to tell of the host."""
+        job = self.place.job
+        env = job.environment(dict(os.environ), self.place.node_rank)
+        count = job.workers if isinstance(job.workers, int) else max(1, len(facts.gpus(env)))
+        threads, why = job.threads(env, count)
+        env.update({THREADS: threads} if threads else {})
+        return env, count, {**facts.host(env), "threads": {"value": threads, "reason": why}}
+
+    def _join(self) -> None:
+        failure = self.joining.go_on(self.server)
+        if failure:
+            self.outcome.fail(**failure)
+
+    # -- one turn of the loop -----------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        looked = self.loop.turn(self._patience())
+        now = time.monotonic()
+        self.workers.output.attend(now, looked, holds=self.stops.reason is None)
+        if now >= self.heartbeat_at:
+            self.heartbeat_at = now + self.place.job.heartbeat_s
+            self.out.event("heartbeat", workers=len(self.workers.running()))
+        self.stopping.keep_deadlines(now)
+        if not self.joining.joined:
+            self._join()
+        self._hear_of_end(now)
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        until = [self.heartbeat_at - now, self.workers.output.patience(now), self.stopping.patience(now)]
+        if not self.joining.joined:
+            until.append(0.02)
+        elif not self.joining.met:
+            until.append(LOOK_S)
+        return max(0.0, min(until))
+
+    def _hear_of_end(self, now: float) -> None:
+        """Another node may have failed before all have met, or an elastic run be over before this one has."""
+        if self.outcome.failed is not None or not self.outcome.awaits_result():
+            return
+        ended = self.joining.ended(now)
+        if ended is not None:
+            self.outcome.failed = ended["cause"]
+            if self.outcome.failed is None:
+                self.out.event("warning", message=NOT_NEEDED)
+                self.outcome.result, self.outcome.group_gone = {"result": "success"}, True
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _end_processes(self) -> None:
+        """End everything below us, then read what is left in the pipes."""
+        left = self.server.end(at_once=not self.workers)
+        for _ in range(_STDERR_BLOCKS):
+            self.stderr.write(self.server.said() or b"")
+        self.workers.output.finish()
+        if left:
+            self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
+
+    def _done(self) -> int:
+        outcome = self.outcome
+        result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
+        within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
+        self.place.scratch.close()
+        if why is not None and result == "failed":
+            self.out.event("failure", cause=why)
+        code = RESULTS[result]
+        duration = round(time.monotonic() - self.place.began, 3)
+        told = {"exit_code": code, "cause": why, "restarts": outcome.restarts, "duration_s": duration, **outcome.early}
+        self.out.event("done", result=result, **told)
+        self.out.finish(self.place.job.stream_wait_s, self.stopping.is_to_leave, self.stderr.say)
+        self.stderr.finish(_LAST_LINES_S)
+        return code

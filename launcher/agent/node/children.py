@@ -1,0 +1,130 @@
+"""The fork server and the worker group's process as the node's agent sees them: a process, two channels, a cgroup."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, Dict, List, Optional, Union
+
+from ..channel import Channel, Message
+from ..job import Job
+from ..network.endpoint import Endpoint
+from ..system import cgroup, processes
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from ..forkserver.prefork import Forked, Process
+
+_END_S = 12.0
+_READ_BYTES = 64 * 1024
+_TITLE_PARTS = 256
+"""So many arguments, of 4 KiB each, make room for the workers' own command line: no argument of a process may have 128 KiB."""
+
+
+class ServerProcess:
+    """The process below the agent; `start` is to be called once, `end` always."""
+
+    def __init__(self, job: Job, node_rank: int, forked: Optional[Forked] = None) -> None:
+        """`forked`: the process is there already."""
+        self._job = job
+        me = os.getpid()  # with its start time: a name that no other agent on this host ever has
+        self.cgroup = cgroup.create(f"distlaunch-{job.run}-{node_rank}-{me}-{processes.start_ticks(me)}")
+        self._process: Union[subprocess.Popen[bytes], Process, None] = None
+        self.stderr = -1
+        """What it writes there, and its children that are not workers; closed when none is left."""
+
+        if forked:
+            self._process, self.channel, self.group, self.stderr = forked
+        else:
+            self.channel, self._server_end = Channel.pair()
+            self.group, self._group_end = Channel.pair()
+
+    def start(self, env: Dict[str, str], about: Message, endpoint: Endpoint) -> None:
+        """Start it with the workers' environment; node 0's listening socket goes with it."""
+        process = self._process = self._process or self._spawn(env)
+        os.set_blocking(self.stderr, False)
+        if self.cgroup is not None:
+            cgroup.add(self.cgroup, process.pid)
+        # torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
+        # end, which aborts one gloo run in four at exit (pytorch/pytorch#190489); imported first, it does not.
+        preload = ["torch", "torch.distributed", "torch.distributed.nn"]
+        self.channel.send({"job": self._job._asdict(), "env": env, "preload": preload, **about}, endpoint.fds())
+        endpoint.handed_over()
+
+    def _spawn(self, env: Dict[str, str]) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        fds = [self._server_end.fileno(), self._group_end.fileno()]
+        options = processes.options() if self._job.python_named else []
+        parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self._job.command), 4096)
+        room = [*["-" * 4095] * min(parts, _TITLE_PARTS), "-" * rest]
+        archive = os.path.abspath(sys.argv[0])
+        stdin = None if self._job.passes_stdin else subprocess.DEVNULL
+        self.stderr, stderr = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *options, "-u", archive, "--fork-server", *map(str, fds), *room],
+                env=env, cwd=self._job.cwd, stdin=stdin, stdout=stderr, stderr=stderr, pass_fds=fds, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise OSError(error.errno, _too_large(env)) from error
+        finally:
+            os.close(stderr)
+        self._server_end.close()
+        self._group_end.close()
+        if stdin is None:  # the workers' alone from now on
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.close(null)
+        return process
+
+    def said(self) -> Optional[bytes]:
+        """What there is on its stderr now; None: nothing comes any more."""
+        if self.stderr < 0:
+            return None
+        try:
+            data = os.read(self.stderr, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        return data or None
+
+    def signal(self, number: int, *, mark: bool = True, repeat: bool = True) -> None:
+        """Signal every worker; `mark`: those that end now were ended by us. Without `repeat` only those not marked before."""
+        self.channel.send({"signal": int(number), "mark": mark, "repeat": repeat})
+
+    def signal_group(self, rank: int, number: int) -> None:
+        """Signal one worker with the processes of its group; it goes on after that, or ends by itself."""
+        self.channel.send({"signal": int(number), "mark": False, "rank": rank})
+
+    def exit_code(self) -> int:
+        """How it ended; waits for it."""
+        return self._process.wait() if self._process else 0
+
+    def end(self, *, at_once: bool) -> List[int]:
+        """End it and everything below us; `at_once`: it has nothing to end in order. Returns pids that would not die."""
+        import subprocess
+
+        if self._process is not None:
+            self.channel.send({"quit": True})
+            if at_once:
+                self._process.kill()
+            try:
+                self._process.wait(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        left = processes.sweep(patience_s=0.0)
+        if self.cgroup is not None:
+            cgroup.remove(self.cgroup)
+        return left
+
+
+def _too_large(env: Dict[str, str]) -> str:
+    sizes = {name: len(os.fsencode(name + value)) + 2 for name, value in env.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    whole = sum(sizes.values())
+    return f"the environment has {whole} bytes, {sizes[largest]} of them in {largest}: more than the kernel gives a process"

@@ -1,0 +1,180 @@
+"""What the fork server and the worker group's process tell the agent, and what follows from it."""
+
+from __future__ import annotations
+
+import sys
+from typing import List, Optional
+
+from .. import cause
+from ..channel import Message
+from ..failures import Failure
+from ..stream.stderr import Stderr
+from ..stream.writer import Writer
+from .children import ServerProcess
+from .joining import Joining
+from .loop import Loop
+from .outcome import Outcome
+from .place import Place
+from .stopping import Stopping
+from .workers import Workers
+
+
+class Messages:
+    """Reads the channels of both; either may have to be read for what the other one says."""
+
+    def __init__(
+        self,
+        place: Place,
+        out: Writer,
+        stderr: Stderr,
+        loop: Loop,
+        *,
+        server: ServerProcess,
+        joining: Joining,
+        workers: Workers,
+        outcome: Outcome,
+        stopping: Stopping,
+    ) -> None:
+        self._place, self._out, self._stderr, self._loop = place, out, stderr, loop
+        self._server, self._joining, self._workers = server, joining, workers
+        self._outcome, self._stopping = outcome, stopping
+        self._host_facts: Message = {}
+        self._server_open = self._group_open = True
+
+    def listen(self, host_facts: Message) -> None:
+        """From now on; `host_facts` are told with those of the fork server."""
+        self._host_facts = host_facts
+        self._loop.on_input(self._server.channel.fileno(), self._from_server)
+        self._loop.on_input(self._server.group.fileno(), self._from_group)
+        self._loop.on_input(self._server.stderr, self._from_stderr)
+
+    # -- the fork server ----------------------------------------------------------------------------------------------
+
+    def _from_server(self) -> None:
+        if not self._server_open or not self._server.channel.ready():
+            return
+        message, fds = self._server.channel.receive()
+        if message is None:
+            self._loop.forget(self._server.channel.fileno())
+            self._server_open = False
+            self._server_is_gone()
+        elif "started" in message:
+            self._worker_started(message["started"], fds, message["terminal"])
+        elif "exited" in message:
+            self._workers.exited(message["exited"])
+        elif "event" in message:
+            more = self._host_facts if message["event"] == "host_facts" else {}
+            self._out.event(message["event"], **more, **message["fields"])
+        elif "failed" in message:
+            self._server_failed(message)
+        elif "group_exited" in message:
+            self._group_exited(message["group_exited"])
+
+    def _from_stderr(self) -> None:
+        """What is said there by the processes that are not workers."""
+        said = self._server.said()
+        if said is None:
+            self._loop.forget(self._server.stderr)
+        else:
+            self._stderr.write(said)
+
+    def _worker_started(self, about: Message, fds: List[int], lent: Optional[Message]) -> None:
+        while self._group_speaks() and self._workers.round != about["round"]:  # it has told of its round before
+            self._from_group()
+        self._workers.started(about, fds, lent)
+        self._stopping.catch_up()
+
+    def _server_failed(self, message: Message) -> None:
+        self._stderr.say(message.get("traceback", ""))
+        what = message["failed"]
+        if what == "store":
+            self._part_ended("the process that serves the workers' store", message["code"])
+        elif what in ("script", "server"):
+            kind = Failure.USER_CODE if what == "script" else Failure.NODE
+            self._outcome.fail(message["message"], kind, message["traceback"])
+        else:
+            last = message["traceback"].rstrip().rpartition("\n")[2]
+            text = f"{sys.executable} cannot import {message['module']}: {last}"
+            self._outcome.fail(text, Failure.NODE, message["traceback"])
+
+    def _server_is_gone(self) -> None:
+        self._outcome.fail(*self._outcome.analysis.of_part("the fork server", self._server.exit_code()))
+        self._workers.killed()
+        self._outcome.group_gone = True
+
+    def _group_exited(self, code: int) -> None:
+        while self._group_speaks():  # what it said last is still in the socket
+            self._from_group()
+        self._outcome.group_gone = True
+        if self._outcome.awaits_result():
+            self._part_ended("the process of the worker group", code)
+
+    def _part_ended(self, what: str, code: int) -> None:
+        """A process of ours, without which the workers cannot go on."""
+        self._stopping.break_down(*self._outcome.analysis.of_part(what, code))
+
+    # -- the worker group's process -----------------------------------------------------------------------------------
+
+    def _group_speaks(self) -> bool:
+        """Whether it has said something: it may have been read in the same turn of the loop, or only a part has come."""
+        return self._group_open and self._server.group.ready()
+
+    def _from_group(self) -> None:
+        if not self._group_speaks():
+            return
+        message, _ = self._server.group.receive()
+        if message is None:
+            self._loop.forget(self._server.group.fileno())
+            self._group_open = False
+            # The fork server, which imports, may say so late.
+            self._outcome.group_gone = self._outcome.group_gone or self._outcome.result is not None
+        elif "event" in message:
+            if message["event"] == "rendezvous":
+                self._begin_round(message["fields"])
+            self._out.event(message["event"], **message["fields"])
+        elif "cause?" in message:
+            self._answer_why()
+        elif "first cause" in message:  # none: all start again, and what ended this round does not end the run
+            self._outcome.first_cause = message["first cause"]
+            self._workers.round = self._workers.round if self._outcome.first_cause else -1
+        elif "broken" in message:
+            self._stderr.say(message["traceback"])
+            self._stopping.break_down(message["broken"], trace=message["traceback"])
+        elif "result" in message:
+            self._outcome.result = message
+            if message["result"] == "stopped_by_peer":
+                word = message["word"]
+                by = {"node": word.get("node"), "host": word.get("host")}
+                self._stopping.stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
+
+    def _begin_round(self, about: Message) -> None:
+        self._joining.met = True
+        self._outcome.first_cause = None
+        self._outcome.restarts = about["restarts"]
+        self._place.scratch.keep(before=str(about["round"]))
+        self._workers.begin_round(about["round"])
+
+    def _answer_why(self) -> None:
+        """The group's process asks why a worker has ended."""
+        self._stopping.look_for_own_signal()
+        causes = self._causes()
+        why = cause.first(causes) if causes else self._outcome.analysis.of_node("a worker ended, and left no trace of why")
+        waited = {kind: [each["rank"] for each in causes if told(each)] for kind, told in cause.WAITED.items()}
+        self._outcome.first_cause = why
+        self._server.group.send({"cause": why, "waited": waited})
+
+    # -- causes -------------------------------------------------------------------------------------------------------
+
+    def own_cause(self) -> Optional[cause.Cause]:
+        """The first failure of this node's workers, as the other nodes were told it."""
+        causes = [self._outcome.first_cause] if self._outcome.first_cause else self._causes()
+        return cause.first(causes) if causes else None
+
+    def _causes(self) -> List[cause.Cause]:
+        """The failures among this node's workers of the present round."""
+        while self._server_open and self._server.channel.ready():
+            self._from_server()
+        workers = self._workers.of_this_round()
+        for worker in workers:
+            self._workers.output.drain(worker.output)
+        return self._outcome.analysis.of_workers(workers)

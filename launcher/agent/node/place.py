@@ -1,0 +1,58 @@
+"""A node's place in the run: which node of which job, on which host, and where its files are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from typing import NamedTuple, Optional
+
+from ..channel import Message
+from ..job import Job
+from ..system import processes
+from ..system.scratch import Scratch
+
+
+class Place(NamedTuple):
+    """What does not change from the agent's start to its end."""
+
+    job: Job
+    node_rank: int
+    host: str
+    directory: str
+    """The node's, below the run's."""
+
+    scratch: Scratch
+    began: float
+    """On the monotonic clock."""
+
+    @classmethod
+    def take(cls, job: Job, node_rank: int) -> Place:
+        """The place of this process; makes its directories."""
+        host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
+        directory = os.path.join(job.folder, "nodes", str(node_rank))
+        os.makedirs(directory, exist_ok=True)
+        return cls(job, node_rank, host, directory, Scratch(directory), time.monotonic())
+
+    def identify(self, cgroup: Optional[str]) -> Message:
+        """Which process this is; noted for who ends what a killed agent has left, or connects to a worker's terminal."""
+        identity = {"pid": os.getpid(), "start_ticks": processes.start_ticks(os.getpid()), "host": self.host}
+        more = {"cgroup": cgroup, "scratch": self.scratch.path, "python": sys.executable}
+        path = os.path.join(self.directory, "agent.json")
+        with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
+            json.dump({**identity, **more, "node": os.environ.get("SLURMD_NODENAME", "")}, file)
+        return identity
+
+    def forget_last_attempt(self, *, with_result: bool) -> None:
+        """A scheduler may start the run again in the same directory."""
+        errors = os.path.join(self.directory, "errors")
+        kept = os.listdir(errors) if os.path.isdir(errors) else []
+        old = [os.path.join(self.directory, "deadline"), *(os.path.join(errors, name) for name in kept)]
+        if with_result:
+            old.append(os.path.join(self.job.folder, "result.json"))
+        for path in old:
+            with contextlib.suppress(OSError):
+                os.remove(path)

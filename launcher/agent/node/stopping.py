@@ -1,0 +1,157 @@
+"""What ends this node's workers before their time: a signal, the time limit, another node, or a part of ours that fails."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Dict, List, Optional
+
+from .. import cause
+from ..failures import Failure
+from ..stream.writer import Writer
+from ..system import processes
+from .children import ServerProcess
+from .loop import Loop
+from .outcome import Outcome
+from .place import Place
+from .stops import STOPS, Stops
+from .workers import Workers
+
+_FAREWELL_S = 6.0
+_TOLD_S = 0.5
+_SAME_SIGNAL_S = 1.0
+
+
+class Stopping:
+    """Signals the workers, tells the other nodes, and keeps the deadlines."""
+
+    def __init__(
+        self,
+        place: Place,
+        out: Writer,
+        loop: Loop,
+        *,
+        server: ServerProcess,
+        workers: Workers,
+        outcome: Outcome,
+        stops: Stops,
+    ) -> None:
+        self._place, self._job, self._out, self._loop = place, place.job, out, loop
+        self._server, self._workers, self._outcome, self._stops = server, workers, outcome, stops
+        self._linger_until: Optional[float] = None
+
+    # -- what asks for it ---------------------------------------------------------------------------------------------
+
+    def hear_signals(self) -> None:
+        """Those that have come, and threads of ours that have failed."""
+        failure = self._loop.failure()
+        if failure is not None:
+            self.break_down(failure[0], trace=failure[1])
+        for number in self._loop.signals():
+            ask = self._stops.asked_by(number)
+            if ask is not None:
+                self.stop(ask.reason, ask.signal, deadline=ask.deadline, forward=ask.forward)
+            elif number in processes.PASSED_ON and not self._job.signals_reach_workers:
+                self._server.signal(number, mark=False)
+
+    def look_for_own_signal(self) -> None:
+        """Whoever signals the workers, too, signals us a moment sooner or later: what that ended has not failed."""
+        if not self._job.signals_reach_workers or self._stops.reason is not None:
+            return
+        if self._workers.any_ended_by(STOPS):
+            self._loop.wait_for_signal(_SAME_SIGNAL_S)
+            self.hear_signals()
+
+    def is_to_leave(self) -> bool:
+        """Whether somebody signals an agent that only waits for its stream any more."""
+        return any(number in STOPS for number in self._loop.signals())
+
+    def break_down(self, message: str, kind: Failure = Failure.NODE, trace: Optional[str] = None) -> None:
+        """A part of ours has failed: the workers have their grace time."""
+        self._outcome.fail(message, kind, trace)
+        self._stops.kill_at = self._stops.kill_at or time.monotonic() + self._job.grace_s
+        self._server.signal(signal.SIGTERM)
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    def stop(
+        self,
+        reason: str,
+        number: int,
+        *,
+        deadline: Optional[float] = None,
+        by: Optional[Dict[str, Any]] = None,
+        forward: bool = True,
+    ) -> None:
+        """The signal to all workers, with a deadline. `by`: the other node that was asked to stop, and has told us."""
+        if self._stops.reason is not None:
+            return
+        if self._outcome.ended_well():  # there is nothing to stop, only to be quick
+            self._server.group.send({"stop": reason, "leaves": True})
+            return
+        if by is None and self._is_done(reason):
+            self._server.group.send({"stop": reason, "done": True})
+            self._outcome.early = {"early": True}
+            return
+        self._outcome.failed = self._outcome.failed or self._outcome.first_cause
+        self._workers.output.go_on()
+        deadline = self._stops.begin(reason, deadline)
+        told: Dict[str, Any] = {} if by is None else {"by": by}
+        self._out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3), **told)
+        self._out.settle(_TOLD_S)  # a worker may take its agent with it, and the next attempt is to know why it begins
+        if by is None:
+            # The others go on without it.
+            leaves = self._job.elastic and self._place.node_rank > 0 and reason == Failure.PREEMPTED
+            self._server.group.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
+        if forward:
+            self._server.signal(number)
+
+    def catch_up(self) -> None:
+        """A worker has started that was on its way when the others got the signal, if there was one."""
+        if self._stops.reason is not None:
+            self._server.signal(signal.SIGTERM, repeat=False)
+
+    def _is_done(self, reason: str) -> bool:
+        """Whether a node that is taken back has done its part, and the others can do without it, as none will start again."""
+        job = self._job
+        alone = self._place.node_rank > 0 and not job.elastic and not job.max_restarts and job.replaces_lost
+        return alone and reason == Failure.PREEMPTED and self._workers.all_succeeded()
+
+    # -- deadlines ----------------------------------------------------------------------------------------------------
+
+    def keep_deadlines(self, now: float) -> None:
+        """Stop at the time limit; kill those who are still there when their grace time is over."""
+        limit = self._time_limit_at()
+        if limit is not None and self._stops.reason is None and now >= limit:
+            self.stop(Failure.TIMEOUT, signal.SIGTERM)
+        if self._stops.kill_at is not None and now >= self._stops.kill_at:
+            self._stops.kill_at = now + 1.0
+            self._server.signal(signal.SIGKILL)
+
+    def patience(self, now: float) -> float:
+        """So many seconds until `keep_deadlines` and `over` are to be called at the latest."""
+        until: List[float] = []
+        limit = self._time_limit_at()
+        if self._stops.kill_at is not None:
+            until.append(self._stops.kill_at)
+        elif limit is not None:
+            until.append(limit)
+        if self._linger_until is not None:
+            until.append(self._linger_until)
+        return min(until, default=float("inf")) - now
+
+    def _time_limit_at(self) -> Optional[float]:
+        limit = self._job.time_limit_s
+        return None if limit is None or self._outcome.ended_well() else self._place.began + limit
+
+    def over(self) -> bool:
+        """No workers are left, and the process of the worker group has said its last or had time for it."""
+        if self._workers.running():
+            return False
+        if self._outcome.group_gone or (self._outcome.failed is not None and self._outcome.result is None):
+            return True
+        if self._stops.reason is None:
+            return False
+        if self._linger_until is None:  # for word to the other nodes; an import or a rendezvous need not end first
+            self._linger_until = time.monotonic() + (_FAREWELL_S if self._workers else 1.0)
+        return time.monotonic() >= self._linger_until

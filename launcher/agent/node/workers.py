@@ -1,0 +1,81 @@
+"""This node's workers, as the fork server tells of them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Collection, Dict, List, Optional
+
+from .. import cause
+from ..channel import Message
+from ..stream.output import Pipe
+from ..stream.writer import Writer
+from .output import Output
+
+
+class Worker:
+    """A worker that runs or ran in the present round."""
+
+    def __init__(self, about: Message, output: Dict[str, Pipe]) -> None:
+        self.about = about
+        self.output = output
+        self.exited: Optional[Message] = None
+
+
+class Workers:
+    """By pid: those of the present round, and those of the round before that have not exited."""
+
+    def __init__(self, out: Writer, output: Output) -> None:
+        self.output = output
+        self.round = -1
+        self._out = out
+        self._by_pid: Dict[int, Worker] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there were any."""
+        return bool(self._by_pid)
+
+    def running(self) -> List[Worker]:
+        """Those that have not exited."""
+        return [worker for worker in self._by_pid.values() if worker.exited is None]
+
+    def of_this_round(self) -> List[Worker]:
+        """Also those that have exited."""
+        return [worker for worker in self._by_pid.values() if worker.about["round"] == self.round]
+
+    def begin_round(self, number: int) -> None:
+        """All nodes have met."""
+        self.round = number
+        # Word of the last ends in the round before may still be on its way.
+        kept = [*self.running(), *self.of_this_round()]
+        self._by_pid = {worker.about["pid"]: worker for worker in kept}
+
+    def started(self, about: Message, fds: List[int], lent: Optional[Message]) -> None:
+        """`fds` are our ends of its output; `lent`: what it has of the launcher's terminal or stdin."""
+        self._by_pid[about["pid"]] = Worker(about, self.output.open(about, fds, lent))
+        self._out.event("worker_started", **about)
+
+    def exited(self, about: Message) -> None:
+        """As the fork server saw it."""
+        worker = self._by_pid[about["pid"]]
+        worker.exited = about
+        self.output.close(about["pid"], worker.output)
+        code = about["code"]
+        how = {"signal": cause.signal_name(-code)} if code < 0 else {"exit_code": code}
+        fields = {key: about[key] for key in ("rank", "local_rank", "pid", "round", "stopped")}
+        self._out.event("worker_exited", **fields, **how)
+
+    def killed(self) -> None:
+        """The fork server is gone, and the kernel has killed its children."""
+        for worker in self.running():
+            worker.exited = {**worker.about, "code": -int(signal.SIGKILL), "stopped": True, "time": time.time()}
+
+    def all_succeeded(self) -> bool:
+        """Whether there are any in this round, and all have ended well."""
+        ended = [worker.exited for worker in self.of_this_round()]
+        return bool(ended) and all(about and about["code"] == 0 for about in ended)
+
+    def any_ended_by(self, signals: Collection[int]) -> bool:
+        """Whether one of this round was ended by such a signal that was not ours."""
+        ended = [worker.exited for worker in self.of_this_round() if worker.exited is not None]
+        return any(-about["code"] in signals and not about["stopped"] for about in ended)

@@ -1,0 +1,1 @@
+"""What a node learns of its place in a run from the scheduler that started it."""

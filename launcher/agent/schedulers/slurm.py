@@ -1,0 +1,147 @@
+"""Which node of a Slurm job this is, and what it may use: from the variables that Slurm sets, without asking its controller."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from typing import Dict, List, Mapping, Tuple
+
+from ..failures import Failure, may_come_back
+from ..job import Job
+from ..system import files
+
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+
+
+class SlurmError(ValueError):
+    """The variables do not describe a job that this node is in."""
+
+
+def expand(hostlist: str) -> List[str]:
+    """The hosts of a Slurm hostlist, in its order: `n[1-3,07],gpu[0-1]-ib[0-1]`, as `scontrol show hostnames` prints them."""
+    hosts: List[str] = []
+    for part in _split(hostlist):
+        hosts += _expand_one(part)
+    return hosts
+
+
+def _split(hostlist: str) -> List[str]:
+    """At commas outside brackets."""
+    parts, depth, start = [], 0, 0
+    for index, char in enumerate(hostlist):
+        depth += (char == "[") - (char == "]")
+        if depth not in (0, 1):
+            raise SlurmError(f"hostlist {hostlist!r}: brackets do not match")
+        if char == "," and depth == 0:
+            parts.append(hostlist[start:index])
+            start = index + 1
+    if depth:
+        raise SlurmError(f"hostlist {hostlist!r}: brackets do not match")
+    return [part for part in [*parts, hostlist[start:]] if part]
+
+
+def _expand_one(part: str) -> List[str]:
+    match = _BRACKET.search(part)
+    if match is None:
+        return [part]
+    before, after = part[: match.start()], part[match.end() :]
+    ends = _expand_one(after)
+    return [f"{before}{number}{end}" for number in _numbers(match[1], part) for end in ends]
+
+
+def _numbers(ranges: str, part: str) -> List[str]:
+    """`1-3,07` as 1 2 3 07: a range keeps the width of its first number."""
+    found: List[str] = []
+    for piece in ranges.split(","):
+        low, dash, high = piece.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise SlurmError(f"hostlist {part!r}: {piece!r} is no range")
+        found += [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)]
+    return found
+
+
+def natural(name: str) -> Tuple[Tuple[int, int, str], ...]:
+    """Sort key by which n2 comes before n10."""
+    return tuple((0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
+
+
+def switches(topology: str) -> Dict[str, Tuple[int, str]]:
+    """The leaf switch of each host, out of `scontrol show topology`: level 0 lines name hosts."""
+    leaf: Dict[str, Tuple[int, str]] = {}
+    order = 0
+    for line in topology.splitlines():
+        fields = dict(item.partition("=")[::2] for item in line.split())
+        if fields.get("Level") == "0" and fields.get("Nodes"):
+            for host in expand(fields["Nodes"]):
+                leaf.setdefault(host, (order, fields.get("SwitchName", "")))
+            order += 1
+    return leaf
+
+
+def order(hosts: List[str], topology: str = "") -> List[str]:
+    """Hosts in rank order: those of one leaf switch together where the topology is known, else by natural sort."""
+    leaf = switches(topology)
+    far = (len(leaf), "")
+    return sorted(hosts, key=lambda host: (leaf.get(host, far)[0], natural(host)))
+
+
+def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
+    """This node's rank and all hosts of the step in rank order. Raises `SlurmError` when a variable is missing."""
+    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
+    name = env.get("SLURMD_NODENAME")
+    if not nodelist or not name:
+        raise SlurmError("SLURM_JOB_NODELIST or SLURMD_NODENAME is not set: start the agent with srun in a Slurm job")
+    hosts = order(expand(nodelist), _topology(env.get("DISTLAUNCH_SLURM_TOPOLOGY_FILE", "")))
+    if name not in hosts:
+        raise SlurmError(f"this node, {name}, is not among the job's: {nodelist}")
+    return hosts.index(name), hosts
+
+
+def _topology(path: str) -> str:
+    """What the job file has noted of how the nodes are wired; ranks follow it, so all nodes have to see it."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        raise SlurmError(f"{path}: {error.strerror}") from error
+
+
+def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
+    """The job as this node of the step has it, and the node's rank. Raises `SlurmError` when a variable is missing."""
+    rank, hosts = place(env)
+    restarts = int(env.get("SLURM_RESTART_COUNT") or 0)
+    session = ".".join([env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""), str(restarts)])
+    job = job._replace(max_nodes=len(hosts), min_nodes=min(job.min_nodes, len(hosts)))
+    job = job._replace(session=session, attempt=job.attempt + restarts)
+    if job.array:
+        folder = os.path.join(job.folder, "tasks", env["SLURM_ARRAY_TASK_ID"])
+        job = job._replace(folder=folder, rendezvous={"file": os.path.join(folder, "rendezvous.json")})
+    gpus = env.get("SLURM_GPUS_ON_NODE", "")
+    if job.workers == "auto" and gpus.isdigit() and int(gpus):
+        job = job._replace(workers=int(gpus))
+    kill, grace = (env.get(f"DISTLAUNCH_SLURM_{name}", "") for name in ("KILL_WAIT", "GRACE_TIME"))
+    if kill.isdigit():
+        job = job._replace(kill_wait_s=float(kill) + float(grace if grace.isdigit() else 0))
+    if job.attempt:
+        job = job._replace(why_again=_last_result(os.path.join(job.folder, "nodes", str(rank), "stream")))
+    return job, rank
+
+
+def _last_result(stream: str) -> str:
+    """What the attempt before has come to. Slurm's SIGTERM does not say why; where a new attempt follows, it was a preemption."""
+    result: str = Failure.NODE  # an agent without a last word: its node was lost
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        for line in files.read_end(stream, 65536).split(b"\n"):
+            if line.startswith(b'{"event":"agent_started"'):
+                result = Failure.NODE
+            elif line.startswith(b'{"event":"stopping"'):  # Slurm may have killed the agent before it was done
+                result = str(json.loads(line)["reason"])
+            elif line.startswith(b'{"event":"done"'):
+                done = json.loads(line)
+                lost = done["result"] == "failed" and may_come_back(done.get("cause"))
+                result = Failure.NODE if lost else str(done["result"])
+    return Failure.PREEMPTED if result == Failure.CANCELLED else result

@@ -1,0 +1,1 @@
+"""A host that is reached over SSH, as the launcher asks it."""

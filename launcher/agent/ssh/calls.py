@@ -1,0 +1,71 @@
+"""A host as the launcher reaches it over SSH: `python agent.pyz host CALL`, or a conversation, its answers on stdout.
+
+What a login shell prints comes before an answer, so that begins with a mark: a line of `ANSWER` and JSON. In a conversation each
+request is a line of JSON on stdin, until that ends: one login and one Python for all that starting a run asks of a host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, List, Optional
+
+from ..forkserver import prefork
+from . import preflight, run, user_files
+
+ANSWER = "distlaunch-host-1 "
+Request = Dict[str, Any]
+
+
+def main(argv: List[str]) -> None:
+    """Run one call; whatever goes wrong is an answer, too: `{"problem": ...}`."""
+    call, rest = argv[0], argv[1:]
+    if call == "tail":
+        from . import stream
+
+        answer({})
+        stream.tail(rest[0], int(rest[1]), int(rest[2]), once="--once" in rest)
+        return
+    if call == "signal":
+        answer(run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
+        return
+    if call == "attach":
+        from ..terminal import attach
+
+        attach.main(os.path.join(rest[0], "nodes", rest[1]), int(rest[2]))
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal and attach are known")
+
+
+def converse(request: Request) -> Optional[Callable[[], None]]:
+    """Answer this request and those that follow on stdin; whatever goes wrong is an answer, too: `{"problem": ...}`.
+
+    Returns what a forked child is to become, once the caller has left its frames: a worker ends as an interpreter does.
+    """
+    calls = {
+        "preflight": preflight.preflight,
+        "files": user_files.unpack,
+        "start": run.start,
+        "reach": run.reach,
+        "ended": run.ended,
+        "runs": run.runs,
+    }
+    task: Optional[Callable[[], None]] = None
+    while request:
+        try:
+            answer(calls[request["call"]](request))
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            answer({"problem": f"{where}{error.strerror or error}"})
+        except user_files.HostError as error:
+            answer({"problem": str(error)})
+        except prefork.Child as child:
+            task = child.task
+            break
+        request = json.loads(sys.stdin.buffer.readline() or b"null")
+    return task
+
+
+def answer(value: Request) -> None:
+    """Print the answer, with a line end before it: a banner may have none."""
+    os.write(1, b"\n" + ANSWER.encode() + json.dumps(value).encode("ascii") + b"\n")

@@ -1,0 +1,23 @@
+"""One call to a host's agent, which is run once it is seen to be the one that its name says.
+
+A program that the launcher sends on the command line behind the text of `system/trust.py`, whose function it finds among its own.
+Its arguments: a JSON list of the agent's path and what is trusted, then the call as `calls.main` takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..system.trust import agent_problem
+
+if __name__ == "__main__":
+    path, *trusted = json.loads(sys.argv[1])
+    found = agent_problem(path, trusted)
+    if found:
+        sys.exit(f"{found.message}; mend it there: {found.hint}")
+    sys.path.insert(0, path)
+    import_module("distlaunch_agent.ssh.calls").main(sys.argv[2:])

@@ -1,0 +1,144 @@
+"""What a host tells before a run starts there: its Python and torch, its disk and clock, who it is, how it is reached."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from ..network import routes
+from ..system import facts, files, processes
+
+_PROBE_BYTES = 256 * 1024
+
+
+def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
+    """All facts; where a run is to start, makes its folder, readable by its owner alone."""
+    now = time.time()
+    base = os.path.expanduser(request["dir"])
+    folder = os.path.join(base, "runs", request["run"])
+    if request["run"] and request.get("starts"):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    _probe(folder if os.path.isdir(folder) else base)
+    snapshot = str(request.get("digest") or "")
+    disk = os.statvfs(base)
+    return {
+        "time": now,
+        "hostname": socket.gethostname(),
+        "python": sys.executable,
+        "python_version": facts.python_version(),
+        "torch": _torch_version(),
+        "gpus": len(facts.gpus(dict(os.environ))),
+        "cpus": facts.cpus(),
+        "dir": base,
+        "folder": folder,
+        "free_bytes": disk.f_bavail * disk.f_frsize,
+        "agent_path": os.path.join(base, "agents", request["agent"] + ".pyz"),
+        "has_files": bool(snapshot) and os.path.isdir(os.path.join(base, "snapshots", snapshot)),
+        "has_cwd": os.path.isdir(request["cwd"]) if request.get("cwd") else True,
+        "addresses": routes.candidates(socket.gethostname()),
+        "machine": machine(),
+        "disk": _disk(base),
+        "supervisor": supervisor(),
+        "user_processes_end": _ends_with_session(),
+        "replaced": request.get("replaced"),
+    }
+
+
+def machine() -> List[Any]:
+    """Who this is: two names with the same answer are one machine, or one container."""
+    return [boot_id(), os.stat("/proc/self/ns/net").st_ino]
+
+
+def boot_id() -> str:
+    """Tells this run of the machine from those before its last restart."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _probe(folder: str) -> None:
+    """Write and remove a file: quotas and read-only disks show only then."""
+    path = os.path.join(folder, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with open(path, "wb") as file:
+            file.write(b"\0" * _PROBE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, folder) from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _disk(base: str) -> List[Any]:
+    """Which disk the folder is on: hosts with the same answer share it."""
+    path = os.path.join(base, "disk-id")
+    if not os.path.exists(path):
+        files.write_once(path, os.urandom(16).hex().encode("ascii"))
+    with open(path, encoding="ascii") as file:
+        about = os.fstat(file.fileno())
+        return [file.read(), about.st_ino, about.st_mtime_ns]
+
+
+def _torch_version() -> Optional[str]:
+    """Without importing it, which takes seconds; None: there is none."""
+    from importlib import util  # no metadata: an import of 30 ms, and what is imported may have none
+
+    spec = util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    with contextlib.suppress(OSError), open(os.path.join(os.path.dirname(spec.origin), "version.py"), encoding="utf-8") as file:
+        match = re.search(r"^__version__ = ['\"]([^'\"]+)", file.read(), re.MULTILINE)
+        if match:
+            return match[1]
+    return "unknown"
+
+
+def supervisor() -> str:
+    """`systemd` where the user's own systemd outlives logins, else `session`: a session of our own."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    lingers = os.path.exists(os.path.join("/var/lib/systemd/linger", _user()))
+    if not lingers or not os.path.exists(f"{runtime}/systemd/private"):
+        return "session"
+    import shutil
+
+    return "systemd" if shutil.which("systemd-run") else "session"
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _ends_with_session() -> bool:
+    """Whether logind ends what a login has started when it is over."""
+    if supervisor() == "systemd":
+        return False
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:
+        if "/session-" not in file.read():
+            return False
+    import glob
+
+    value = "no"
+    places = ("/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf")
+    more = sorted((path for place in places for path in glob.glob(f"{place}.d/*.conf")), key=os.path.basename)
+    for path in (*places, *more):  # the last word counts
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+            value = [value, *re.findall(r"^\s*KillUserProcesses\s*=\s*(\w+)", file.read(), re.MULTILINE)][-1]
+    return value.lower() in ("yes", "true", "on", "1") and _user() != "root"
+
+
+def alive(identity: Dict[str, Any]) -> bool:
+    """Whether the very process that was written down still runs, on this very machine."""
+    if identity.get("boot_id") not in (None, boot_id()):
+        return False
+    return bool(processes.start_ticks(identity["pid"]) == identity["start_ticks"])

@@ -1,0 +1,296 @@
+"""A run on a host that is reached over SSH: its files, its agent, and signals to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
+
+from .. import protocol
+from ..cause import signal_name
+from ..forkserver import prefork
+from ..job import KEY_FILE
+from ..network import routes
+from ..node.stops import CANCEL
+from ..system import cgroup, files, processes
+from . import preflight
+from .user_files import HostError, working_folder
+
+_FIRST_LINE_S = 60.0
+_ENDPOINT_S = 60.0
+_HEARS_S = 1.0
+_ENDS_S = 3.0
+"""So long an agent may take to end its workers and itself when it is told to do so at once."""
+
+_LAST_BYTES = 64 * 1024
+Request = Dict[str, Any]
+
+
+def start(request: Request) -> Request:
+    """Start the node's agent, detached; returns once it has said its first word."""
+    folder, rank = request["folder"], int(request["node_rank"])
+    own = os.path.join(folder, "nodes", str(rank))
+    endpoint = os.path.join(own, "rendezvous.json")
+    already = identity_of(folder, rank)
+    if already is not None and preflight.alive(already):
+        known = {} if request.get("reached") else _told(endpoint, own, already)
+        return {**known, "running": True, "agent": already, "folder": folder, "work": already["work"]}
+    for of_a_start_before in (endpoint, endpoint + ".end", os.path.join(own, CANCEL)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(of_a_start_before)
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    workers, reached = str(request["workers"]), request.get("reached")
+    job = dict(request["job"], folder=folder, workers=int(workers) if workers.isascii() and workers.isdigit() else workers)
+    job["cwd"] = working_folder(request)
+    job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
+    if request.get("addr"):
+        job["master_addr"] = request["addr"]
+    spec = os.path.join(own, "spec.json")
+    _write(spec, json.dumps(job, indent=1))
+    _write(os.path.join(own, KEY_FILE), request["key"])
+    identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
+    answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
+    return {**answer, "agent": identity, "folder": folder, "work": job["cwd"]}
+
+
+def reach(request: Request) -> Request:
+    """Which of node 0's addresses this host reaches, each one tried."""
+    already = identity_of(request["folder"], int(request["node_rank"]))
+    if already is not None and preflight.alive(already) and already.get("reached"):
+        return {"tried": {already["reached"]: True}}
+    port = int(request["port"])
+    found = routes.reached(request["candidates"], port)
+    if not found:
+        raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(request['candidates'])}")
+    return {"tried": {address: address in found for address in request["candidates"]}}
+
+
+def ended(request: Request) -> Request:
+    """Why the node's agent does not run any more, in its own last words; empty where it goes on.
+
+    Who asks has not reached it: one that was struck closes its port before it has told why, and ended.
+    """
+    folder, rank = request["folder"], int(request["node_rank"])
+    identity, limit = identity_of(folder, rank), time.monotonic() + _ENDS_S
+    while identity is not None and preflight.alive(identity) and time.monotonic() < limit:
+        time.sleep(0.05)
+    if identity is None or preflight.alive(identity):
+        return {"ended": ""}
+    return {"ended": _why(os.path.join(folder, "nodes", str(rank)), identity)}
+
+
+def _why(own: str, identity: Request) -> str:
+    """The cause that an agent which has ended told last, else what we know of it as who had started it."""
+    decoder = protocol.Decoder()
+    with open(os.path.join(own, "stream"), "rb") as file:
+        file.seek(max(identity["stream_from"], os.fstat(file.fileno()).st_size - _LAST_BYTES))
+        records = [*decoder.feed(file.read()), *decoder.close()]
+    causes = [record.fields["cause"] for record in records if isinstance(record, protocol.Event) and record.fields.get("cause")]
+    if causes:
+        return str(causes[-1]["message"])
+    with contextlib.suppress(ChildProcessError):  # another session has started it
+        return _how(_status(identity["pid"]))
+    return "it did not say why"
+
+
+def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> Request:
+    """The agent in a session of its own, or in a scope of the user's systemd; neither ends with the login.
+
+    It begins once it is on record with `about`, and not if somebody has asked for its end meanwhile.
+    """
+    env = {**os.environ, **request["secrets"]}
+    env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    rank = int(request["node_rank"])
+    unit = f"distlaunch-{os.path.basename(request['folder'])}-{rank}-{int(time.time())}"
+    scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
+    status: Optional[int] = None
+    for under in [scope, []] if preflight.supervisor() == "systemd" else [[]]:
+        with open(os.path.join(own, "stream"), "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
+            before = out.tell()
+            reader, go = os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.close(go)
+                if not os.read(reader, 1):
+                    os._exit(os.EX_TEMPFAIL)
+                os.close(reader)
+                _become_agent(under, spec, rank, cwd, env, out, err)
+        os.close(reader)
+        who = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": preflight.boot_id()}
+        identity = {**who, "stream_from": before, "under": bool(under), **about}
+        _let_go(go, own, identity)
+        status = _first_word(identity, own)
+        if os.stat(os.path.join(own, "stream")).st_size > before and identity["start_ticks"] is not None:
+            return identity
+    if status is None:
+        os.kill(pid, signal.SIGKILL)
+        raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
+    with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
+        said = err_file.read()[-2000:].strip().splitlines()
+    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else _how(status)}")
+
+
+def _let_go(go: int, own: str, identity: Request) -> None:
+    """Put the agent on record, then have it begin."""
+    try:
+        _write(os.path.join(own, "started.json"), json.dumps(identity))
+        if os.path.exists(os.path.join(own, CANCEL)):
+            raise HostError("the run was cancelled while it was started")
+        os.write(go, b"\n")
+    finally:
+        os.close(go)
+
+
+def _first_word(identity: Request, own: str) -> Optional[int]:
+    """Wait until the agent has written to its stream, or has ended: its exit code then."""
+    began, status = time.monotonic(), None
+    stream, before = os.path.join(own, "stream"), identity["stream_from"]
+    while os.stat(stream).st_size == before and status is None and time.monotonic() < began + _FIRST_LINE_S:
+        time.sleep(min(0.1, 0.005 + (time.monotonic() - began) / 10))
+        status = _status(identity["pid"])
+    return status
+
+
+def _how(status: Optional[int]) -> str:
+    """An exit code in words."""
+    if status is None:
+        return "it did not say why"
+    return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
+
+
+def _status(pid: int) -> Optional[int]:
+    """The exit code of a child that has ended."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _become_agent(
+    under: List[str], spec: str, rank: int, cwd: str, env: Mapping[str, str], out: BinaryIO, err: BinaryIO
+) -> NoReturn:
+    """In the child: the agent, `under` a program that starts it, or in this very Python, which has imported half of it."""
+    code = 1
+    try:
+        os.setsid()
+        with open(os.devnull, "rb") as null:
+            for file, fd in ((null, 0), (out, 1), (err, 2)):
+                os.dup2(file.fileno(), fd)
+        out.close()
+        err.close()
+        os.chdir(cwd)
+        arguments = [os.path.abspath(sys.path[0]), "--spec", spec, "--node-rank", str(rank)]
+        if under:
+            os.execvpe(under[0], [*under, sys.executable, *arguments], env)
+        from ..job import Job
+        from ..node.run import run
+
+        job = Job.read(spec)
+        changed = [name for name, value in env.items() if os.environ.get(name) != value]
+        os.environ.update(env)
+        sys.argv[:] = arguments
+        forked = prefork.fork([*changed, *job.env], job.command)
+        processes.set_title([sys.executable, *arguments])
+        run(job, rank, os.dup(1), forked)
+    except prefork.Child:
+        raise
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - nobody above may take this child for the login's Python
+        import traceback
+
+        with contextlib.suppress(OSError):  # it is on the run's disk
+            os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
+    os._exit(code)
+
+
+def _told(endpoint: str, own: str, identity: Request) -> Request:
+    """On node 0: where the others find it."""
+    limit = time.monotonic() + _ENDPOINT_S
+    while True:
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads(files.read_word(endpoint)))
+        if not preflight.alive(identity):
+            raise HostError(f"the agent of node 0 has ended: {_why(own, identity)}; see {own}/stderr")
+        if time.monotonic() > limit:
+            raise HostError(f"node 0 has not opened its port in {_ENDPOINT_S:.0f} s; see {own}/stderr and {own}/stream")
+        time.sleep(0.005)
+
+
+def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
+    """Signal the node's agent; `force`: it kills its workers at once, or is killed. What a dead one has left is ended."""
+    if force or number == signal.SIGTERM:  # first, for one that is about to be started
+        with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
+            own = os.path.join(folder, "nodes", str(rank))
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            _write(os.path.join(own, CANCEL), json.dumps({"force": force}))
+    identity = identity_of(folder, rank)
+    if identity is None or not preflight.alive(identity):
+        _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
+        return {"signalled": False}
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(identity["pid"], number)
+    if force:
+        limit = time.monotonic() + _HEARS_S
+        while preflight.alive(identity) and time.monotonic() < limit:
+            time.sleep(0.02)
+        processes.kill_tree(identity["pid"], identity["start_ticks"])
+        _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
+    return {"signalled": True}
+
+
+def identity_of(folder: str, rank: int) -> Optional[Request]:
+    """The agent of that node as it was started; None when it was not."""
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(files.read_word(os.path.join(folder, "nodes", str(rank), "started.json"))))
+    return None
+
+
+def runs(request: Request) -> Request:
+    """The nodes of a run, or of all runs, that were started on this machine; with `signal`, theirs is sent to each.
+
+    With `find`: of runs whose id begins with `run`, with all that is needed to follow them.
+    """
+    base = os.path.join(os.path.expanduser(request["dir"]), "runs")
+    run, find = str(request.get("run") or ""), bool(request.get("find"))
+    known = sorted(os.listdir(base)) if os.path.isdir(base) else []
+    found = []
+    for name in [name for name in known if name.startswith(run)] if find or not run else [run]:
+        nodes = os.path.join(base, name, "nodes")
+        for rank in sorted(os.listdir(nodes) if os.path.isdir(nodes) else [], key=int):
+            identity = identity_of(os.path.join(base, name), int(rank))
+            if identity is None or identity["boot_id"] != preflight.boot_id():
+                continue  # on a shared disk: another host's
+            running = preflight.alive(identity)
+            if running and request.get("signal"):
+                send_signal(os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force")))
+            folder = os.path.join(nodes, rank)
+            files = [name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(folder, name))]
+            about = {"run": name, "node": int(rank), "running": running, "folder": folder, "files": files}
+            found.append({**about, **(_more(folder, identity) if find else {})})
+    return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
+
+
+def _more(folder: str, identity: Request) -> Request:
+    """What a launcher needs to know of a node that another one has started; no variables, which may be secret."""
+    with open(os.path.join(folder, "spec.json"), encoding="ascii") as file:
+        spec = json.load(file)
+    names = ("command", "kind", "cwd", "min_nodes", "max_nodes", "grace_s")
+    job = {name: spec[name] for name in names if name in spec}
+    where = {"run_folder": os.path.dirname(os.path.dirname(folder)), "work": identity["work"]}
+    return {**where, "workers": spec["workers"], "job": job, "agent": identity}
+
+
+def _remove_cgroup(agent_json: str) -> None:
+    """End what an agent that is gone could not end any more, where it had a cgroup for it."""
+    with contextlib.suppress(OSError, ValueError):
+        path = json.loads(files.read_word(agent_json)).get("cgroup")
+        if path:
+            cgroup.remove(path)
+
+
+def _write(path: str, text: str) -> None:
+    """The whole file, for its owner alone."""
+    files.write_whole(path, text.encode("ascii"), 0o600, sync=False)

@@ -1,0 +1,1 @@
+"""The agent stream on its node: written, bounded, and never waited for."""

@@ -1,0 +1,80 @@
+"""The pipes of the workers, which go into the agent stream."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Dict, List, Optional
+
+from ..protocol import STDERR, STDOUT, LineTagger
+from .sink import Item
+from .tail import Tail
+from .writer import Writer
+
+_READ_BYTES = 64 * 1024
+_PIPE_BYTES = 256 * 1024
+_F_SETPIPE_SZ = 1031  # fcntl has a name for it only from Python 3.10 on
+PART_AFTER_S = 0.1
+"""A piece of a line that has waited so long is sent without its newline."""
+
+
+class Pipe:
+    """One worker's stdout or stderr."""
+
+    def __init__(self, fd: int, node: int, rank: int, stream: str) -> None:
+        self.fd = fd
+        self.ended = False
+        self.tail = Tail() if stream == STDERR else None
+        """The last bytes of stderr, for the traceback in them."""
+
+        self._tagger = LineTagger(node, rank, stream)
+        self.tag = self._tagger.tag
+        self._pending_since: Optional[float] = None
+        os.set_blocking(fd, False)
+        with contextlib.suppress(OSError):  # more than the user may have; the default does as well
+            fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_BYTES)
+
+    def read(self, writer: Writer) -> bool:
+        """Take what is there, up to one block; False when there is nothing more now, or ever (then `ended` is set)."""
+        try:
+            data = os.read(self.fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # so a pty says that no worker has it any more
+            data = b""
+        self.keep(data, writer)
+        if not data:
+            writer.add(Item(self._tagger.flush(), self.tag))
+            self._pending_since = None
+            self.ended = True
+        return bool(data)
+
+    def keep(self, data: bytes, writer: Writer) -> None:
+        """What was read; none at the end."""
+        if self.tail is not None:
+            self.tail.add(data)
+        writer.add(Item(self._tagger.feed(data), self.tag))
+        self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
+
+    def flush_part(self, writer: Writer, now: float) -> None:
+        """Send the piece of a line that has waited long enough."""
+        if self._pending_since is not None and now - self._pending_since >= PART_AFTER_S:
+            writer.add(Item(self._tagger.flush(), self.tag))
+            self._pending_since = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not to be read now, though the stream takes more."""
+        return False
+
+    @property
+    def waits(self) -> bool:
+        """Whether a piece of a line is waiting."""
+        return self._pending_since is not None
+
+
+def pipes(fds: List[int], node: int, rank: int) -> Dict[str, Pipe]:
+    """A worker's two pipes."""
+    return {name: Pipe(fd, node, rank, name) for name, fd in zip((STDOUT, STDERR), fds)}

@@ -1,0 +1,209 @@
+"""Where the agent stream is written, and what is done when it cannot be: lines are lost and counted, events wait for room.
+
+Only the writer's thread calls this: any write here may take minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import stat
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from ..protocol import encode_event
+from ..system.files import ends_within_a_line
+from .backlog import Backlog
+
+RESERVED_BYTES = 64 * 1024
+"""Taken in the node's folder at the start: how the run ended can be told there even when its disk is full."""
+
+_AGAIN_S = 1.0
+_REMEMBER_S = 5.0
+_PIECE_BYTES = 64 * 1024
+_LONG_EVENT_BYTES = RESERVED_BYTES // 4
+_REASONS = {
+    errno.ENOSPC: "the disk of the run's folder is full",
+    errno.EDQUOT: "the quota for the run's folder is used up",
+    errno.EFBIG: "the stream has reached the largest size that a file may have",
+    errno.EPIPE: "nobody reads the stream any more",
+}
+
+
+class Item(NamedTuple):
+    """Whole lines of the stream: an event, or records of one worker's pipe."""
+
+    data: bytes
+    tag: bytes = b""
+    """What the records begin with, as `1.5|`; empty for an event."""
+
+    @property
+    def rank(self) -> int:
+        """Whose records they are."""
+        return int(self.tag[:-1].partition(b".")[2])
+
+    def lines(self, start: int = 0) -> int:
+        """How many of the worker's lines end in it, from that record on."""
+        pieces = self.data.count(b"\n" + self.tag + b"+", max(0, start - 1)) + (not start and self._is_piece(0))
+        return self.data.count(b"\n", start) - pieces
+
+    def is_open(self, end: Optional[int] = None) -> bool:
+        """Whether the last line goes on; of the records up to `end`."""
+        return self._is_piece(self.data.rfind(b"\n", 0, (len(self.data) if end is None else end) - 1) + 1)
+
+    def _is_piece(self, start: int) -> bool:
+        mark = start + len(self.tag)
+        return self.data[mark : mark + 1] == b"+"
+
+
+class Sink:
+    """The stream's descriptor, with what is still to be told on it."""
+
+    def __init__(self, fd: int, node: int, attempt: int, folder: str) -> None:
+        """`folder`: the node's, where the last words are kept."""
+        self.wrote_at = time.monotonic()
+        self._fd, self._node = fd, node
+        self._attempt = {"attempt": attempt} if attempt else {}
+        self._last_words = os.path.join(folder, "last_words")
+        self._problem: Optional[OSError] = None
+        self._backlog = Backlog(self._event)
+        self._open: Dict[bytes, bool] = {}
+        self._again_at = self._remember_at = 0.0
+
+    @property
+    def patience_s(self) -> Optional[float]:
+        """How long to wait for more before `put` is to be called all the same."""
+        return _AGAIN_S if self._problem or self._backlog.has_losses else None
+
+    def begin(self) -> None:
+        """Take room for the last words while there is some, and end a line that an agent before this one was killed in."""
+        mode = "r+b" if os.path.exists(self._last_words) else "wb"  # on a full disk, what is there is all there is
+        with contextlib.suppress(OSError), open(self._last_words, mode) as file:
+            file.write(b"\n".rjust(RESERVED_BYTES))
+        if _ends_within_a_line(self._fd):
+            self._backlog.write_on(b"\n", 0)
+            self._tell()
+
+    def put(self, items: Sequence[Item]) -> None:
+        """Write them, or as much as there is room for."""
+        if (self._problem or self._backlog.has_losses) and time.monotonic() >= self._again_at:
+            self._tell()
+        if self._problem:
+            self._take(items, 0)
+        elif items:
+            items = [item._replace(data=self._backlog.counted(item.data)) for item in items]
+            self._take(items, self._write(b"".join(item.data for item in items)))
+        if self._problem and time.monotonic() >= self._remember_at:
+            self.remember(())
+
+    def lose(self, tag: bytes, lines: int, reason: str) -> None:
+        """Count lines that are not kept."""
+        self._backlog.lose(Item(b"", tag).rank, lines, reason)
+        if self._open.pop(tag, False):
+            self._backlog.close_line(tag)
+
+    def warning(self, message: str) -> Item:
+        """Something that a person should know, to be put."""
+        return Item(self._event("warning", message=message))
+
+    def _event(self, name: str, **fields: Any) -> bytes:
+        return encode_event(name, self._node, **self._attempt, **fields)
+
+    def end(self) -> None:
+        """Tell all that there is room for; the rest in the last words."""
+        if self._problem or self._backlog.has_losses:
+            self._tell()
+        if self._problem:
+            self.remember(())
+
+    def remember(self, events: Sequence[bytes]) -> None:
+        """Keep the last events in the room that was reserved: these, else those that wait."""
+        self._remember_at = time.monotonic() + _REMEMBER_S
+        lost = [self._backlog.lost_in_all(reason_of(self._problem))] if self._problem else []
+        kept: List[bytes] = []
+        room = RESERVED_BYTES - sum(map(len, lost)) - 1
+        for event in map(_shortened, reversed(events or self._backlog.events())):
+            room -= len(event)
+            if room < 0:
+                break
+            kept.insert(0, event)
+        self._fill_last_words(b"".join([*lost, *kept]))
+
+    def _fill_last_words(self, text: bytes) -> None:
+        with contextlib.suppress(OSError), open(self._last_words, "r+b") as file:
+            file.write(text.ljust(RESERVED_BYTES - 1) + b"\n")
+
+    def _write(self, data: bytes) -> int:
+        """How much of it was written."""
+        view, done = memoryview(data), 0
+        while done < len(data):
+            try:
+                done += os.write(self._fd, view[done : done + _PIECE_BYTES])
+            except BlockingIOError:
+                select.select([], [self._fd], [], 1.0)
+            except OSError as error:
+                self._problem = error
+                self._again_at = time.monotonic() + _AGAIN_S
+                break
+            self.wrote_at = time.monotonic()
+        return done
+
+    def _take(self, items: Sequence[Item], written: int) -> None:
+        """Note what has become of these, so many bytes of which are in the stream."""
+        for item in items:
+            here, written = min(written, len(item.data)), max(0, written - len(item.data))
+            if here == len(item.data):
+                if item.tag:
+                    self._open[item.tag] = item.is_open()
+            elif not item.tag:
+                self._backlog.wait(item.data, here)
+            else:
+                self._cut(item, here)
+
+    def _cut(self, item: Item, here: int) -> None:
+        """Records of which only so many bytes are in the stream: the one that was cut is written on, the rest is lost."""
+        end = here
+        if here and item.data[here - 1 : here] != b"\n":
+            end = item.data.index(b"\n", here) + 1
+            start = item.data.rfind(b"\n", 0, here) + 1
+            self._backlog.write_on(item.data[start:end], here - start)
+        if end:
+            self._open[item.tag] = item.is_open(end)
+        if end < len(item.data):
+            self.lose(item.tag, item.lines(end), reason_of(self._problem))
+
+    def _tell(self) -> None:
+        """Write what has waited for room, one after the other."""
+        self._problem, had = None, self._problem
+        while rest := self._backlog.next():
+            if not self._backlog.written(self._write(rest)):
+                return
+        self._again_at = 0.0
+        if had:
+            self._fill_last_words(b"")
+
+
+def reason_of(problem: Optional[OSError]) -> str:
+    """Why lines are lost, for people."""
+    number = problem.errno if problem else None
+    return _REASONS.get(number or 0, f"the stream cannot be written: {os.strerror(number or 0)}")
+
+
+def _shortened(event: bytes) -> bytes:
+    """An event that fits into the reserved room with others: without the traceback, where it has a long one."""
+    if len(event) > _LONG_EVENT_BYTES:
+        fields = json.loads(event)
+        if isinstance(fields.get("cause"), dict):
+            fields["cause"]["traceback"] = None
+            return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
+    return event
+
+
+def _ends_within_a_line(fd: int) -> bool:
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        with contextlib.suppress(OSError), open(f"/proc/self/fd/{fd}", "rb", buffering=0) as file:
+            return ends_within_a_line(file)
+    return False

@@ -1,0 +1,146 @@
+"""The agent's stream as its loop sees it: what is said is queued, and a thread writes it, so that nothing waits for a disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Tuple
+
+from ..protocol import encode_event
+from ..system.scratch import within
+from .rotation import Rotation
+from .sink import Item, Sink
+
+BUFFER_BYTES = 16 * 1024 * 1024
+"""So much waits to be written at most; then the workers' pipes are not read until half of it is."""
+
+_BATCH_BYTES = 1024 * 1024
+_VERDICT = ("failure", "done")
+_LAST_WORDS_S = 2.0
+_LOOK_S = 0.1
+_SAY_AFTER_S = 5.0
+_STOPPING = "the stream took nothing while the run was being stopped"
+
+
+class Writer:
+    """One node's stream."""
+
+    def __init__(self, fd: int, node: int, folder: str, attempt: int = 0, log_limit_bytes: int = 0) -> None:
+        """`folder`: the node's, for last words and for the latest lines of ranks above the limit (0: there is none)."""
+        self.node = node
+        self.holds = True
+        """Whether workers wait when the buffer is full; else their lines are lost, and counted."""
+
+        self._attempt = {"attempt": attempt} if attempt else {}
+        self._sink = Sink(fd, node, attempt, folder)
+        self._rotation = Rotation(self._sink, folder, log_limit_bytes)
+        self._new: List[Item] = []
+        self._verdict: List[bytes] = []
+        self._changed = threading.Condition()
+        self._queue: Deque[Item] = deque()
+        self._bytes = 0
+        self._skipped: Dict[bytes, int] = {}
+        self._closing = self._ended = self._all_told = False
+        threading.Thread(target=self._run, daemon=True, name="stream").start()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Say that something has happened."""
+        data = encode_event(name, self.node, **self._attempt, **fields)
+        if name in _VERDICT:
+            self._verdict.append(data)
+        self.add(Item(data))
+        self.flush()
+
+    def add(self, item: Item) -> None:
+        """Add whole lines; the next `flush` has them written."""
+        if item.tag and self._bytes > BUFFER_BYTES and not self.holds:
+            with self._changed:
+                self._skipped[item.tag] = self._skipped.get(item.tag, 0) + item.lines()
+        elif item.data:
+            self._new.append(item)
+
+    def rank_ended(self, tag: bytes) -> None:
+        """Nothing more comes with that tag: what is kept of its latest lines is to follow now."""
+        self._new.append(Item(b"", tag))
+
+    def flush(self) -> None:
+        """Have what is waiting written."""
+        if self._new:
+            with self._changed:
+                if not self._bytes:
+                    self._sink.wrote_at = time.monotonic()  # from now on it is silent, if it takes nothing
+                self._queue.extend(self._new)
+                self._bytes += sum(len(item.data) for item in self._new)
+                self._changed.notify_all()
+            self._new.clear()
+
+    def settle(self, limit_s: float) -> None:
+        """Wait until all that was flushed is written, at most so long: what comes next may end this process."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes, limit_s)
+
+    def must_wait(self, waits: bool) -> bool:
+        """Whether workers have to wait until there is room in the buffer; `waits`: they do already."""
+        return self.holds and self._bytes > (BUFFER_BYTES // 2 if waits else BUFFER_BYTES)
+
+    def finish(self, limit_s: float, leave: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Until all is written that can be; for a stream that takes nothing there is a limit, or whoever has us `leave`."""
+        with self._changed:
+            if not self._bytes:
+                self._sink.wrote_at = time.monotonic()
+            self._closing = True
+            self._changed.notify_all()
+        said = False
+        while not self._has_ended(_LOOK_S):
+            silent_s = time.monotonic() - self._sink.wrote_at
+            if silent_s > min(_SAY_AFTER_S, limit_s / 2) and not said:
+                said = True
+                say(f"distlaunch agent: waits at most {limit_s:.0f} s for its stream, which takes nothing; SIGTERM ends the wait")
+            if silent_s > limit_s or leave():
+                say(f"distlaunch agent: leaves: its stream has taken nothing for {silent_s:.0f} s")
+                break
+        if not self._all_told:
+            within(_LAST_WORDS_S, lambda: self._sink.remember(self._verdict), None)
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended, timeout_s)
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._sink.begin()
+            self._rotation.begin()
+            while self._turn():
+                pass
+            self._sink.end()
+            self._all_told = True
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _turn(self) -> bool:
+        """Write a batch; False when there is no more to come."""
+        items, skipped = self._take()
+        for tag, lines in skipped.items():
+            self._sink.lose(tag, lines, _STOPPING)
+        self._rotation.put(items)
+        with self._changed:
+            self._bytes -= sum(len(item.data) for item in items)
+            if not self._bytes:
+                self._changed.notify_all()
+            return bool(self._queue or not self._closing)
+
+    def _take(self) -> Tuple[List[Item], Dict[bytes, int]]:
+        """What is to be written next, as soon as there is something."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing, self._sink.patience_s)
+            items, size = [], 0
+            while self._queue and size < _BATCH_BYTES:
+                items.append(self._queue.popleft())
+                size += len(items[-1].data)
+            skipped, self._skipped = self._skipped, {}
+        return items, skipped

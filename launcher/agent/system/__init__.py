@@ -1,0 +1,1 @@
+"""Processes, cgroups and files of this machine."""

@@ -1,0 +1,1 @@
+"""A worker's terminal, and the way to it."""

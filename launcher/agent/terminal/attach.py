@@ -1,0 +1,79 @@
+"""The bridge to a worker's terminal: the launcher is at stdin and stdout, by way of srun, ssh or exec; its agent at a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import tty
+from typing import NoReturn
+
+from ..system import files, processes
+
+_BLOCK_BYTES = 64 * 1024
+NOT_THERE = (OSError, ValueError, KeyError, TypeError)
+"""What `connect` raises."""
+
+CONNECTED = b"\ndistlaunch-terminal-1\n"
+"""Said on stdout once there is a connection: login files and prologs may have said something before it."""
+
+
+def main(folder: str, rank: int) -> NoReturn:
+    """Pass bytes on in both directions, until either end closes; `folder` is the node's, in which its agent has noted itself."""
+    try:
+        sock = connect(folder, rank)
+    except NOT_THERE as error:
+        sys.exit(f"rank {rank} has no terminal here: {error}")
+    for number in processes.PASSED_ON:  # a scheduler signals all processes of a job, and means the workers
+        signal.signal(number, signal.SIG_IGN)
+    for fd in (0, 1):
+        if os.isatty(fd):  # Slurm's, where it is to pass on at once what is written
+            tty.setraw(fd)
+    _write(CONNECTED)
+    threading.Thread(target=_send, args=(sock,), daemon=True, name="keys").start()
+    with contextlib.suppress(OSError):  # nobody reads any more
+        while data := sock.recv(_BLOCK_BYTES):
+            _write(data)
+    os._exit(0)
+
+
+def connect(folder: str, rank: int) -> socket.socket:
+    """A connection to the agent that runs in that folder."""
+    about = json.loads(files.read_word(os.path.join(folder, "agent.json")))
+    if processes.start_ticks(about["pid"]) != about["start_ticks"]:
+        raise ValueError(f"the agent of {folder} does not run")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    scratch = os.open(about["scratch"], os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sock.connect(f"/proc/self/fd/{scratch}/{name_of(rank)}")  # a socket's path has room for 107 bytes
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.close(scratch)
+    return sock
+
+
+def name_of(rank: int) -> str:
+    """The socket's, in the agent's scratch folder."""
+    return f"terminal-{rank}"
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _send(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := os.read(0, _BLOCK_BYTES):
+            try:
+                sock.sendall(data)
+            except OSError:  # the agent takes no more; what it has sent before that is passed on to its end
+                return
+    os._exit(0)  # the launcher has gone

@@ -1,0 +1,121 @@
+"""A run that another machine has started: found on its hosts, and made a run of this one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.backends.ansible import playbook
+from launcher.errors import BackendUnavailableError, RunNotFoundError
+from launcher.payload import agent_archive
+from launcher.runs import records
+from launcher.system import numbers
+
+_MANY = 100_000
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends.ansible.inventory import Host
+
+
+def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Mapping[str, str], more: Mapping[str, Any]) -> Found:
+    """Ask all hosts for the run whose id begins with `text`. Raises `RunNotFoundError`, or names hosts that do not answer."""
+    variables = {"distlaunch_do": "find", "distlaunch_run": text, "distlaunch_hosts": [host.name for host in hosts], **more}
+    with tempfile.TemporaryDirectory(prefix="distlaunch-") as scratch:
+        folder = Path(scratch)
+        playbook.write_folder(folder, playbook.folder_texts(sources, settings, variables), {"agent.pyz": agent_archive.packed()})
+        running = playbook.Playbook(folder, "find.yml")
+        running.run({})
+    silent = {host: problem["message"] for host, problem in running.problems.items()}
+    for host, message in silent.items():
+        output.warn(f"{host}: {message}")
+    nodes = []
+    for host, answer in running.answers.get("runs", {}).items():
+        for node in answer.get("nodes") or ():
+            if wrong := misfit(node, text):
+                output.warn(f"{host}: what it says of a run is left out: {wrong}")
+            else:
+                nodes.append({**node, "host": host})
+    names = sorted({node["run"] for node in nodes})
+    if len(names) != 1:
+        known = ", ".join(names[-5:])
+        what = f"{text!r} is the start of {len(names)} runs" if names else f"no run {text!r}"
+        raise RunNotFoundError(f"{what} on {', '.join(host.name for host in hosts)}", hint=known or None)
+    by_rank = {node["node"]: node for node in nodes}
+    if len(by_rank) < len(nodes):
+        rank, hosts_of = _claimed_twice(nodes)
+        raise BackendUnavailableError(
+            f"{names[0]}: {' and '.join(hosts_of)} both say that they have its node {rank}", hint="leave one of them out: --limit"
+        )
+    job = by_rank[min(by_rank)]["job"]
+    missing = sorted(set(range(job["max_nodes"])) - set(by_rank))
+    if missing:
+        raise BackendUnavailableError(
+            f"{names[0]}: no host has its node {', '.join(map(str, missing))}",
+            hint="hosts that do not answer: " + ", ".join(silent) if silent else "the inventory has to have all of its hosts",
+        )
+    return Found(names[0], job, [by_rank[rank] for rank in sorted(by_rank)], running.answers["preflight"])
+
+
+def _claimed_twice(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+    """A node that several hosts say they have, and they."""
+    of_rank: dict[int, list[str]] = {}
+    for node in nodes:
+        of_rank.setdefault(node["node"], []).append(node["host"])
+    return next((rank, hosts) for rank, hosts in of_rank.items() if len(hosts) > 1)
+
+
+def misfit(node: Any, text: str) -> str:
+    """What is wrong with a host's answer about a node: a host may be anybody's, and what it says becomes paths and commands."""
+    job = node.get("job") if isinstance(node, dict) else None
+    if not isinstance(job, dict):
+        return "it has no job"
+    kinds: dict[str, tuple[Any, type | tuple[type, ...]]] = {
+        "run": (node.get("run"), str),
+        "node": (node.get("node"), int),
+        "run_folder": (node.get("run_folder"), str),
+        "work": (node.get("work"), str),
+        "workers": (node.get("workers"), (int, str)),
+        "agent": (node.get("agent"), dict),
+        "max_nodes": (job.get("max_nodes"), int),
+        "min_nodes": (job.get("min_nodes"), int),
+        "command": (job.get("command"), list),
+        "cwd": (job.get("cwd", ""), str),
+        "grace_s": (job.get("grace_s", 30.0), (int, float)),
+    }
+    for name, (value, kind) in kinds.items():
+        if not isinstance(value, kind) or not (numbers.is_number(value) or isinstance(value, (str, list, dict))):
+            return f"{name} is {str(value)[:40]!r}"
+    if not (records.is_id(node["run"]) and node["run"].startswith(text)):
+        return f"{node['run'][:40]!r} is no run that was asked for"
+    if not 0 <= node["node"] < job["max_nodes"] <= _MANY or not 0 < job["min_nodes"] <= job["max_nodes"]:
+        return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"
+    if not job["command"] or not all(isinstance(word, str) for word in job["command"]):
+        return "command is none"
+    grace = job.get("grace_s", 30.0)
+    return "" if numbers.is_time(grace) else f"grace_s is {grace}"
+
+
+class Found:
+    """A run as its hosts know it."""
+
+    def __init__(self, run: str, job: dict[str, Any], nodes: list[dict[str, Any]], facts: Mapping[str, Any]) -> None:
+        self.run, self.job, self._nodes, self._facts = run, job, nodes, facts
+
+    @property
+    def planned(self) -> list[dict[str, Any]]:
+        """The nodes as a plan has them."""
+        return [{"node_rank": node["node"], "host": node["host"], "workers": node["workers"]} for node in self._nodes]
+
+    def handle(self, run_dir: Path) -> dict[str, Any]:
+        """What a launcher that had started it would know."""
+        found = []
+        for node in self._nodes:
+            facts = self._facts[node["host"]]
+            about = {"host": node["host"], "rank": node["node"], "python": facts["python_used"], "ssh": facts["ssh"]}
+            where = {"folder": node["run_folder"], "agent_path": facts["agent_path"], "work": node["work"]}
+            found.append({**about, **where, "agent": node["agent"]})
+        return {"run_dir": str(run_dir), "hosts": [node["host"] for node in self._nodes], "nodes": found}

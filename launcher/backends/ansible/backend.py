@@ -1,0 +1,250 @@
+"""Bare metal over SSH: Ansible's playbooks start one detached agent per host; ssh alone follows it from then on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher import output
+from launcher.agent.failures import Failure, may_come_back
+from launcher.backends._base import Backend, Handle, Record, unrecorded
+from launcher.backends.ansible import ansible_config as config
+from launcher.backends.ansible import inventory, planning, playbook, ssh
+from launcher.backends.ansible.options import AnsibleOptions
+from launcher.backends.ansible.plan import AnsiblePlan
+from launcher.backends.ansible.start import forget, recover, start, target
+from launcher.backends.ansible.stream import HostStreams, fetch
+from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
+from launcher.runs import records
+from launcher.runs.liveness import Liveness
+from launcher.system import proc, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends.ansible.stream import Tail
+    from launcher.payload.snapshot import Snapshot
+    from launcher.runs.liveness import NodeState
+    from launcher.runs.outcome import Outcome
+    from launcher.spec import JobSpec
+
+_FETCH_S = 25.0
+_LOST_S = 45.0
+"""A host that is silent for so long is lost, if another has seen the run's end: its own peers gave it up after 30 s. So it is if
+the nodes have never met: then none of them would miss it."""
+
+_TAIL_BYTES = 256 * 1024
+"""More than a node has to say before it has met the others."""
+
+
+class AnsibleBackend(Backend[AnsiblePlan]):
+    """Hosts with SSH, Python and torch; nothing else is asked of them."""
+
+    name: ClassVar[str] = "ansible"
+    can_requeue: ClassVar[bool] = True
+    can_adopt: ClassVar[bool] = True
+    has_terminals: ClassVar[bool] = True
+    ask_every_s: ClassVar[float] = 1.0
+    options: ClassVar[type] = AnsibleOptions
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._streams: HostStreams | None = None
+
+    def settings_files(self) -> list[str]:
+        """Ansible's, and inventories."""
+        cwd = os.getcwd()
+        return [*filter(None, [config.find(cwd)]), *inventory.files(self.opts.inventory, cwd)]
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
+        """Asks Ansible for the hosts, and looks at the files that would be sent; connects to nobody."""
+        return planning.plan(self.opts, spec, run_dir)
+
+    def files(self, plan: AnsiblePlan) -> Snapshot | None:
+        """What goes to each host that does not have it."""
+        return plan.snapshot
+
+    def render(self, plan: AnsiblePlan) -> Mapping[str, str]:
+        """The folder's text files; start.sh runs them by hand."""
+        return playbook.texts(plan)
+
+    def marks(self, plan: AnsiblePlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
+        """What the agents are asked, and the command."""
+        return ("job.json", "start.sh")
+
+    def payload(self, plan: AnsiblePlan) -> Mapping[str, bytes]:
+        """The agent, and the user's files."""
+        import io
+
+        found = playbook.payload(plan)
+        if plan.snapshot is not None:
+            packed = io.BytesIO()
+            plan.snapshot.write_tar(packed, compress=True)
+            found["files.tar.gz"] = packed.getvalue()
+        return found
+
+    def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> Handle:
+        """Run start.yml: preflight, files, node 0, all others at once. Where one host cannot start, none is left running."""
+        missing = [name for name in plan.job_secrets if name not in os.environ]
+        if missing:
+            raise SpecError(f"secret {missing[0]}: no such variable here", hint=f"export {missing[0]} first")
+        playbook.write(plan, plan.run_dir / "ansible")
+        hosts = [node.host for node in plan.nodes]
+        record({"run_dir": str(plan.run_dir), "hosts": hosts})
+        try:
+            return _on_record(start(plan.run_dir, hosts, plan.job_secrets), record)
+        finally:
+            if not plan.spares:  # a host that takes another's place needs them
+                with suppress(OSError):
+                    (plan.run_dir / "ansible/files.tar.gz").unlink()
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """The hosts that may have been told to start, by what they had answered until then."""
+        return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"])
+
+    def undo(self, handle: Handle) -> None:
+        """On all hosts that were told to start; one that does not answer may still run its agent."""
+        super().undo(handle)
+        forget(Path(handle["run_dir"]))
+
+    def goes_on(self, handle: Handle, outcome: Outcome) -> bool:
+        """With spares, as long as there are restarts: when a host was lost, or the way to it."""
+        job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
+        left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
+        return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and may_come_back(outcome.cause)
+
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+        """Start it again, on the first of its hosts and spares that can take part now."""
+        run_dir = Path(handle["run_dir"])
+        if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
+            raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+        job = storage.read_json(run_dir / "ansible/job.json")
+        variables = storage.read_json(run_dir / "ansible/env/extravars")
+        if job is None or variables is None:
+            raise BackendUnavailableError("it was started from another machine", hint="distlaunch requeue RUN there")
+        storage.write_whole(run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"}))
+        forget(run_dir)
+        here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
+        record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
+        started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
+        before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
+        for node in started["nodes"]:
+            known = before.get((node["host"], node["rank"]))
+            node["stream_from"] = (here[node["rank"]], node["agent"]["stream_from"])
+            if known is not None:
+                node["stream_from"] = known.get("stream_from", (0, 0))
+        return _on_record(started, record)
+
+    def adopt(self, text: str, runs_root: Path) -> records.Run:
+        """Ask all hosts of the inventory for the run."""
+        from launcher.backends.ansible import adoption  # few commands need it
+
+        cwd = os.getcwd()
+        sources = inventory.sources(self.opts.inventory, cwd)
+        settings = config.variables(sources, cwd, 1)
+        hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
+        found = adoption.look(text, sources, hosts, settings, planning.common(self.opts, cwd))
+        path = runs_root / found.run
+        if path.exists():
+            raise RequestError(f"{found.run} is known here already", hint=f"distlaunch status {found.run}")
+        made = records.Run(
+            id=found.run,
+            path=path,
+            created=records.created(found.run),
+            backend=self.name,
+            options=asdict(self.opts),
+            command=tuple(found.job["command"]),
+            cwd=found.job.get("cwd", ""),
+            nodes=str(found.job["max_nodes"]),
+            plan={"nodes": found.planned, "min_nodes": found.job["min_nodes"], "grace_s": found.job.get("grace_s", 30.0)},
+            handle=found.handle(path),
+        )
+        records.create(made)
+        return made
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """What the hosts said over the open connections; without such, each is asked once, and its stream fetched."""
+        tails = self._streams.tails if self._streams else fetch(handle, _FETCH_S)
+        states: list[NodeState] = ["ended"] * len(handle["hosts"])
+        causes: dict[int, dict[str, Any]] = {}
+        lost = [tail for tail in tails if not tail.finished and (tail.lost_at is not None or tail.state == "unknown")]
+        for tail in tails:
+            rank = tail.node["rank"]
+            states[rank] = "unknown" if tail in lost else tail.state
+            if tail in lost and self._given_up(tail, tails):
+                states[rank] = "ended"
+                message = f"host {tail.node['host']} does not answer any more: {tail.problem}"
+                causes[rank] = {"class": Failure.NODE, "message": message}
+            elif tail.state == "ended" and tail.ending.get("message"):
+                causes[rank] = {"class": Failure.NODE, "message": f"host {tail.node['host']}: {tail.ending['message']}"}
+        detail = "; ".join(f"{tail.node['host']}: {tail.problem}" for tail in lost[:5] if tail.problem)
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        return Liveness(nodes=tuple(states), detail=f"no connection to {detail}{more}" if detail else "", causes=causes)
+
+    def refresh(self, handle: Handle) -> None:
+        """Fetch what is new; of hosts that do not answer there is what was fetched before, which is said."""
+        for tail in fetch(handle, _FETCH_S):
+            if not tail.finished:
+                output.warn(f"no connection to {tail.node['host']}: {tail.problem}; this is what came before")
+
+    def _given_up(self, tail: Tail, tails: Sequence[Tail]) -> bool:
+        """Whether a host that does not answer is lost to the run: others of its nodes have ended without it, or wait for it."""
+        silent = tail.lost_at is not None and time.monotonic() - tail.lost_at > _LOST_S
+        ended = any(other is not tail and other.state == "ended" for other in tails)
+        return silent and (ended or not any(map(_has_met, tails)))
+
+    def open_stream(self, handle: Handle) -> HostStreams:
+        """One connection per host, again and again from where it broke."""
+        self._streams = HostStreams(handle, handle.get("shown") or {})
+        return self._streams
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> proc.Bridge:
+        """A connection beside the one that follows the node."""
+        return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """SIGTERM to every agent; `force`: twice, at which it kills its workers."""
+        self._send(handle, signal.SIGTERM, *(("--force",) if force else ()))
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Agents pass every signal on."""
+        self._send(handle, signum)
+
+    def _send(self, handle: Handle, signum: int, *more: str) -> None:
+        answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more))
+        failed = [error.message for error in answers if isinstance(error, CommandError)]
+        if failed:
+            hint = "\n        ".join(ssh.hints(failed)) or None
+            raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
+
+
+def _on_record(handle: Handle, record: Record) -> Handle:
+    """Only then is it forgotten what the hosts have answered."""
+    record(handle)
+    forget(Path(handle["run_dir"]))
+    return handle
+
+
+def _has_met(tail: Tail) -> bool:
+    """Whether a node has come through a rendezvous since it was started last, by what was fetched of it."""
+    left_out = max(0, _size(tail.stream) - _TAIL_BYTES)
+    try:
+        with open(tail.stream, "rb") as file:
+            file.seek(left_out)
+            said = b"\n" + file.read()
+    except FileNotFoundError:
+        return False
+    began = said.rfind(b'\n{"event":"agent_started",')
+    return (began < 0 and left_out > 0) or b'\n{"event":"rendezvous",' in said[max(0, began) :]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+BACKEND = AnsibleBackend

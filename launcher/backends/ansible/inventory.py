@@ -1,0 +1,146 @@
+"""Which hosts an inventory has, in the order of their ranks: asked of Ansible itself, so all that it takes is taken."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.schedulers.slurm import natural
+from launcher.backends.ansible.ansible_config import check_inventory
+from launcher.errors import BackendUnavailableError, SpecError
+from launcher.spec import parse_workers
+from launcher.system import input_file, install, proc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_INVENTORY_S = 120
+_STRICT = {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "0"}
+_HINT = "--inventory hosts.ini, or --inventory h1,h2,"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host of the inventory."""
+
+    name: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int | None:
+        """Number of workers, where the inventory gives one."""
+        value = str(self.variables.get("distlaunch_workers") or "auto")
+        if "{{" in value:  # Ansible knows what it is once it is there
+            return None
+        try:
+            count = parse_workers(value)
+        except SpecError as error:
+            why = f"distlaunch_workers {value[:40]!r} is not a number from 1 on"
+            raise SpecError(f"host {self.name}: {why}", hint=error.hint) from None
+        return count if isinstance(count, int) else None
+
+
+def program(name: str) -> str:
+    """Where one of Ansible's programs is: beside our interpreter, or on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), name)
+    found = beside if os.access(beside, os.X_OK) else shutil.which(name)
+    if found is None:
+        raise BackendUnavailableError(f"{name} is not installed", hint=install.command("ansible"))
+    return found
+
+
+def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
+    """The inventories as Ansible gets them: paths made absolute, lists as they are. `SpecError` for what is neither.
+
+    Without any, those of ANSIBLE_INVENTORY: Ansible would look for them where its playbook is.
+    """
+    found = []
+    for text in given or _of_environment():
+        path = os.path.join(cwd, os.path.expanduser(text))
+        if "," in text:
+            names = [name.strip() for name in text.split(",") if name.strip()]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice or not names:
+                raise SpecError(
+                    f"inventory {text!r}: " + (f"{', '.join(twice)} is there twice" if twice else "no host"), hint=_HINT
+                )
+            found.append(text)
+        elif not os.path.exists(path):
+            raise SpecError(f"inventory {text!r} does not exist", hint=_HINT + " with the commas")
+        elif not os.access(path, os.R_OK):
+            raise SpecError(f"inventory {text!r} cannot be read: Permission denied", hint=f"chmod u+r {path}")
+        else:
+            found.append(os.path.abspath(path))
+            check_inventory(found[-1])
+    return tuple(found)
+
+
+def _of_environment() -> list[str]:
+    return [part.strip() for part in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if part.strip()]
+
+
+def files(given: Sequence[str], cwd: str) -> list[str]:
+    """Those of the inventories that are paths, and there."""
+    paths = (os.path.join(cwd, os.path.expanduser(text)) for text in given or _of_environment() if "," not in text)
+    return [os.path.abspath(path) for path in paths if os.path.exists(path)]
+
+
+def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclude: str = "") -> list[Host]:
+    """All hosts that match, by `distlaunch_rank` where they have it, else in natural order. Raises `SpecError`."""
+    argv = [program("ansible-inventory"), "--list"]
+    argv += [part for source in inventory for part in ("--inventory", source)]
+    argv += ["--limit", limit] if limit else []
+    if limit.startswith("@"):
+        try:
+            input_file.check(os.path.expanduser(limit[1:]))
+        except OSError as error:
+            raise SpecError(f"limit {limit!r} cannot be read: {error.strerror}") from error
+    done = proc.run(argv, timeout_s=_INVENTORY_S, env={**os.environ, **env, **_STRICT})
+    said = done.stderr.strip()
+    shown = ", ".join(inventory) or "of ansible.cfg"
+    if done.returncode:
+        raise SpecError(f"inventory {shown}: {_first_error(said)}", hint=None if inventory else _HINT)
+    groups = json.loads(done.stdout)
+    variables = groups.pop("_meta", {}).get("hostvars", {})
+    names = {name for group in groups.values() for name in group.get("hosts", ())}
+    unknown = re.findall(r"Could not match supplied host pattern, ignoring: (\S+)", said)
+    if unknown or not names:
+        known = ", ".join(sorted(set(groups) - {"all", "ungrouped"}))
+        what = f"no host or group {', '.join(unknown)}" if unknown else "no hosts"
+        raise SpecError(f"inventory {shown}: {what}", hint=f"groups: {known}" if known else _HINT)
+    excluded = {name.strip() for name in exclude.split(",") if name.strip()}
+    strange = sorted(excluded - names)
+    if strange and not limit:
+        output.warn(f"exclude {', '.join(strange)}: not in inventory {shown}")
+    found = [Host(name=name, variables=variables.get(name, {})) for name in names - excluded]
+    if not found:
+        raise SpecError(f"inventory {shown}: all of its hosts are excluded", hint=f"excluded: {exclude}")
+    return sorted(found, key=_order)
+
+
+def _order(host: Host) -> tuple[float, Any]:
+    rank = host.variables.get("distlaunch_rank")
+    try:
+        place = float("inf") if rank is None else float(rank)
+    except (TypeError, ValueError, OverflowError):
+        place = float("nan")
+    if math.isnan(place):
+        raise SpecError(f"host {host.name}: distlaunch_rank {str(rank)[:40]!r} is not a number")
+    return place, natural(host.name)
+
+
+def _first_error(said: str) -> str:
+    """The line that says what is wrong: Ansible says several things around it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [re.sub(r"^\[?(ERROR|WARNING)[]!:]*\s*", "", line) for line in lines if re.match(r"\[?ERROR", line)]
+    reasons = [line for line in lines if re.search(r"[Ff]ailed to parse|[Uu]nable to parse|Syntax|[Ee]xpected|not found", line)]
+    reasons = [re.sub(r"^\[?(ERROR|WARNING)[]!:]*\s*", "", line) for line in reasons]
+    kept = dict.fromkeys([*errors[:2], *reasons[:2]])
+    return "; ".join(kept) or (lines[-1] if lines else "ansible-inventory said nothing")

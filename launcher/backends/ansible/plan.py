@@ -1,0 +1,60 @@
+"""What would be sent over SSH: the folder that ansible-runner gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.agent.job import Job
+    from launcher.backends._base import PlannedNode
+    from launcher.payload.snapshot import Snapshot
+
+
+BY_HOST = ("cwd", "workers", "folder", "rendezvous")
+"""What of a `Job` is known on its host alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsiblePlan:
+    """The folder that ansible-runner gets."""
+
+    run_dir: Path
+    inventory: tuple[str, ...]
+    settings: dict[str, str]
+    """Ansible's, as environment variables."""
+
+    variables: dict[str, Any]
+    """Extra variables of the playbook."""
+
+    job: Job
+    """What the agents are asked; each host decides `BY_HOST` of it."""
+
+    job_secrets: tuple[str, ...]
+    snapshot: Snapshot | None
+    nodes: tuple[PlannedNode, ...]
+    spares: tuple[str, ...]
+
+    @property
+    def master(self) -> str:
+        """The first address of node 0 that the others reach."""
+        return f"{self.nodes[0].host}:{self.job.master_port or 'chosen at start'}"
+
+    def request(self) -> dict[str, Any]:
+        """The agents' job as far as it is decided here."""
+        return self.job.to_json(without=BY_HOST)
+
+    def to_json(self) -> dict[str, Any]:
+        """Variables, settings, the agents' job, and the files by digest."""
+        files = None
+        if self.snapshot is not None:
+            files = {"digest": self.snapshot.digest, "bytes": self.snapshot.total_bytes, "files": len(self.snapshot.files)}
+        return {
+            "variables": self.variables,
+            "settings": self.settings,
+            "spec": self.request(),
+            "snapshot": files,
+            "spares": list(self.spares),
+        }

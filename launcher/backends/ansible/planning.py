@@ -1,0 +1,119 @@
+"""Which hosts a run is to use, and what would go to them: made from the inventory and the user's files, with nobody asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.failures import Failure
+from launcher.agent.forkserver.guess import SURELY
+from launcher.agent.forkserver.program import Program
+from launcher.backends._base import PlannedNode
+from launcher.backends.ansible import ansible_config as config
+from launcher.backends.ansible import inventory, playbook
+from launcher.backends.ansible.plan import AnsiblePlan
+from launcher.errors import SpecError
+from launcher.payload import scripts, snapshot
+from launcher.spec import parse_size
+from launcher.system import trust
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.backends.ansible.inventory import Host
+    from launcher.backends.ansible.options import AnsibleOptions
+    from launcher.payload.snapshot import Snapshot
+    from launcher.spec import JobSpec
+
+
+def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
+    """What a submission sends. Raises `SpecError` where the inventory has too few hosts."""
+    sources = inventory.sources(options.inventory, spec.cwd)
+    settings = config.variables(sources, spec.cwd, 1)
+    playbook.prepare()
+    found = inventory.hosts(sources, options.limit, settings, exclude=options.exclude)
+    wanted = _wanted(options, spec, found)
+    chosen = found[: wanted + options.spares]
+    files, command = _files(options, spec, run_dir.parent)
+    workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+    least = wanted if spec.all_nodes else spec.nodes.min
+    variables: dict[str, Any] = {
+        "distlaunch_run": run_dir.name,
+        "distlaunch_hosts": [host.name for host in chosen],
+        "distlaunch_nodes": wanted,
+        "distlaunch_least_nodes": least,
+        **common(options, spec.cwd),
+        **_of_files(files, spec.cwd),
+        "distlaunch_secrets": list(spec.secrets),
+        "distlaunch_torch": spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY,
+    }
+    variables |= {"distlaunch_python": spec.python} if spec.python else {}
+    variables |= {"distlaunch_workers": workers} if workers else {}
+    job = spec.job(run=run_dir.name, folder="", rendezvous={})._replace(
+        command=command, min_nodes=least, max_nodes=wanted, sigterm_means=Failure.CANCELLED
+    )
+    return AnsiblePlan(
+        run_dir=run_dir,
+        inventory=sources,
+        settings=settings | {"ANSIBLE_FORKS": str(len(chosen))},
+        variables=variables,
+        job=job,
+        job_secrets=spec.secrets,
+        snapshot=files,
+        nodes=tuple(
+            PlannedNode(node_rank=rank, host=host.name, workers=workers or host.workers)
+            for rank, host in enumerate(chosen[:wanted])
+        ),
+        spares=tuple(host.name for host in chosen[wanted:]),
+    )
+
+
+def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:
+    """Variables of whatever is asked of hosts."""
+    return {
+        "distlaunch_dir": options.remote_dir,
+        "distlaunch_trust": list(trust.words()),
+        "distlaunch_here": cwd,
+        "distlaunch_timeout_s": options.host_timeout,
+    }
+
+
+def _wanted(options: AnsibleOptions, spec: JobSpec, found: Sequence[Host]) -> int:
+    """How many nodes the run has, spares aside."""
+    wanted = len(found) - options.spares if spec.all_nodes else spec.nodes.max
+    if options.spares < 0 or not 1 <= wanted <= len(found) - options.spares:
+        spares = f" and {options.spares} spares" if options.spares else ""
+        raise SpecError(
+            f"{wanted} nodes{spares} are asked for, and the inventory has {len(found)} host{'s' * (len(found) != 1)}",
+            hint="hosts: " + ", ".join(host.name for host in found[:20]),
+        )
+    return wanted
+
+
+def _of_files(files: Snapshot | None, cwd: str) -> dict[str, Any]:
+    return {
+        "distlaunch_digest": files.digest if files else "",
+        "distlaunch_payload_bytes": files.total_bytes if files else 0,
+        "distlaunch_cwd": "" if files else cwd,
+    }
+
+
+def _files(options: AnsibleOptions, spec: JobSpec, runs_root: Path) -> tuple[Snapshot | None, list[str]]:
+    """What is sent, and the command as it is there: the workers start at the top of what was sent."""
+    command, also = list(spec.command), []
+    bundled = spec.kind == "script" and scripts.is_bundled(command[0])
+    if options.in_place and not bundled:
+        return None, command
+    root = Path(spec.cwd)
+    if spec.kind == "script":
+        script = Path(os.path.abspath(os.path.join(spec.cwd, command[0])))
+        root = script.parent if bundled or not script.is_relative_to(root) else root
+        command[0] = str(script.relative_to(root))
+        also = [command[0]]
+    limit = parse_size(options.snapshot_limit, "snapshot-limit")
+    found = snapshot.collect(root, limit_bytes=limit, also=also, leave_out=[runs_root], ship_secrets=spec.ship_secrets)
+    for warning in found.warnings:
+        output.warn(warning)
+    return found, command

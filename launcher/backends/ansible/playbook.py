@@ -1,0 +1,285 @@
+"""The folder that ansible-runner runs, and that a person can run by hand: playbooks, variables, and what goes to the hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import threading
+import time
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.backends.ansible.inventory import program
+from launcher.errors import BackendUnavailableError, CommandError
+from launcher.payload import agent_archive
+from launcher.system import install, storage, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from launcher.backends.ansible.plan import AnsiblePlan
+
+    Answers = dict[str, dict[str, dict[str, Any]]]
+    """By step and host."""
+
+_LIMIT_S = 1800.0
+_PATIENCE_S = 6.0
+_END_S = 15.0
+_QUIET = ("reach",)
+"""Steps that a person need not see."""
+
+
+def texts(plan: AnsiblePlan) -> dict[str, str]:
+    """All text files of the folder, by their paths in it."""
+    by_hand = [*_inventory_flags(plan.inventory), "--extra-vars", "@env/extravars", "project/start.yml"]
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items())
+    secrets = "".join(f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets)
+    return {
+        "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
+        f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
+        "job.json": json.dumps(plan.request(), indent=2) + "\n",
+        **folder_texts(plan.inventory, plan.settings, plan.variables),
+    }
+
+
+def folder_texts(inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]) -> dict[str, str]:
+    """What ansible-runner reads, and all playbooks."""
+    runner = {"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}
+    found = {
+        "env/extravars": json.dumps(variables, indent=2) + "\n",
+        "env/envvars": json.dumps(settings, indent=2) + "\n",
+        "env/settings": json.dumps(runner, indent=2) + "\n",
+    }
+    if inventory:
+        found["env/cmdline"] = shlex.join(_inventory_flags(inventory)) + "\n"
+    root = install.data("playbooks")
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root)
+        if path.is_file() and path.suffix in (".yml", ".py") and "__pycache__" not in name.parts:
+            found[f"project/{name}"] = path.read_text(encoding="utf-8")
+    return found
+
+
+def _inventory_flags(inventory: Sequence[str]) -> list[str]:
+    return [part for source in inventory for part in ("--inventory", source)]
+
+
+def write(plan: AnsiblePlan, folder: Path) -> None:
+    """The whole folder, with the agent and the user's files."""
+    write_folder(folder, texts(plan), payload(plan))
+    if plan.snapshot is not None:
+        with storage.storage_errors(folder):
+            plan.snapshot.write_tar(folder / "files.tar.gz", compress=True)
+
+
+def write_folder(folder: Path, contents: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
+    """Texts and other files, by their paths."""
+    with storage.storage_errors(folder):
+        for name, text in contents.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        for name, data in binary.items():
+            (folder / name).write_bytes(data)
+
+
+def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans
+    """The files of the folder that are no text, but for the user's."""
+    return {"agent.pyz": agent_archive.packed()}
+
+
+def prepare() -> None:
+    """What a start needs and does not depend on the hosts, in a thread: while Ansible reads the inventory."""
+
+    def work() -> None:
+        agent_archive.packed()
+        with suppress(ImportError):  # said when it is needed
+            import_module("ansible_runner.interface")
+
+    threading.Thread(target=work, name="prepare").start()
+
+
+class Progress:
+    """What a person is told of the steps while they go on."""
+
+    def __init__(self) -> None:
+        self.steps: set[str] = set()
+        """Those that have begun."""
+
+        self._step, self._began, self._said = "", time.monotonic(), 0.0
+        self._waiting: dict[str, float] = {}
+
+    def enter(self, step: str, hosts: Sequence[str], answers: Answers) -> None:
+        """These hosts are asked for that step; `answers`: of all steps until now."""
+        self.steps.add(step)
+        if step != self._step:
+            self.finish(answers)
+            self._waiting.clear()
+            self._step, self._began = step, time.monotonic()
+        self._waiting.update(dict.fromkeys(hosts, time.monotonic()))
+
+    def answered(self, host: str) -> None:
+        """It is not waited for any more."""
+        self._waiting.pop(host, None)
+
+    def finish(self, answers: Answers) -> None:
+        """Say how the present step has ended."""
+        if self._step and self._step not in _QUIET:
+            of_step = answers.get(self._step, {})
+            good = sum(not answer.get("problem") for answer in of_step.values())
+            took = time.monotonic() - self._began
+            output.note(f"{self._step}: {good} of {len(of_step)} host{'s' * (len(of_step) != 1)}, {took:.1f} s")
+        self._step = ""
+
+    def tell_waits(self) -> None:
+        """Name hosts that take long, from time to time."""
+        now = time.monotonic()
+        late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
+        if late and now - self._said > _PATIENCE_S:
+            self._said = now
+            more = f" and {len(late) - 5} more" if len(late) > 5 else ""
+            output.note(f"{self._step}: waiting for {', '.join(late[:5])}{more}")
+
+
+class Playbook:
+    """One run of a playbook: what its hosts answered, what they could not do, and progress for a person."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.answers: Answers = {}
+        """Results by phase and host."""
+
+        self.problems: dict[str, dict[str, str]] = {}
+        self.notes: list[str] = []
+        self.choice: dict[str, Any] = {}
+        self.meeting: dict[str, Any] = {}
+        """Where the nodes meet: which host reached which address of node 0, what was chosen, and why."""
+
+        self.failure = ""
+        self._report = folder / "report"
+        self._read = 0
+        self._progress = Progress()
+        self._cancelled = False
+
+    def run(self, secrets: Mapping[str, str]) -> None:
+        """Run it to its end. Whatever interrupts that ends Ansible, too."""
+        self.forget()  # what a launcher that was killed has left
+        runner = self._runner(secrets)
+        ended = threading.Event()  # a Thread whose join() was interrupted says that it has ended when it has not
+
+        def work() -> None:
+            try:
+                runner.run()
+            finally:
+                ended.set()
+
+        threading.Thread(target=work, name="ansible", daemon=True).start()
+        try:
+            while not ended.wait(0.1):
+                self.follow()
+                self._progress.tell_waits()
+        except BaseException as error:
+            self._cancelled = True
+            if not ended.wait(_END_S):
+                raise CommandError(f"ansible-playbook has not ended {_END_S:.0f} s after it was told to", in_part=True) from error
+            raise
+        finally:
+            self.follow()
+            self._tidy()
+        self._progress.finish(self.answers)
+        if runner.status == "timeout":
+            raise CommandError(f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._folder}/ansible.log")
+        if runner.rc != 0 and not self.problems:
+            raise CommandError(f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log())
+
+    def _runner(self, secrets: Mapping[str, str]) -> Any:
+        try:
+            from ansible_runner.interface import init_runner
+        except ImportError as error:
+            raise BackendUnavailableError("ansible-runner is not installed", hint=install.command("ansible")) from error
+
+        path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
+        control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
+        what, folder, more = "the folder of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
+        with storage.storage_errors(control, "SSH keeps its connections there"):
+            trust.make(what, folder, more=more)
+        trust.require(what, folder, searched=True, more=more)
+        variables = {"distlaunch_report": str(self._report)}
+        if secrets:
+            file = self._folder / "secrets.json"
+            storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)
+            variables["distlaunch_secrets_file"] = str(file)
+        return init_runner(
+            private_data_dir=str(self._folder),
+            playbook=self._name,
+            quiet=True,
+            # ansible-runner writes its whole environment to a file
+            envvars={"PATH": path, **dict.fromkeys(secrets, "")},
+            extravars=variables,
+            event_handler=self._event,
+            cancel_callback=lambda: self._cancelled,
+        )
+
+    def _tidy(self) -> None:
+        """Keep Ansible's log alone: what else it leaves may hold more than a person wants to keep."""
+        with suppress(OSError):
+            (self._folder / "secrets.json").unlink()
+        for log in sorted((self._folder / "artifacts").glob("*/stdout")):
+            with suppress(OSError):
+                os.replace(log, self._folder / "ansible.log")
+        shutil.rmtree(self._folder / "artifacts", ignore_errors=True)
+
+    def _log(self) -> str:
+        return f"Ansible's log: {self._folder}/ansible.log"
+
+    def _event(self, event: dict[str, Any]) -> bool:
+        """Take an event of Ansible's; False: it is not to be written to a file."""
+        if event.get("event") in ("runner_on_failed", "runner_on_unreachable"):
+            result = (event.get("event_data") or {}).get("res") or {}
+            self.failure = str(result.get("msg") or self.failure).strip()
+        return False
+
+    def told(self, step: str) -> bool:
+        """Whether any host was asked for that step."""
+        return step in self._progress.steps
+
+    def forget(self) -> None:
+        """Remove what the hosts have answered."""
+        with suppress(OSError):
+            self._report.unlink()
+
+    def follow(self) -> None:
+        """Take what the task has reported since."""
+        with suppress(FileNotFoundError), open(self._report, "rb") as file:
+            file.seek(self._read)
+            lines, end, _ = file.read().rpartition(b"\n")
+            self._read += len(lines) + len(end)
+            for line in lines.splitlines():
+                self._take(json.loads(line))
+
+    def _take(self, said: dict[str, Any]) -> None:
+        step = said.get("step", "")
+        if "answer" in said:
+            host, answer = said["host"], said["answer"]
+            self._progress.answered(host)
+            self.answers.setdefault(step, {})[host] = answer
+            output.detail(f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(step, answer)}")
+        elif step:
+            self._progress.enter(step, said["hosts"], self.answers)
+        self.problems.update(said.get("problems", {}))
+        self.notes += said.get("notes", [])
+        self.choice = said.get("choice", self.choice)
+        self.meeting = said.get("meeting", self.meeting)
+
+
+def _about(step: str, answer: Mapping[str, Any]) -> str:
+    """What a host has answered, in few words: each step's answers have a form of their own."""
+    if step == "preflight":
+        has = f"Python {answer['python_version']}, torch {answer['torch']}, {answer['gpus']} GPUs"
+        return f"{has}, {answer['free_bytes'] / 1e9:.0f} GB free"
+    return f"process {answer['agent']['pid']}" if step == "start" else "done"

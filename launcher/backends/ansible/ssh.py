@@ -1,0 +1,165 @@
+"""Calls to the hosts of a run that goes on: the ssh command that Ansible used for each, several at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import threading
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.ssh import checked_call, login
+from launcher.agent.ssh.calls import ANSWER
+from launcher.agent.system import trust as rule
+from launcher.agent.terminal import attach
+from launcher.errors import CommandError, LaunchError
+from launcher.system import numbers, proc, trust
+from launcher.system.question import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from launcher.backends._base import Handle
+
+    Node = dict[str, Any]
+
+_AT_ONCE = 32
+_CALL_S = 25.0
+_ANSWER_BYTES = 16 << 20
+_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4", "-o", "ForwardAgent=no")
+
+_SHARED = "the folder of SSH's connections"
+_NAMING = {
+    "-o": re.compile(r'(\s*ControlPath(?:\s*=\s*|\s+))"?(.+?)"?\s*', re.IGNORECASE | re.DOTALL),
+    "-S": re.compile("()(.+)", re.DOTALL),
+}
+"""Words of ssh that name a socket, and which."""
+
+HINTS = {
+    "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and accept it "
+    "(or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another machine answers there now, or somebody listens in: ask its admin, "
+    "then ssh-keygen -R HOST",
+    "Permission denied": "no key of yours is let in there, and passwords are not asked for: ssh-copy-id HOST, or name the key "
+    "with ansible_ssh_private_key_file",
+    "Could not resolve hostname": "its name is not known here: give ansible_host in the inventory",
+    "Connection refused": "nothing listens on its SSH port: is it up, is ansible_port right?",
+    "No route to host": "it is down, or a network is",
+    "timed out": "it is down, or a firewall drops what is sent there",
+}
+"""What to do about what ssh says."""
+
+
+def argv(node: Node, *call: str) -> tuple[str, ...]:
+    """The command that runs a call of `agent.ssh.calls` on the node's host; no login shell reads more than one word of it."""
+    *options, host = own_words(node)
+    python = node["python"]
+    # As in the playbooks: a tilde is the host's to expand.
+    first = python if python.startswith("~/") else shlex.quote(python)
+    which = json.dumps([node["agent_path"], *trust.words()])
+    remote = f"exec {first} " + shlex.join(("-c", _checking(), which, *call))
+    return (*options[:1], *_OPTIONS, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")
+
+
+def own_words(node: Node) -> list[str]:
+    """The ssh command for the node's host, with no socket of a shared connection that others may have made.
+
+    Who has made the socket is the host to ssh, which does not look at whose it is; and anybody may make a folder in /tmp anew.
+    """
+    found, before = [], ""
+    for word in node["ssh"]:
+        flag, value = (before, word) if before in _NAMING else (word[:2], word[2:])
+        match = _NAMING[flag].fullmatch(value) if flag in _NAMING else None
+        taken = match is not None and match[2] != "none" and not _is_ours(match[2])
+        found.append(f"{word[: len(word) - len(value)]}{match[1]}none" if match and taken else word)
+        before = word if len(word) == 2 else ""
+    return found
+
+
+def _is_ours(socket: str) -> bool:
+    """Whether nobody else can make names in the socket's folder; one that is missing is made."""
+    path = os.path.expandvars(os.path.expanduser(socket.replace("%d", "~")))
+    folder = os.path.abspath(os.path.dirname(re.split("[%$]", path)[0]))
+    try:
+        trust.make(_SHARED, folder)
+        trust.require(_SHARED, folder, searched=True)
+    except (LaunchError, OSError) as error:
+        _tell_of(folder, error.message if isinstance(error, LaunchError) else f"{_SHARED} {folder!r}: {error.strerror}")
+        return False
+    return True
+
+
+@cache
+def _tell_of(_folder: str, why: str) -> None:
+    """Once for each folder."""
+    output.warn(f"{why}; none is shared")
+
+
+@cache
+def _checking() -> str:
+    """What runs a call, in the few bytes that a command line has room for."""
+    texts = (Path(str(module.__file__)).read_text(encoding="utf-8") for module in (rule, checked_call))
+    return proc.WITHOUT_HERE + login.code(*texts)
+
+
+def call(node: Node, *words: str) -> dict[str, Any]:
+    """The answer; `CommandError` names the host and says why there is none."""
+    try:
+        done = proc.run_bounded(argv(node, *words), timeout_s=_CALL_S, limit_bytes=_ANSWER_BYTES)
+    except CommandError as error:
+        raise CommandError(f"{node['host']}: {error.message}") from error
+    _, mark, answer = done.stdout.rpartition(f"\n{ANSWER}")
+    if not mark:
+        raise CommandError(f"{node['host']}: {last_line(done.stderr) or f'ssh ended with code {done.returncode}'}")
+    try:
+        return dict(numbers.loads(answer.splitlines()[0]))
+    except (ValueError, TypeError, RecursionError, IndexError):
+        raise CommandError(f"{node['host']}: it answers, but not as an agent does: {answer[:40]!r}") from None
+
+
+def terminal(node: Node, rank: int) -> proc.ProgramBridge:
+    """A connection of its own, to the terminal of that rank's worker."""
+    bridge = proc.ProgramBridge(argv(node, "attach", str(node["folder"]), str(node["rank"]), str(rank)))
+    try:
+        bridge.wait_for(attach.CONNECTED, _CALL_S)
+    except CommandError as error:
+        raise CommandError(f"{node['host']}: {error.message}", hint="\n        ".join(hints([error.message])) or None) from error
+    return bridge
+
+
+def call_all(handle: Handle, work: Callable[[Node], Any]) -> list[Any]:
+    """What `work` returns for each node, in rank order, a `CommandError` in place of what failed.
+
+    Who is interrupted meanwhile does not wait for hosts that do not answer, as an executor would.
+    """
+    room = threading.BoundedSemaphore(_AT_ONCE)
+
+    def one(node: Node) -> Any:
+        with room:
+            try:
+                return work(node)
+            except CommandError as error:
+                return error
+
+    calls = [Question(partial(one, node), "call") for node in handle["nodes"]]
+    while not all(call.answered(1.0) for call in calls):
+        pass
+    return [call.answer() for call in calls]
+
+
+def last_line(said: str) -> str:
+    """The line of ssh's stderr that tells why."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for line in lines:
+        if any(words in line for words in HINTS):
+            return line
+    return lines[-1] if lines else ""
+
+
+def hints(messages: Sequence[str]) -> list[str]:
+    """What to do about those of these messages that we know."""
+    return list(dict.fromkeys(text for message in messages for words, text in HINTS.items() if words in message))

@@ -1,0 +1,140 @@
+"""Starts a run with the playbook that lies in its folder: what the hosts answered becomes a handle, or one error."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.backends.ansible import playbook, ssh
+from launcher.errors import BackendUnavailableError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from launcher.backends._base import Handle
+
+
+def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle:
+    """Run the playbook that lies in the run's folder. What the hosts have answered is kept until it is told to `forget`."""
+    began = time.monotonic()
+    running = _playbook(run_dir)
+    running.run({name: os.environ[name] for name in secrets})
+    _check(len(hosts), running)
+    handle = _handle(run_dir, hosts, running)
+    for text in (*running.notes, *_left_out(running)):
+        output.warn(text)
+    output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
+    return handle
+
+
+def forget(run_dir: Path) -> None:
+    """Remove what the hosts have answered: it says what was started, until that is on record or has ended."""
+    _playbook(run_dir).forget()
+
+
+def _playbook(run_dir: Path) -> playbook.Playbook:
+    return playbook.Playbook(run_dir / "ansible", "start.yml")
+
+
+def _check(nodes: int, running: playbook.Playbook) -> None:
+    """Raise one error that names every host that cannot take part, with its reason."""
+    started = running.answers.get("start", {})
+    if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or range(nodes)):
+        return
+    problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
+    kinds = {problem["kind"] for problem in running.problems.values()}
+    lines = [f"{host}: {message}" for host, message in problems.items()]
+    asked = len(running.answers.get("preflight", {}))
+    nobody = "Ansible reached no host: the inventory that it reads is another one than here"
+    head = f"{len(lines)} of {asked} hosts cannot take part" if lines else running.failure or nobody
+    error = RequestError if kinds and kinds <= {"duplicate", "settings"} else BackendUnavailableError
+    hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
+    raise error(
+        "; ".join([head, *lines]) if len(lines) < 2 else "\n  ".join([head + ":", *lines]),
+        hint="\n        ".join(hints) or None,
+    )
+
+
+def recover(run_dir: Path, hosts: Sequence[str]) -> Handle | None:
+    """What a launcher that died while it ran the playbook may have started; None where no host was told to."""
+    running = _playbook(run_dir)
+    running.follow()
+    if not running.told("start"):
+        return None
+    nodes = _nodes(running.answers["preflight"], running)
+    chosen = list(hosts)
+    for host, node in nodes.items():
+        chosen[node["rank"]] = host
+    return {"run_dir": str(run_dir), "hosts": chosen, "nodes": list(nodes.values())}
+
+
+def target(node: Mapping[str, Any]) -> tuple[str, str]:
+    """The words by which a call on a host names the node."""
+    return str(node["folder"]), str(node["rank"])
+
+
+def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, dict[str, Any]]:
+    """How each node is reached and called, by host, in rank order."""
+    found = {}
+    for host, rank in (running.choice.get("ranks") or {}).items():
+        facts = answers.get(host) or {}
+        if facts.get("ssh") is None:
+            raise BackendUnavailableError(
+                f"{host} is not reached by ssh", hint="only ansible_connection: ssh can be followed; distlaunch local runs here"
+            )
+        about = {"folder": facts["folder"], "agent_path": facts["agent_path"], "ssh": facts["ssh"]}
+        found[host] = {"host": host, "rank": rank, "python": facts["python_used"], **about}
+    return found
+
+
+def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> Handle:
+    """All that another shell needs, with the same keys."""
+    nodes = _nodes(running.answers["preflight"], running)
+    hosts = list(planned)
+    for host, node in nodes.items():
+        started = running.answers["start"][host]
+        node.update(agent=started["agent"], work=started["work"])
+        hosts[node["rank"]] = host
+    first = running.answers["start"][running.choice["master"]]
+    return {
+        "run_dir": str(run_dir),
+        "hosts": hosts,
+        "nodes": list(nodes.values()),
+        "rendezvous": {"addresses": first["addresses"], "port": first["port"], **running.meeting},
+    }
+
+
+def _about_master(handle: Handle) -> str:
+    """Where the nodes meet, and why there."""
+    meeting = handle["rendezvous"]
+    if "reason" not in meeting:
+        return f"node 0 listens on {meeting['addresses'][0]} port {meeting['port']}"
+    where = f"{meeting['address']} port {meeting['port']}" if meeting["address"] else f"port {meeting['port']}"
+    return f"node 0 listens on {where}: {meeting['reason']}"
+
+
+def _left_out(running: playbook.Playbook) -> list[str]:
+    return [f"left out: {host}: {_clean(problem['message'])}" for host, problem in running.problems.items()]
+
+
+def _clean(message: str) -> str:
+    """Ansible's words around ssh's."""
+    message = re.sub(r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message)
+    message = re.sub(r"^Failed to connect to the host via ssh:\s*", "", message.strip())
+    return ssh.last_line(message) or message
+
+
+def _hints(kinds: set[str]) -> list[str]:
+    """What to do about these kinds of problems."""
+    known = {
+        "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
+        "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
+        "duplicate": "take one of the names out of the inventory",
+        "disk": "make room there, or choose another folder: --remote-dir",
+        "files": "without --in-place the working folder's files are sent",
+    }
+    return [text for kind, text in known.items() if kind in kinds]

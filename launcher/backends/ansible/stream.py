@@ -1,0 +1,290 @@
+"""The agent streams of a run over SSH: fetched into the run's folder, one connection per host, again and again where it broke.
+
+What is fetched goes to its own offset in the node's file: whoever else fetches at the same time writes the same bytes to the same
+place, so none is lost and none is there twice. All readers read the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.backends._files import FileStream, allow_files
+from launcher.backends.ansible import ssh
+from launcher.backends.ansible.frames import FrameError, Frames
+from launcher.errors import CommandError
+from launcher.system import proc
+from launcher.system.storage import Room, storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends._base import Chunk, Handle
+    from launcher.backends.ansible.ssh import Node
+    from launcher.runs.liveness import NodeState
+
+_SILENT_S = (20.0, 160.0)
+"""A host that has not even said that it has nothing to say is not connected any more. Where that happens again it is doubled,
+up to the second: a login that takes longer, on a machine with much to do, must come to its end one day."""
+
+_FILES_PER_NODE = 5
+"""The stream as it is written and as it is read, and both ends of a connection with its errors."""
+
+_PAUSE_S = (0.5, 10.0)
+_READ_BYTES = 1 << 20
+_MAKE_ROOM = "the run goes on; make room, then: distlaunch logs -f RUN"
+_GARBLED = 3
+"""A host that has said so often what no agent says is not asked any more."""
+
+
+class Patience:
+    """How long a host may be silent, and when it is asked again."""
+
+    def __init__(self) -> None:
+        self.heard_at = self._next_try = time.monotonic()
+        self.renew()
+
+    def renew(self) -> None:
+        """As at first: the host is there."""
+        self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
+
+    def heard(self) -> None:
+        """It has said something, or is asked only now."""
+        self.heard_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether it has been silent for too long."""
+        return time.monotonic() - self.heard_at > self._silent_s
+
+    def grow(self) -> None:
+        """The next connection may be silent for longer."""
+        self._silent_s = min(self._silent_s * 2, _SILENT_S[1])
+
+    def pause(self) -> None:
+        """Ask again only after a while, which grows."""
+        self._next_try = time.monotonic() + self._pause_s
+        self._pause_s = min(self._pause_s * 1.7, _PAUSE_S[1])
+
+    def may_try(self) -> bool:
+        """Whether it is time to ask again."""
+        return time.monotonic() >= self._next_try
+
+
+class Copy:
+    """What is here of a node's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "stream"
+        self._offset = 0
+        self._room = Room()
+
+    def begin(self) -> int:
+        """How much of the stream is here: more is added behind that, whoever else does so meanwhile."""
+        folder = self.path.parent
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._offset = self.path.stat().st_size if self.path.exists() else 0
+        return self._offset
+
+    def add(self, data: bytes) -> None:
+        """What follows of the stream."""
+        with storage_errors(self.path, _MAKE_ROOM):
+            self._room.take(self.path, len(data), _MAKE_ROOM)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                while data:  # a disk that is almost full takes a part
+                    written = os.pwrite(fd, data, self._offset)
+                    self._offset, data = self._offset + written, data[written:]
+            finally:
+                os.close(fd)
+
+    def end(self, ending: Mapping[str, str]) -> None:
+        """The other files, which are whole when the node has ended."""
+        for name in ("stderr", "last_words"):
+            with storage_errors(self.path.parent):
+                (self.path.parent / name).write_text(ending.get(name, ""), encoding="utf-8")
+
+
+class Tail:
+    """One node's stream: a connection, or the wait for the next one."""
+
+    def __init__(self, node: Node, run_dir: Path, *, once: bool = False) -> None:
+        self.node = node
+        self.state: NodeState = "unknown"
+        self.problem = ""
+        self.lost_at: float | None = None
+        """When it was heard of last, on the monotonic clock; None while it is connected."""
+
+        self.ending: dict[str, str] = {}
+        self.finished = False
+        self._copy = Copy(run_dir / "nodes" / str(node["rank"]))
+        self._once = once
+        self._pipe: proc.Pipe | None = None
+        self._frames = Frames()
+        self._garbled, self._odd = 0, ""
+        self._patience = Patience()
+
+    @property
+    def stream(self) -> Path:
+        """What was fetched."""
+        return self._copy.path
+
+    def open(self) -> int | None:
+        """Connect, if it is time to; the descriptor to read from."""
+        if self.finished or self._pipe is not None or not self._patience.may_try():
+            return None
+        offset = self._copy.begin()
+        here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
+        words = ("tail", self.node["folder"], str(self.node["rank"]), str(max(there, there + offset - here)))
+        self._pipe = proc.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
+        self._frames = Frames()
+        self._patience.heard()
+        return self._pipe.fd
+
+    def read(self) -> bool:
+        """Take what has come; False when the connection is over."""
+        data = os.read(self._pipe.fd, _READ_BYTES) if self._pipe else b""
+        if not data:
+            return False
+        self._patience.heard()
+        try:
+            for frame in self._frames.feed(data):
+                self._heed()
+                if isinstance(frame, bytes):
+                    self._copy.add(frame)
+                elif frame is None:
+                    self.state, self.finished = "running", True
+                else:
+                    self._end(frame)
+        except FrameError as error:
+            self._garble(str(error))
+            return False
+        self._heed()
+        return True
+
+    def _heed(self) -> None:
+        """It is connected, once it has answered."""
+        if self._frames.answered and not self.finished:
+            self.lost_at, self.problem = None, ""
+            self._patience.renew()
+            self.state = "running" if self.state == "unknown" else self.state
+
+    def _garble(self, said: str) -> None:
+        """Ask a host again that said what no agent says, but not for ever."""
+        self._garbled += 1
+        self._odd = f"it answers, but not as an agent does: {said}"
+        if self._garbled >= _GARBLED:
+            self.state, self.finished, self.problem = "ended", True, self._odd
+            self.ending = {"message": self._odd}
+
+    def _end(self, ending: dict[str, str]) -> None:
+        self.state, self.finished, self.ending = "ended", True, ending
+        self.problem = ending.get("message", "")
+        self._copy.end(ending)
+
+    def silent(self) -> bool:
+        """Whether a connection that is open has said nothing for too long."""
+        return self._pipe is not None and self._patience.is_over()
+
+    def flooded(self) -> bool:
+        """Whether it says more on stderr than anybody would read."""
+        if self._pipe is None or not self._pipe.flooded():
+            return False
+        self._garble("more on stderr than anybody would read")
+        return True
+
+    def close(self) -> None:
+        """End the connection; where the node has not ended, another one follows after a pause."""
+        pipe, hung, self._pipe = self._pipe, self.silent(), None
+        if pipe is None:
+            return
+        code, said = pipe.end()
+        if not self.finished:
+            self.problem = "no answer" if hung else self._odd or ssh.last_line(said) or f"ssh ended with code {code}"
+            self._odd = ""
+            self.lost_at = self.lost_at or self._patience.heard_at
+            self._patience.pause()
+        if hung:
+            self._patience.grow()
+            threading.Thread(target=self._drop_master, name="drop-master", daemon=True).start()  # nobody waits for it
+
+    def _drop_master(self) -> None:
+        """Nothing comes through the shared connection any more: the next one must not use it."""
+        *options, host = ssh.own_words(self.node)
+        with contextlib.suppress(CommandError):
+            proc.run((*options, "-O", "exit", host), timeout_s=5)
+
+
+class Pump:
+    """Keeps the connections of several tails, and takes what comes through them."""
+
+    def __init__(self, tails: Sequence[Tail]) -> None:
+        self.tails = tails
+        self._selector = selectors.DefaultSelector()
+
+    def turn(self, timeout_s: float) -> None:
+        """Connect where it is time to, then wait for something, and take it."""
+        for tail in self.tails:
+            fd = tail.open()
+            if fd is not None:
+                self._selector.register(fd, selectors.EVENT_READ, tail)
+        if not self._selector.get_map():
+            time.sleep(timeout_s)
+            return
+        for key, _ in self._selector.select(timeout_s):
+            if not key.data.read() or key.data.finished:
+                self._close(key.data)
+        for tail in self.tails:  # only now: what waits in a pipe while we are kept from reading it is no silence
+            if tail.silent() or tail.flooded():
+                self._close(tail)
+
+    def _close(self, tail: Tail) -> None:
+        for key in [key for key in self._selector.get_map().values() if key.data is tail]:
+            self._selector.unregister(key.fileobj)
+        tail.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        for tail in self.tails:
+            self._close(tail)
+        self._selector.close()
+
+
+class HostStreams:
+    """The streams of all nodes, while somebody reads."""
+
+    def __init__(self, handle: Handle, offsets: Mapping[int, int]) -> None:
+        run_dir = Path(handle["run_dir"])
+        self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
+        allow_files(_FILES_PER_NODE * len(self.tails))
+        self._pump = Pump(self.tails)
+        self._files = FileStream(run_dir, len(handle["hosts"]), offsets)
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        """What the files have grown by; fetches meanwhile."""
+        limit = time.monotonic() + timeout_s
+        while True:
+            chunks = self._files.read(0.0)
+            self._pump.turn(0.0 if chunks else max(0.0, min(0.1, limit - time.monotonic())))
+            if chunks or time.monotonic() >= limit:
+                return chunks or self._files.read(0.0)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._pump.close()
+        self._files.close()
+
+
+def fetch(handle: Handle, limit_s: float) -> list[Tail]:
+    """What is new of all streams, once; nodes that do not answer in time stay `unknown`."""
+    pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
+    limit = time.monotonic() + limit_s
+    while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
+        pump.turn(0.1)
+    pump.close()
+    return list(pump.tails)

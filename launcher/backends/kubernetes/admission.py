@@ -1,0 +1,97 @@
+"""What the cluster's admission refuses: pods that a controller cannot make, and the flags that mend it. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.backends.kubernetes.options import amount
+from launcher.backends.kubernetes.states import event_text, timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from launcher.backends.kubernetes.states import Object, Pod
+
+_REFUSED = ("FailedCreate", "FailedCreatePod", "JobCreationFailed")
+"""Reasons of the events of a Job, of a PyTorchJob and of a JobSet."""
+
+_POD = re.compile(r'(pods? "[^" ]*-)[a-z0-9]{0,5}"')
+_QUOTA = re.compile(r"exceeded quota: [^,]*, requested: (\S*), used: \S*, limited: (\S*)")
+_AMOUNTS = re.compile(r"quota|usage per|ratio per")
+
+_FLAGS = (
+    (r"runAsNonRoot|runAsUser=0|seccompProfile|capabilities\.drop", "--run-as UID[:GID], or --run-as image"),
+    (r"IPC_LOCK", "no --ipc-lock and no --resource rdma/..."),
+    (r"hostNetwork|host namespaces", "no --host-network"),
+    (r"hostPath|restricted volume types", "--volume pvc:CLAIM:PATH in place of hostpath: and nfs:"),
+    (r"(?i)service ?account", "--service-account NAME"),
+    (r"PriorityClass", "--priority-class NAME"),
+)
+_AMOUNT_FLAGS = (
+    (r"\bcpu\b", "--cpu"),
+    (r"\bmemory\b", "--memory"),
+    (r"/gpu\b", "--gpus-per-node"),
+    (r"\bpods=", "--nodes"),
+)
+
+
+class Refusal(NamedTuple):
+    """Pods that the cluster does not let be made."""
+
+    reason: str
+    """As it stands in the event; only the random end of the pod's name is left out."""
+
+    since: float
+    """Unix seconds."""
+
+    for_good: bool
+    """Whether it stays so until somebody changes the run or the rules, and not only until others have ended."""
+
+
+def refusal(events: Iterable[Object], made: float, nodes: int) -> Refusal | None:
+    """The last refusal of `nodes` pods since one was `made` (unix seconds)."""
+    found = [(_first(item), _last(item), item) for item in events if item.get("reason") in _REFUSED]
+    found = [item for item in found if item[1] >= made]
+    if not found:
+        return None
+    _, _, last = max(found, key=lambda item: item[1])
+    text = _POD.sub(r'\1..."', " ".join(str(last.get("message")).split()))
+    since = max(made, min(first for first, _, _ in found))
+    return Refusal(f"{last['reason']}: {text}", since, not _others_use(text, nodes))
+
+
+def unmade(pods: Sequence[Sequence[Pod]], events: Sequence[Object], least: int) -> tuple[str, float | None]:
+    """Why some nodes have no pods, and since when (unix seconds) that keeps the `least` that the run needs from being made."""
+    missing = sum(not known for known in pods)
+    made = max((timestamp(pod.created) for known in pods for pod in known), default=0.0)
+    refused = refusal(events, made, least)
+    why = f"{refused.reason}; {mend(refused.reason)}" if refused else event_text(events)
+    stuck = refused is not None and refused.for_good and len(pods) - missing < least
+    return (f"{missing} of {len(pods)} pods are not made yet: {why}" if why else ""), (
+        refused.since if refused and stuck else None
+    )
+
+
+def mend(text: str) -> str:
+    """The flags that mend a refusal."""
+    table = (*_FLAGS, *(_AMOUNT_FLAGS if _AMOUNTS.search(text) else ()))
+    flags = [flag for pattern, flag in table if re.search(pattern, text)]
+    return "what mends it: " + ", ".join([*flags, "--patch FILE" if flags else "--patch FILE, which changes any field"])
+
+
+def _others_use(text: str, nodes: int) -> bool:
+    """Whether a quota has room for the whole run, once others have ended."""
+    found = _QUOTA.search(text)
+    if found is None:
+        return False
+    asked, limits = (dict(part.partition("=")[::2] for part in group.rstrip(",").split(",")) for group in found.groups())
+    return all(name in limits and amount(value) * nodes <= amount(limits[name]) for name, value in asked.items())
+
+
+def _first(event: Object) -> float:
+    return timestamp(str(event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]))
+
+
+def _last(event: Object) -> float:
+    return timestamp(str(event["lastTimestamp"])) if event.get("lastTimestamp") else _first(event)

@@ -1,0 +1,266 @@
+"""The API server: one connection, its errors in our words. But for `_kube_config` and `_kube_exec` no file knows the library.
+
+Of the library we use what is hard: kubeconfig files with contexts, certificates and login plugins. Objects go as plain JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from launcher import output
+from launcher.backends.kubernetes import admission, kubeconfig, login
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+from launcher.system import install
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CONNECT_S = 10.0
+_ANSWER_S = 60.0
+_TRIES = 4
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+_CONNECTIONS = 256
+_BLOCK_BYTES = 1 << 18
+_LINE_BYTES = 16 << 20
+"""More than any object or record has; a pod may write a line without an end."""
+
+
+MERGE = "application/merge-patch+json"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
+"""Accepts a list whose objects have nothing but their metadata."""
+
+_JSON = "application/json, */*"
+
+
+class ApiError(Exception):
+    """What the API server said no with."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.reason = status, message, reason
+
+
+class UnreachableError(Exception):
+    """The API server did not answer; whether it has done what was asked is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A context of a kubeconfig, and a namespace in it."""
+
+    context: str
+    namespace: str
+    configuration: Any
+    _pool: Any
+    warned: set[str] = field(default_factory=set)
+    """What was said already and is not said again."""
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        content: str = "application/json",
+        accept: str = "",
+    ) -> dict[str, Any]:
+        """One request, asked again where that is safe. Raises `ApiError` or `UnreachableError`."""
+        pause = 0.2
+        for last in range(_TRIES - 1, -1, -1):
+            try:
+                response = self._send(method, path, body, query, content, stream=False, accept=accept or _JSON)
+                value: dict[str, Any] = json.loads(response.data or b"{}")
+            except ApiError as error:
+                if not last or error.status not in (429, 500, 503, 504) or method == "POST":
+                    raise
+            except (UnreachableError, ValueError) as error:
+                if not last or method == "POST":
+                    raise UnreachableError(str(error)) from error
+            else:
+                return value
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("unreachable")
+
+    def find(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """An object that may not be there."""
+        try:
+            return self.call("GET", path, query=query)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def open(self, path: str, query: Mapping[str, Any], *, silent_s: float) -> Any:
+        """A response to be read as it comes (`read1`, `close`); `silent_s` without a byte is an error."""
+        return self._send("GET", path, None, query, "", stream=True, answer_s=silent_s)
+
+    def _credentials(self) -> dict[str, str]:
+        """Headers; a login plugin is run again when what it gave has expired."""
+        try:
+            return login.run(lambda: {auth["key"]: auth["value"] for auth in self.configuration.auth_settings().values()})
+        except login.LoginError as error:
+            raise UnreachableError(f"the login plugin failed: {error}") from error
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Any,
+        content: str,
+        *,
+        stream: bool,
+        answer_s: float = _ANSWER_S,
+        accept: str = _JSON,
+    ) -> Any:
+        import urllib3
+
+        url = self.configuration.host + path + ("?" + urlencode(query) if query else "")
+        headers = {"Accept": accept, "User-Agent": "distlaunch", **self._credentials()}
+        data = None
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), content
+        timeout = urllib3.Timeout(connect=_CONNECT_S, read=answer_s)
+        try:
+            response = self._pool.request(
+                method, url, body=data, headers=headers, timeout=timeout, retries=False, preload_content=not stream
+            )
+            if response.status >= 300:
+                raise _api_error(response.status, response.data)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
+        if method != "GET":
+            self._warn(response.headers.getlist("Warning"))
+        return response
+
+    def _warn(self, headers: list[str]) -> None:
+        """Show what the API server warns of when it takes something; each warning once."""
+        for text in (re.sub(r"\\(.)", r"\1", found) for header in headers for found in _WARNING.findall(header)):
+            if text not in self.warned:
+                self.warned.add(text)
+                more = f"; {admission.mend(text)}" if "would violate" in text else ""
+                output.warn(f"the API server says: {login.one_line(text)}{more}")
+
+
+def connect(setting: str, context: str, namespace: str) -> Cluster:
+    """The cluster that the kubeconfig's context names; without any kubeconfig, the one in whose pod we run."""
+    return _connect(kubeconfig.find(setting), context, namespace)
+
+
+def connect_again(handle: Mapping[str, Any]) -> Cluster:
+    """The cluster that a run was sent to, whatever is in the environment or in the kubeconfig's current context by now."""
+    paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
+    return _connect(paths, handle["context"], handle["namespace"], lost="the run was started in a pod of its cluster")
+
+
+def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> Cluster:
+    try:
+        _bare("kubernetes")
+        import kubernetes.config
+        from kubernetes.client.configuration import Configuration
+        from kubernetes.client.rest import RESTClientObject
+    except ImportError as error:
+        raise BackendUnavailableError("the kubernetes client is not installed", hint=install.command("k8s")) from error
+
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    configuration = Configuration()
+    if paths:
+        found, context = kubeconfig.load(kubernetes.config.kube_config, paths, context, configuration)
+    elif os.path.exists(f"{_ACCOUNT}/token"):
+        kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        found = _read(f"{_ACCOUNT}/namespace")
+    elif lost:
+        raise BackendUnavailableError(f"{lost}, and this is no pod", hint="give this command in such a pod")
+    else:
+        raise BackendUnavailableError(
+            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is no pod",
+            hint="get one from your cluster's administrators, or with its provider's command line",
+        )
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    pool = RESTClientObject(configuration).pool_manager
+    return Cluster(context, namespace or found or "default", configuration, pool)
+
+
+def _bare(name: str) -> None:
+    """A package whose parts can be imported one by one.
+
+    `kubernetes` itself imports all its parts, also those that nobody asks for (dynamic clients, informers): half a second of CPU.
+    """
+    spec = importlib.util.find_spec(name) if name not in sys.modules else None
+    if spec is not None:
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+
+
+def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
+    """The error of ours for what went wrong while `doing` something."""
+    where = f"context {cluster.context!r}" if cluster.context else "the cluster"
+    if isinstance(error, UnreachableError):
+        return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=f"it is that of {where}")
+    assert isinstance(error, ApiError)
+    refused = _FORBIDDEN.search(error.message)
+    if error.status == 401 or (refused and refused[1] == "system:anonymous"):
+        return BackendUnavailableError(
+            f"the API server does not accept the credentials of {where}: they are wrong, or have expired",
+            hint="log in to the cluster again",
+        )
+    if error.status == 403 and refused:
+        return BackendUnavailableError(
+            f"{refused[1]} may not {refused[2]} {refused[3]} in namespace {cluster.namespace!r}, which is needed {doing}",
+            hint="`distlaunch k8s --print-role`, with the run's --kind, prints the Role that gives it; or name another "
+            "namespace: --namespace NAME",
+        )
+    if error.status == 404 and f'namespaces "{cluster.namespace}"' in error.message:
+        return SpecError(f"there is no namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
+    if error.status in (400, 403, 404, 409, 422):
+        hint = admission.mend(error.message) if error.status == 403 else None
+        return SpecError(f"the API server refuses, {doing}: {error.message}", hint=hint)
+    return CommandError(f"the API server failed, {doing}: {error.status} {error.message}")
+
+
+def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
+    """Whole lines of a response, as they come, those without an end in pieces; `cut`: also what follows the last one.
+
+    Raises `UnreachableError`.
+    """
+    import urllib3
+
+    rest = b""
+    try:
+        while block := response.read1(_BLOCK_BYTES):
+            *whole, rest = (rest + block).split(b"\n")
+            if len(rest) > _LINE_BYTES:
+                whole, rest = [*whole, rest], b""
+            yield whole
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise UnreachableError(login.plain(error)) from error
+    if rest and cut:
+        yield [rest]
+
+
+def _api_error(status: int, data: bytes) -> ApiError:
+    try:
+        told = json.loads(data)
+        return ApiError(status, str(told["message"]), str(told.get("reason", "")))
+    except (ValueError, KeyError, TypeError):
+        return ApiError(status, data.decode(errors="replace").strip()[:500] or f"HTTP {status}")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

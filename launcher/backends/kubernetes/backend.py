@@ -1,0 +1,265 @@
+"""Kubernetes: an Indexed Job, a headless Service and ConfigMaps, made with no more than rights in a namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher.agent.failures import Failure
+from launcher.backends._base import Backend, Handle, PlannedNode, Record, Written, new_key, unrecorded
+from launcher.backends.kubernetes import objects, pod
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.plan import KubernetesPlan
+from launcher.errors import SpecError
+from launcher.payload import agent_archive, scripts
+from launcher.spec import parse_duration
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.agent.job import Job
+    from launcher.backends._base import Stream
+    from launcher.backends.kubernetes.objects import Manifest
+    from launcher.payload.snapshot import Snapshot
+    from launcher.runs.liveness import Liveness
+    from launcher.spec import JobSpec
+    from launcher.system.proc import Bridge
+
+_PORT = 29_400
+"""In a pod's own network every port is free."""
+
+_BEACONS = (20_000, 29_000)
+"""Below the ports that Kubernetes gives to Services, and those that the kernel gives to connections."""
+
+
+class KubernetesBackend(Backend[KubernetesPlan]):
+    """Creates the objects through the API, and follows by pod logs."""
+
+    name: ClassVar[str] = "k8s"
+    can_list: ClassVar[bool] = True
+    has_terminals: ClassVar[bool] = True
+    options: ClassVar[type] = KubernetesOptions
+    prints: ClassVar[Mapping[str, str]] = {"print_role": "Print the Role that runs of this kind need; start nothing."}
+
+    opts: KubernetesOptions
+
+    @property
+    def may_start_again(self) -> bool:
+        """A Job's pods start again after a disruption; bare pods do not."""
+        return self.opts.kind in pod.STARTS_AGAIN
+
+    def settings_files(self) -> list[str]:
+        """The kubeconfigs."""
+        from launcher.backends.kubernetes import kubeconfig
+
+        return kubeconfig.find(self.opts.kubeconfig)
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
+        """All manifests; reads the user's files, asks no cluster."""
+        from launcher.backends.kubernetes import config_maps, patch
+
+        if not self.opts.image:
+            raise SpecError("no image given", hint="--image IMAGE, one with Python and torch, as pytorch/pytorch")
+        run, kind = run_dir.name, self.opts.kind
+        name = objects.name_of(run, kind)
+        command, bundled = self._command(spec)
+        snapshot = None
+        if self.opts.snapshot and not self.opts.workdir:
+            script = command[0] if spec.kind == "script" and not bundled else None
+            snapshot = config_maps.collect(Path(spec.cwd), script, run_dir.parent, ship_secrets=spec.ship_secrets)
+        job = self._job(spec, run, command, name)
+        packed = config_maps.archives(snapshot, bundled=bundled)
+        agent = agent_archive.packed(byte_code=False)  # the image has a Python of its own, and a ConfigMap little room
+        sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent, packed)
+        configs = [name, *(f"{name}-files-{number}" for number in range(len(sent) - 1))]
+        made: list[Manifest] = [
+            objects.config_map(config, run, self.opts, content) for config, content in zip(configs, sent, strict=True)
+        ]
+        if not objects.KINDS[kind].has_service:
+            made.append(objects.headless_service(name, run, self.opts))
+        if self.opts.network_policy and not self.opts.host_network:  # the machines' own network knows no pods
+            made.append(objects.network_policy(name, run, self.opts))
+        parse_duration(self.opts.start_timeout, "start-timeout")
+        made += objects.workload(spec, self.opts, name, run, configs)
+        if self.opts.patch:
+            made = patch.apply(made, patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
+        workers = self._workers(spec)
+        rows = (PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max))
+        master = f"{job.rendezvous['addr']}:{job.master_port or 'chosen at start'}"
+        return KubernetesPlan(
+            run_dir=run_dir,
+            name=name,
+            objects=tuple(made),
+            job=job,
+            nodes=tuple(rows),
+            secrets=spec.secrets,
+            python=pod.python_of(spec),
+            snapshot=snapshot,
+            master=master,
+        )
+
+    def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
+        """The command as it is in the pod, and whether its script is one of ours."""
+        script = spec.command[0]
+        if spec.kind != "script" or self.opts.workdir or not self.opts.snapshot:
+            return list(spec.command), False
+        if scripts.is_bundled(script):
+            return [f"{pod.FOLDER}/bundled/{Path(script).name}", *spec.command[1:]], True
+        relative = os.path.relpath(os.path.join(spec.cwd, script), spec.cwd)
+        if relative.startswith("../"):
+            raise SpecError(
+                f"script {script!r} is not in the working folder, whose files are sent along",
+                hint=f"cd {os.path.dirname(os.path.abspath(os.path.join(spec.cwd, script)))}, or --workdir PATH in the image",
+            )
+        return [relative, *spec.command[1:]], False
+
+    def _job(self, spec: JobSpec, run: str, command: list[str], name: str) -> Job:
+        meet: dict[str, Any] = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
+        meet |= {"ports": _beacons(run)} if self.opts.host_network else {"port": _PORT}
+        return spec.job(run=run, folder=pod.FOLDER, rendezvous=meet)._replace(
+            command=command,
+            cwd=self.opts.workdir or f"{pod.FOLDER}/files",
+            master_addr=None if spec.nodes.elastic else meet["addr"],
+            workers=self._workers(spec),
+            sigterm_means=Failure.PREEMPTED,
+            replaces_lost=self.may_start_again,
+        )
+
+    def _workers(self, spec: JobSpec) -> int:
+        return max(1, self.opts.gpus_per_node) if spec.workers_per_node == "auto" else spec.workers_per_node
+
+    def files(self, plan: KubernetesPlan) -> Snapshot | None:
+        """What is in the ConfigMaps."""
+        return plan.snapshot
+
+    def render(self, plan: KubernetesPlan) -> Mapping[str, str]:
+        """One YAML file for `kubectl apply --server-side -f`, which runs by itself."""
+        from launcher.backends.kubernetes import manifests, submission
+
+        if self.opts.server_dry_run:
+            submission.ask(self._cluster(), self.opts, plan)
+        return {"run.yaml": manifests.text(plan, self.opts)}
+
+    def marks(self, plan: KubernetesPlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
+        """The one file that there is."""
+        return ("run.yaml",)
+
+    def write(self, plan: KubernetesPlan, folder: Path) -> Written:
+        """The same with the run's key, in a file that nobody else can read; it is not printed."""
+        from launcher.backends.kubernetes import manifests
+
+        texts = self.render(plan)
+        more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key())] if plan.has_key else []
+        storage.write_whole(folder / "run.yaml", manifests.text(plan, self.opts, more).encode(), mode=0o600)
+        return Written(texts)
+
+    def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one
+        """The Role, for `kubectl apply -f -`."""
+        from launcher.backends.kubernetes import rights
+
+        return rights.role(self.opts)
+
+    def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> Handle:
+        """Create the workload held back, then what it needs, owned by it; then let it go."""
+        from launcher.backends.kubernetes import submission
+
+        if self.opts.server_dry_run:
+            raise SpecError("--server-dry-run creates nothing", hint="give it with --dry-run")
+        cluster = self._cluster()
+        from launcher.backends.kubernetes import kubeconfig
+
+        handle = {
+            "run_dir": str(plan.run_dir),
+            "run": plan.run_dir.name,
+            "name": plan.name,
+            "kind": self.opts.kind,
+            "namespace": cluster.namespace,
+            "context": cluster.context,
+            "kubeconfig": os.pathsep.join(kubeconfig.find(self.opts.kubeconfig)),
+            "nodes": len(plan.nodes),
+            "min_nodes": plan.job.min_nodes,
+            "python": plan.python,
+        }
+        owner = submission.send(cluster, self.opts, plan, lambda: record(handle))
+        return {**handle, "uid": owner["metadata"]["uid"]}
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """The object that owns the others, by its name."""
+        from launcher.backends.kubernetes import api, submission
+
+        owner = submission.find(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
+        return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
+
+    def undo(self, handle: Handle) -> None:
+        """The workload is held back until all is there: to delete it is enough."""
+        from launcher.backends.kubernetes import api, submission
+
+        submission.remove(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
+
+    def found(self) -> list[dict[str, Any]]:
+        """The runs whose objects are in the namespace, by their label."""
+        from launcher.backends.kubernetes import submission
+
+        return submission.runs(self._cluster(), self.opts)
+
+    def _cluster(self) -> Any:
+        from launcher.backends.kubernetes import api
+
+        return api.connect(self.opts.kubeconfig, self.opts.context, self.opts.namespace)
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """One question for all pods; events only where pods wait for something."""
+        from launcher.backends.kubernetes import watch
+
+        return watch.of(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
+
+    def refresh(self, handle: Handle) -> None:
+        """Fetch what is new of the pods' logs."""
+        from launcher.backends.kubernetes import watch
+
+        watch.of(handle).refresh()
+
+    def open_stream(self, handle: Handle) -> Stream:
+        """Pod logs, saved in the run's folder as they come."""
+        from launcher.backends.kubernetes import watch
+
+        return watch.of(handle).open_stream(handle.get("shown") or {})
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:
+        """By an exec into the node's pod."""
+        from launcher.backends.kubernetes import watch
+
+        return watch.of(handle).open_terminal(node, rank)
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Delete what owns everything: pods get SIGTERM, and SIGKILL after their grace time; `force`: now."""
+        from launcher.backends.kubernetes import watch
+
+        watch.of(handle).cancel(force=force)
+        if handle["kind"] == "trainjob":  # its submission may have been cut off before it owned its runtime
+            self.undo(handle)
+
+    def release(self, handle: Handle) -> None:
+        """End what others have put into the pods and what would hold them for ever."""
+        from launcher.backends.kubernetes import watch
+
+        watch.of(handle).release()
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Kubernetes has no way to signal a pod, other than to run a program in it."""
+        from launcher.backends.kubernetes import watch
+
+        watch.of(handle).signal(signum)
+
+
+def _beacons(run: str) -> list[int]:
+    """Ports of the machines' network at which node 0 may tell its own: the same on all nodes, others for other runs."""
+    low, high = _BEACONS
+    return [low + zlib.crc32(f"{run} {number}".encode()) % (high - low) for number in range(8)]
+
+
+BACKEND = KubernetesBackend

@@ -1,0 +1,90 @@
+"""What is sent along, as ConfigMaps: the agent, its spec, and archives of the files, cut into pieces.
+
+ConfigMaps need no registry, no shared volume and no right but to create them, and every node's kubelet fetches them itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.errors import SpecError
+from launcher.system import install
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from launcher.payload.snapshot import Snapshot
+
+LIMIT_BYTES = 64_000_000
+"""Of the working folder's files."""
+
+ARCHIVE_LIMIT_BYTES = 24_000_000
+"""Of what they are packed. All of it is in etcd while the run is there, and etcd holds 2 GB for the whole cluster."""
+
+_SMALL_BYTES = 180_000
+"""kubectl apply keeps a copy of each object in an annotation, which may be 256 KiB: so much is below that in base64."""
+
+_SMALL_PIECES = 8
+_LARGE_BYTES = 960_000
+"""A ConfigMap may hold 1 MiB."""
+
+
+def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
+    """The folders that the pod unpacks, by name: the user's files, and the scripts that come with distlaunch."""
+    from launcher.payload import snapshot as snapshots
+
+    found: dict[str, bytes] = {}
+    if snapshot is not None:
+        found["files"] = _packed(snapshot)
+    if bundled:
+        found["bundled"] = _packed(snapshots.collect(install.data("train"), limit_bytes=LIMIT_BYTES))
+    total = sum(map(len, found.values()))
+    if total > ARCHIVE_LIMIT_BYTES and snapshot is not None:
+        raise SpecError(
+            f"the files in {str(snapshot.folder)!r} are {total / 1e6:.0f} MB when packed, "
+            f"and at most {ARCHIVE_LIMIT_BYTES / 1e6:.0f} MB travel by ConfigMaps",
+            hint="list what the run does not need in .gitignore, build it into the image, or put it on a volume: "
+            "--volume pvc:CLAIM:PATH --workdir PATH",
+        )
+    return found
+
+
+def collect(folder: Path, script: str | None, leave_out: Path, *, ship_secrets: bool) -> Snapshot:
+    """The files of the working folder."""
+    from launcher.payload import snapshot as snapshots
+
+    also = [script] if script else []
+    how: dict[str, Any] = {"also": also, "leave_out": [leave_out], "ship_secrets": ship_secrets}
+    found = snapshots.collect(folder, limit_bytes=LIMIT_BYTES, **how)
+    for warning in found.warnings:
+        output.warn(warning)
+    return found
+
+
+def contents(spec_text: str, agent: bytes, packed: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """The `data` and `binaryData` of each ConfigMap, the first with agent and spec."""
+    first = {"data": {"spec.json": spec_text}, "binaryData": {"agent.pyz": _text(agent)}}
+    return [first, *({"binaryData": {key: _text(piece)}} for key, piece in _pieces(packed))]
+
+
+def _pieces(packed: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """`files.tgz.000`, `files.tgz.001`, ...; the agent joins them."""
+    total = sum(map(len, packed.values()))
+    size = _SMALL_BYTES if total <= _SMALL_BYTES * _SMALL_PIECES else _LARGE_BYTES
+    for name, data in packed.items():
+        for number, start in enumerate(range(0, len(data), size)):
+            yield f"{name}.tgz.{number:03}", data[start : start + size]
+
+
+def _packed(snapshot: Snapshot) -> bytes:
+    buffer = io.BytesIO()
+    snapshot.write_tar(buffer, compress=True)
+    return buffer.getvalue()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,168 @@
+"""Follows a run's pods and their logs in threads, as they go on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+from launcher.backends._files import allow_files
+from launcher.backends.kubernetes import api, states
+from launcher.backends.kubernetes.logs import NodeLog
+from launcher.backends.kubernetes.pod import RUN_LABEL
+from launcher.errors import LaunchError, StorageError
+from launcher.system import listener
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.backends.kubernetes.states import Pod
+
+DOING = "to watch the run"
+_WATCH_S = 290
+_SILENT_S = 90
+"""The API server says something every minute: a watch that is silent for so long is dead."""
+
+_RETRY_S = (0.5, 5.0)
+_FILES_PER_NODE = 3
+"""The stream as it is written and as it is read, and a connection."""
+
+_STACK_BYTES = 512 * 1024
+
+
+class Following:
+    """Threads: one watches the pods, and one per node follows their logs, the one after the other."""
+
+    def __init__(self, cluster: api.Cluster, run: str, folder: Path, nodes: int, container: str = "node") -> None:
+        self.failure: LaunchError | None = None
+        self._cluster, self._run, self._container = cluster, run, container
+        self._known: dict[str, Pod] = {}
+        self._synced = False
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        allow_files(_FILES_PER_NODE * nodes)
+        self._logs = [NodeLog(folder / "nodes" / str(node), node, cluster) for node in range(nodes)]
+        size = threading.stack_size(_STACK_BYTES)
+        try:
+            for target, arguments in [(self._watch, ()), *((self._follow, (node,)) for node in range(nodes))]:
+                threading.Thread(target=listener.carried(target), args=arguments, daemon=True).start()  # type: ignore[arg-type]
+        finally:
+            threading.stack_size(size)
+
+    def pods(self) -> list[Pod] | None:
+        """All pods that are there; None while that is not known."""
+        with self._changed:
+            return list(self._known.values()) if self._synced else None
+
+    def has_log(self, node: int, pod: Pod) -> bool:
+        """Whether all of the pod's log has come."""
+        return self._logs[node].is_complete(pod)
+
+    def stop(self) -> None:
+        """End as soon as may be; nothing is written from now on."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        for log in self._logs:
+            log.close()
+
+    # -- pods ---------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        pause = _RETRY_S[0]
+        while not self._stop.is_set():
+            try:
+                version = self._list()
+                pause = _RETRY_S[0]
+                while version:
+                    version = self._events(version)
+            except api.ApiError as error:
+                if error.status in (401, 403):
+                    self._fail(api.explained(error, self._cluster, DOING))
+                    return
+            except api.UnreachableError:
+                with self._changed:
+                    self._synced = False
+            except Exception as error:  # noqa: BLE001 - a thread's error is the run's
+                self._fail(error)
+                return
+            self._stop.wait(pause)
+            pause = min(pause * 1.5, _RETRY_S[1])
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, OSError):
+            error = StorageError(f"logs cannot be kept: {error.strerror}")
+        self.failure = self.failure or (error if isinstance(error, LaunchError) else LaunchError(f"logs: {error!r}"))
+
+    def _selector(self) -> dict[str, str]:
+        return {"labelSelector": f"{RUN_LABEL}={self._run}"}
+
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self._cluster.namespace}/pods"
+
+    def _list(self) -> str:
+        """All pods as they are now; returns the version from which changes are to be told."""
+        listed = self._cluster.call("GET", self._path(), query=self._selector())
+        found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
+        with self._changed:
+            self._known = {pod.uid: pod for pod in found}
+            self._synced = True
+            self._changed.notify_all()
+        return str(listed["metadata"]["resourceVersion"])
+
+    def _events(self, version: str) -> str:
+        """Changes as they come; returns the version to go on from, or nothing when all must be listed again."""
+        query = {**self._selector(), "watch": "true", "resourceVersion": version, "timeoutSeconds": _WATCH_S}
+        query["allowWatchBookmarks"] = "true"
+        response = self._cluster.open(self._path(), query, silent_s=_SILENT_S)
+        try:
+            for lines in api.blocks(response):
+                if self._stop.is_set():
+                    return ""
+                for line in lines:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        return ""
+                    self._take(event["type"], event["object"])
+                    version = event["object"]["metadata"]["resourceVersion"]
+        finally:
+            response.close()
+        return version
+
+    def _take(self, kind: str, item: states.Object) -> None:
+        pod = states.pod_of(item, self._container) if kind != "BOOKMARK" else None
+        if pod is None:
+            return
+        with self._changed:
+            if kind == "DELETED":
+                self._known.pop(pod.uid, None)
+            else:
+                self._known[pod.uid] = pod
+            self._changed.notify_all()
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def _follow(self, node: int) -> None:
+        log = self._logs[node]
+        try:
+            while (pod := self._next(node, log)) is not None:
+                log.follow(pod, lambda uid=pod.uid: self._latest(uid), self._stop)  # type: ignore[misc]
+        except api.ApiError as error:
+            self._fail(api.explained(error, self._cluster, "to read the pods' logs"))
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
+
+    def _next(self, node: int, log: NodeLog) -> Pod | None:
+        """The oldest pod of the node whose log has begun and is not all here; waits for it. None: it is time to stop."""
+        while not self._stop.is_set():
+            with self._changed:
+                mine = states.by_node((pod for pod in self._known.values() if pod.node == node), node + 1)[node]
+                for pod in mine:
+                    if pod.has_log and not log.is_complete(pod):
+                        return pod
+                self._changed.wait(5.0)
+        return None
+
+    def _latest(self, uid: str) -> Pod | None:
+        with self._changed:
+            return self._known.get(uid)

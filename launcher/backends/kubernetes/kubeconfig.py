@@ -1,0 +1,71 @@
+"""Which kubeconfigs count, and what they say together: contexts, credentials, login plugins."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from launcher.backends.kubernetes import login
+from launcher.errors import BackendUnavailableError, SpecError
+from launcher.system import input_file, trust
+
+_FILES = {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
+
+
+def listed(text: str) -> list[str]:
+    """The absolute paths of a list, which may be one file."""
+    return [os.path.abspath(path) for path in ([text] if os.path.exists(text) else text.split(os.pathsep)) if path]
+
+
+def find(setting: str) -> list[str]:
+    """Absolute paths of the kubeconfigs that are to be read: of a list, as KUBECONFIG may be one, those that are there."""
+    text = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
+    found = [path for path in listed(text) if os.path.exists(path)]
+    if setting and not found:
+        raise SpecError(f"kubeconfig {setting!r} does not exist")
+    for path in found:
+        trust.require("kubeconfig", path)  # it names programs to run
+        try:
+            input_file.check(path)
+        except OSError as error:
+            raise SpecError(f"kubeconfig {path!r} cannot be read: {error.strerror}") from error
+    return [path for path in found if os.path.getsize(path)] or found
+
+
+def load(library: Any, paths: list[str], context: str, configuration: Any) -> tuple[str, str]:
+    """Namespace and name of the context. Everything that can be wrong with the files is told."""
+    where = f"kubeconfig {os.pathsep.join(paths)!r}"
+    try:
+        merged = _merged(library, paths)
+        contexts = {item.value["name"]: item.value.get("context") or {} for item in merged.value["contexts"]}
+    except Exception as error:
+        raise SpecError(f"{where} cannot be used: {login.plain(error)}") from error
+    chosen = context or merged.value["current-context"]
+    if not chosen:
+        raise SpecError(f"{where} has no current context", hint="give --context NAME")
+    if chosen not in contexts:
+        raise SpecError(f"no context {chosen!r} in {where}", hint="known: " + ", ".join(contexts))
+    where += f", context {chosen!r}"
+    try:
+        loader = library.KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=chosen)
+        login.run(lambda: loader.load_and_set(configuration))
+    except login.LoginError as error:
+        raise BackendUnavailableError(f"{where}: its login plugin failed: {error}", hint="log in to the cluster again") from error
+    except Exception as error:
+        raise SpecError(f"{where}: {login.plain(error)}") from error
+    return contexts[chosen].get("namespace") or "", chosen
+
+
+def _merged(library: Any, paths: list[str]) -> Any:
+    """The kubeconfigs as one, as kubectl merges them: the first word counts, which the library has otherwise for the context."""
+    merger = library.KubeConfigMerger("")
+    for path in paths:
+        merger.load_config(path)
+    merged = merger.config.value
+    merged["current-context"] = next(filter(None, (file.get("current-context") for file in merger.config_files.values())), "")
+    for kind, what in (("clusters", "cluster"), ("users", "user")):
+        for item in merged[kind]:
+            about = item.value.get(what) or {}
+            for name in _FILES & about.keys():  # relative to the file that names it
+                about[name] = os.path.join(os.path.dirname(item.path), about[name])
+    return merger.config

@@ -1,0 +1,96 @@
+"""The plan as YAML that `kubectl apply --server-side -f -` takes and that runs by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.job import KEY_FILE
+from launcher.backends.kubernetes import kubeconfig
+from launcher.backends.kubernetes.pod import key_name
+from launcher.errors import BackendUnavailableError
+from launcher.system import install
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.backends.kubernetes.objects import Manifest
+    from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.backends.kubernetes.plan import KubernetesPlan
+
+
+def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] = ()) -> str:
+    """All objects, in the order in which they are best created; `key`: the Secret with the run's key, where it is to be in it.
+
+    The commands in its head go to the cluster and the namespace that a submission with these options would.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise BackendUnavailableError("PyYAML is not installed", hint=install.command("k8s")) from error
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+            return True
+
+    def lines(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if value.endswith("\n") else None)
+
+    Dumper.add_representer(str, lines)
+    texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in (*key, *plan.objects)]
+    kubectl = _kubectl(opts)
+    # On the client's side it would keep a copy of each object in an annotation, which has too little room for the agent.
+    head = [f"# Run {plan.run_dir.name}: {kubectl} apply --server-side -f FILE"]
+    owner = plan.objects[-1] if plan.objects[-1]["kind"] != "Pod" else plan.objects[0]
+    head.append("# Submitted by distlaunch, the same objects also have an owner, with which all of them go: ")
+    head[-1] += f"{owner['kind']} {plan.name}"
+    if plan.secrets:
+        head.append(f"# First, as secrets are in no file: {_secret_by_hand(plan, owner)} | {kubectl} create -f -")
+    if plan.has_key and not key:
+        made = f"{_key_by_hand(plan, owner)} | {kubectl} create -f -"
+        head.append(f"# First, as the key by which its nodes know one another is in no output: {made}")
+    then = _own_by_hand(kubectl, plan, owner)
+    head.append(f"# Then, so that all of it goes with that one, when its time to live is over, too: {then}")
+    return "\n".join(head) + "\n---\n" + "---\n".join(texts)
+
+
+def _kubectl(opts: KubernetesOptions) -> str:
+    """How a shell calls kubectl with the cluster that the options name."""
+    files = os.pathsep.join(kubeconfig.listed(opts.kubeconfig))
+    return (
+        (f"KUBECONFIG={quote(files)} " if files else "")
+        + "kubectl"
+        + (f" --context={quote(opts.context)}" if opts.context else "")
+    )
+
+
+def _own_by_hand(kubectl: str, plan: KubernetesPlan, owner: Manifest) -> str:
+    """A line for a shell that makes it the owner of the rest, as a submission does."""
+    where = f" --namespace={owner['metadata']['namespace']}" if "namespace" in owner["metadata"] else ""
+    names = [f"{item['kind']}/{item['metadata']['name']}" for item in plan.objects if item is not owner]
+    names += [f"Secret/{name}" for name, there in ((plan.name, plan.secrets), (key_name(plan.name), plan.has_key)) if there]
+    about = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": plan.name, "uid": "%s"}
+    patch = json.dumps({"metadata": {"ownerReferences": [{**about, "blockOwnerDeletion": False}]}})
+    uid = f"$({kubectl} get {owner['kind']} {plan.name} -o jsonpath={{.metadata.uid}}{where})"
+    return f'{kubectl} patch {" ".join(names)} --type=merge -p "$(printf \'{patch}\' "{uid}")"{where}'
+
+
+def _key_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
+    """A line for a shell, in whose argv the key is not, either."""
+    made = _secret(key_name(plan.name), owner, {"stringData": {KEY_FILE: "%s"}})
+    return f"printf '{json.dumps(made)}' \"$(head -c 32 /dev/urandom | base64 | tr -d '\\n')\""
+
+
+def _secret_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
+    """A line for a shell, whose own printf writes the values into a pipe: all users of the machine see the argv of kubectl."""
+    made = _secret(plan.name, owner, {"data": dict.fromkeys(plan.secrets, "%s")})
+    values = " ".join(f'"$(printf %s "${variable}" | base64 | tr -d \'\\n\')"' for variable in plan.secrets)
+    return f"printf '{json.dumps(made)}' {values}"
+
+
+def _secret(name: str, owner: Manifest, content: Manifest) -> Manifest:
+    """A Secret where the owner is."""
+    where = {key: value for key, value in owner["metadata"].items() if key == "namespace"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, **where}, **content}

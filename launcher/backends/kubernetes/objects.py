@@ -1,0 +1,288 @@
+"""The objects of a run, by kind: what is created, in which order, and how its pods are found."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.job import KEY_FILE
+from launcher.backends.kubernetes import pod
+from launcher.errors import SpecError
+from launcher.spec import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.spec import JobSpec
+
+Manifest = dict[str, Any]
+
+STOPPED_EXIT_CODE = 143
+"""Of an agent that was asked to stop, or whose peer was: no failure, the run starts again."""
+
+LOST_EXIT_CODES = (75, 137, 255)
+"""Of an agent that has lost another node, of one that was killed, as by a forced deletion, and of a container that its runtime
+has lost, as when the machine starts anew."""
+
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_BATCH = "/apis/batch/v1/namespaces/{}/jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one kind of object is named, and what differs for its pods."""
+
+    api_version: str
+    kind: str
+    path: str
+    """Of its collection, with the namespace to be filled in."""
+
+    container: str = "node"
+    longest: int = 63
+    """Longest name that leaves room for the names of its pods."""
+
+    master: str = "{0}-0.{0}"
+    """DNS name of the first node's pod."""
+
+    maker: str = "{0}"
+    """The object whose controller makes the pods, and has the events of those that it cannot make."""
+
+    has_service: bool = False
+    """Its controller makes the headless Service itself."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "job": Kind("batch/v1", "Job", _BATCH, longest=57),
+    "jobset": Kind(
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
+        longest=53,
+        master="{0}-n-0-0.{0}",
+        maker="{0}-n-0",
+        has_service=True,
+    ),
+    "trainjob": Kind(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
+        longest=50,
+        master="{0}-node-0-0.{0}",
+        maker="{0}-node-0",
+        has_service=True,
+    ),
+    "pytorchjob": Kind(
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+        container="pytorch",
+        longest=50,
+        master="{0}-master-0",
+        has_service=True,
+    ),
+    "pods": Kind("v1", "ConfigMap", "/api/v1/namespaces/{}/configmaps", longest=57),
+}
+"""By the words of `--kind`. Of bare pods, the ConfigMap is what owns everything else."""
+
+UNTIMED = ("trainjob", "pods")
+"""Kinds that nobody in the cluster removes when their time to live is over."""
+
+TTL_NOTE = "distlaunch/ttl-seconds"
+"""Annotation of theirs that says how long an ended run stays."""
+
+RUNTIME_PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes"
+_PATHS = {
+    "Service": "/api/v1/namespaces/{}/services",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "TrainingRuntime": RUNTIME_PATH,
+}
+
+
+def path_of(manifest: Manifest, namespace: str) -> str:
+    """The collection that a manifest is posted to."""
+    kind = manifest["kind"]
+    path = _PATHS.get(kind) or next(item.path for item in KINDS.values() if item.kind == kind)
+    return path.format(namespace)
+
+
+def name_of(run: str, kind: str) -> str:
+    """The object's name: the run's id, whose name part is cut where the kind's pods need longer names."""
+    longest = KINDS[kind].longest
+    if len(run) <= longest:
+        return run
+    head, tail = run[:-21], run[-21:]  # -YYYYMMDD-HHMMSS-xxxx
+    return head[: longest - len(tail)].rstrip("-") + tail
+
+
+def headless_service(name: str, run: str, opts: KubernetesOptions) -> Manifest:
+    """Gives pods DNS names, from before they are ready."""
+    selector = {pod.RUN_LABEL: run}
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(name, run, opts), "spec": spec}
+
+
+def network_policy(name: str, run: str, opts: KubernetesOptions) -> Manifest:
+    """Nobody but the run's own pods reaches its ports; what the pods themselves reach is not touched."""
+    own = {"matchLabels": {pod.RUN_LABEL: run}}
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(name, run, opts), "spec": spec}
+
+
+def key_secret(name: str, run: str, opts: KubernetesOptions, key: str) -> Manifest:
+    """The secret by which the run's nodes know one another: not in a ConfigMap, which more people may read."""
+    meta = _meta(pod.key_name(name), run, opts)
+    head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
+    return {**head, "metadata": meta, "stringData": {KEY_FILE: key}}
+
+
+def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:
+    """A ConfigMap that never changes, so that no kubelet watches it."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(name, run, opts), "immutable": True, **content}
+
+
+def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str]) -> list[Manifest]:
+    """The objects that make pods; the last one owns everything, or the last ones are the pods themselves."""
+    kind, ttl_s = KINDS[opts.kind], int(parse_duration(opts.ttl, "ttl"))
+    template = pod.template(spec, opts, name, run, configs, container=kind.container)
+    meta = _meta(name, run, opts)
+    if opts.queue:
+        meta["labels"][_QUEUE_LABEL] = opts.queue
+    head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+    if opts.kind == "pods":
+        return _bare_pods(spec, opts, name, template)
+    job = _job_spec(spec, template, opts.max_requeues, kind.container)
+    queued = {"suspend": True} if opts.queue else {}
+    if opts.kind == "job":
+        return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **job}}]
+    if opts.kind == "jobset":
+        return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **_job_set(name, job)}}]
+    if opts.kind == "trainjob":
+        return _train_job(head, spec, job, queued)
+    return [{**head, "spec": _pytorch_job(spec, template, ttl_s, queued)}]
+
+
+def owned(manifest: Manifest, owner: Manifest) -> Manifest:
+    """The manifest with the owner that takes it along when it is deleted."""
+    meta = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [{**reference, "blockOwnerDeletion": False}]}}
+
+
+def suspended(manifest: Manifest) -> Manifest | None:
+    """The manifest of a workload with its pods held back until everything they need is there; None: it cannot be."""
+    found = copy.deepcopy(manifest)
+    if found["kind"] == "PyTorchJob":
+        found["spec"]["runPolicy"]["suspend"] = True
+    elif found["kind"] in ("Job", "JobSet", "TrainJob"):
+        found["spec"]["suspend"] = True
+    else:
+        return None
+    return found
+
+
+def release(manifest: Manifest) -> Manifest:
+    """The patch that lets a suspended workload go."""
+    return {"spec": {"runPolicy": {"suspend": False}} if manifest["kind"] == "PyTorchJob" else {"suspend": False}}
+
+
+def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": name, "labels": pod.labels(run, opts)}
+    if opts.namespace:
+        meta["namespace"] = opts.namespace
+    told = pod.notes(opts)
+    if opts.kind in UNTIMED:
+        told[TTL_NOTE] = str(int(parse_duration(opts.ttl, "ttl")))
+    if told:
+        meta["annotations"] = told
+    return meta
+
+
+def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int, container: str) -> dict[str, Any]:
+    """An Indexed Job: a failed rank ends the run, a disruption starts it again and does not count, a lost node does.
+
+    Others may have put containers beside ours. How ours ended decides whether a pod starts again; where it has ended well, and
+    one of those has not, the pod must not: the run would begin anew.
+    """
+    fails = "FailIndex" if spec.nodes.elastic else "FailJob"
+    ours = {"containerName": container, "operator": "In"}
+    killed = sorted((*LOST_EXIT_CODES, STOPPED_EXIT_CODE))
+    rules = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "Ignore", "onExitCodes": {**ours, "values": [STOPPED_EXIT_CODE]}},
+        {"action": "Count", "onExitCodes": {**ours, "values": list(LOST_EXIT_CODES)}},
+        {"action": fails, "onExitCodes": {"operator": "NotIn", "values": [0, *killed]}},
+        {"action": "Count", "onPodConditions": [{"type": "Initialized", "status": "False"}]},  # deleted before ours had begun
+        {"action": fails, "onExitCodes": {"operator": "In", "values": killed}},
+    ]
+    return {
+        # Node 0 ends last, and well only when all nodes' workers have: whoever is taken or waits then is not needed any more.
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+        "completionMode": "Indexed",
+        "completions": spec.nodes.max,
+        "parallelism": spec.nodes.max,
+        "backoffLimitPerIndex": max_requeues,
+        "maxFailedIndexes": spec.nodes.max - spec.nodes.min,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": rules},
+        "template": template,
+    }
+
+
+def _job_set(name: str, job: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
+        "failurePolicy": {"maxRestarts": 0},
+        "replicatedJobs": [{"name": "n", "replicas": 1, "template": {"spec": job}}],
+    }
+
+
+def _train_job(head: Manifest, spec: JobSpec, job: dict[str, Any], queued: dict[str, Any]) -> list[Manifest]:
+    """A runtime of the run's own, as those of the cluster know nothing of our volumes; then the TrainJob."""
+    meta = head["metadata"]
+    step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": job}
+    network = {"enableDNSHostnames": True, "subdomain": meta["name"], "publishNotReadyAddresses": True}
+    job_set = {"network": network, "replicatedJobs": [{"name": "node", "replicas": 1, "template": step}]}
+    runtime = {
+        "apiVersion": head["apiVersion"],
+        "kind": "TrainingRuntime",
+        "metadata": copy.deepcopy(meta),
+        "spec": {"mlPolicy": {"numNodes": spec.nodes.max}, "template": {"spec": job_set}},
+    }
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": meta["name"]}
+    return [runtime, {**head, "spec": {**queued, "runtimeRef": reference, "trainer": {"numNodes": spec.nodes.max}}}]
+
+
+def _pytorch_job(spec: JobSpec, template: Manifest, ttl_s: int, queued: dict[str, Any]) -> dict[str, Any]:
+    if spec.nodes.elastic:
+        raise SpecError("a pytorchjob of ours has a fixed number of nodes", hint="--kind job can be elastic")
+    policy = {"cleanPodPolicy": "None", "backoffLimit": 0, "ttlSecondsAfterFinished": ttl_s, **queued}
+    del template["spec"]["subdomain"]  # the operator makes a Service for each pod
+    replicas = {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}
+    if spec.nodes.max > 1:
+        workers = {"replicas": spec.nodes.max - 1, "restartPolicy": "Never", "template": copy.deepcopy(template)}
+        replicas["Worker"] = workers
+    return {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
+
+
+def _bare_pods(spec: JobSpec, opts: KubernetesOptions, name: str, template: Manifest) -> list[Manifest]:
+    """One pod per node, each with its rank in a variable; nobody starts them again."""
+    pods = []
+    for rank in range(spec.nodes.max):
+        found = copy.deepcopy(template)
+        meta = found["metadata"]
+        meta["name"] = f"{name}-{rank}"
+        meta["labels"][pod.NODE_LABEL] = str(rank)
+        if opts.namespace:
+            meta["namespace"] = opts.namespace
+        if opts.queue:
+            meta["labels"].update({_QUEUE_LABEL: opts.queue, "kueue.x-k8s.io/pod-group-name": name})
+            meta.setdefault("annotations", {})["kueue.x-k8s.io/pod-group-total-count"] = str(spec.nodes.max)
+        found["spec"]["hostname"] = meta["name"]
+        found["spec"]["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(rank)})
+        pods.append({"apiVersion": "v1", "kind": "Pod", **found})
+    return pods

@@ -1,0 +1,48 @@
+"""What would be sent to a Kubernetes cluster: its objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.agent.job import Job
+    from launcher.backends._base import PlannedNode
+    from launcher.backends.kubernetes.objects import Manifest
+    from launcher.payload.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesPlan:
+    """The objects that would be created, in that order."""
+
+    run_dir: Path
+    name: str
+    """Of the objects."""
+
+    objects: tuple[Manifest, ...]
+    job: Job
+    """Content of spec.json."""
+
+    nodes: tuple[PlannedNode, ...]
+    secrets: tuple[str, ...]
+    """Variables whose values go into a Secret when it is sent; they are not in here."""
+
+    python: str
+    """The interpreter in the pods."""
+
+    snapshot: Snapshot | None
+    """The working folder's files, which are in the ConfigMaps."""
+
+    master: str
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there are nodes that have to know one another, by a Secret that is made when it is sent."""
+        return self.job.max_nodes > 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifests and the spec."""
+        return {"objects": list(self.objects), "spec": self.job.to_json(), "secrets": list(self.secrets)}

@@ -1,0 +1,187 @@
+"""The pod of one node: the same for all kinds of objects around it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.kubernetes import options as words
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.spec import JobSpec
+
+RUN_LABEL = "distlaunch/run"
+NODE_LABEL = "distlaunch/node"
+"""Node rank, on bare pods; a Job's pods have Kubernetes' own label for it."""
+
+INPUT = "/distlaunch/input"
+"""Where the pod has the agent, its spec and the archives."""
+
+FOLDER = "/distlaunch/run"
+"""The run's folder in the pod: an empty one, which the agent writes to."""
+
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Which one kubectl takes where others were put beside it."""
+
+RANK_VARIABLES = {"pytorchjob": "RANK"}
+_TIMES = {"DISTLAUNCH_TIMES_DISRUPTED": "job-index-ignored-failure-count", "DISTLAUNCH_TIMES_LOST": "job-index-failure-count"}
+"""Where the Job's controller notes how often a node's pod has started again: by itself, and for want of another node."""
+
+STARTS_AGAIN = ("job", "jobset", "trainjob")
+"""Kinds whose controllers start pods again."""
+
+_GRACE_MORE_S = 15
+"""What the agent needs beside its workers' grace time to tell how they ended."""
+
+_LIMIT_MORE_S = 60
+"""The agent keeps the time limit; the kubelet ends a pod whose agent could not, so much later."""
+
+
+def labels(run: str, opts: KubernetesOptions) -> dict[str, str]:
+    """What everything of a run is labelled with."""
+    own = {"app.kubernetes.io/name": "distlaunch", "app.kubernetes.io/managed-by": "distlaunch", RUN_LABEL: run}
+    return {**words.pairs(opts.label, "label"), **own}
+
+
+def notes(opts: KubernetesOptions) -> dict[str, str]:
+    """What everything of a run is annotated with."""
+    return words.pairs(opts.annotation, "annotation", values_are_labels=False)
+
+
+def rank_variable(kind: str) -> str:
+    """Where a pod finds its node rank."""
+    return RANK_VARIABLES.get(kind, "JOB_COMPLETION_INDEX")
+
+
+def template(
+    spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str], *, container: str
+) -> dict[str, Any]:
+    """The pod template; `configs` are the ConfigMaps that hold what is sent along."""
+    meta: dict[str, Any] = {"labels": labels(run, opts), "annotations": {_DEFAULT_CONTAINER: container, **notes(opts)}}
+    volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 else "")
+    body: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + _GRACE_MORE_S,
+        "containers": [_container(spec, opts, name, mounts, container)],
+        "volumes": volumes,
+    }
+    if spec.time_limit_s is not None:
+        body["activeDeadlineSeconds"] = math.ceil(spec.time_limit_s + spec.grace_s) + _LIMIT_MORE_S
+    body.update(_placement(opts, run))
+    body.update(_identity(opts))
+    if opts.host_network:
+        body.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+    return {"metadata": meta, "spec": body}
+
+
+def python_of(spec: JobSpec) -> str:
+    """The interpreter that the agent is run by."""
+    return spec.python or "python3"
+
+
+def _container(spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[dict[str, Any]], container: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": container,
+        "image": opts.image,
+        "command": [python_of(spec), f"{INPUT}/agent.pyz", "--spec", f"{INPUT}/spec.json"],
+        "args": ["--node-rank-from", rank_variable(opts.kind), "--unpack", INPUT],
+        "env": _env(spec, opts, name),
+        "volumeMounts": mounts,
+    }
+    if opts.pull_policy:
+        found["imagePullPolicy"] = opts.pull_policy
+    if taken := words.resources(opts):
+        found["resources"] = {"limits": taken, "requests": dict(taken)}
+    if security := _security(opts):
+        found["securityContext"] = security
+    return found
+
+
+def _env(spec: JobSpec, opts: KubernetesOptions, name: str) -> list[dict[str, Any]]:
+    """Names only: values of secrets come from Secrets, other variables are in spec.json."""
+    env: list[dict[str, Any]] = [{"name": "DISTLAUNCH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+    if opts.kind in STARTS_AGAIN:
+        paths = {name: f"metadata.annotations['batch.kubernetes.io/{note}']" for name, note in _TIMES.items()}
+        env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()]
+    env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for key in spec.secrets]
+    return env + words.secret_refs(opts.secret_ref)
+
+
+def key_name(name: str) -> str:
+    """Of the Secret that holds the run's key; a single node needs none, as nobody else has to know it."""
+    return f"{name}-key"
+
+
+def _volumes(opts: KubernetesOptions, configs: list[str], key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The input, the run's folder, /dev/shm, and the user's own."""
+    shm: dict[str, Any] = {"medium": "Memory"}
+    if size := opts.shm or (words.half(opts.memory) if opts.memory else ""):
+        shm["sizeLimit"] = size
+    sources: list[dict[str, Any]] = [{"configMap": {"name": config}} for config in configs]
+    sources += [{"secret": {"name": key}}] if key else []
+    volumes: list[dict[str, Any]] = [
+        {"name": "input", "projected": {"sources": sources}},
+        {"name": "run", "emptyDir": {}},
+        {"name": "shm", "emptyDir": shm},
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": "input", "mountPath": INPUT, "readOnly": True},
+        {"name": "run", "mountPath": FOLDER},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - in the pod
+    ]
+    own, own_mounts = words.volumes(opts.volume)
+    return volumes + own, mounts + own_mounts
+
+
+def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
+    """On which machines the pods may be."""
+    found: dict[str, Any] = {}
+    selector = {"labelSelector": {"matchLabels": {RUN_LABEL: run}}}
+    affinity: dict[str, Any] = {}
+    if opts.require_same:
+        term = {**selector, "topologyKey": words.label_key(opts.require_same, "require-same")}
+        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    if opts.prefer_same:
+        term = {**selector, "topologyKey": words.label_key(opts.prefer_same, "prefer-same")}
+        wish = {"weight": 100, "podAffinityTerm": term}
+        affinity.setdefault("podAffinity", {})["preferredDuringSchedulingIgnoredDuringExecution"] = [wish]
+    if opts.exclude:  # by the name that a pod's spec.nodeName has; the label kubernetes.io/hostname may be another
+        fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in words.names(opts.exclude)]
+        terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    if opts.spread:
+        term = {**selector, "topologyKey": "kubernetes.io/hostname"}
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    if affinity:
+        found["affinity"] = affinity
+    if opts.node_selector:
+        found["nodeSelector"] = words.pairs(opts.node_selector, "node-selector")
+    if opts.toleration:
+        found["tolerations"] = words.tolerations(opts.toleration)
+    if opts.priority_class:
+        found["priorityClassName"] = opts.priority_class
+    return found
+
+
+def _identity(opts: KubernetesOptions) -> dict[str, Any]:
+    """As whom the pod runs; without an account of its own it gets no token, as it needs none."""
+    found: dict[str, Any] = {"automountServiceAccountToken": False}
+    if opts.service_account:
+        found = {"serviceAccountName": opts.service_account}
+    if opts.pull_secret:
+        found["imagePullSecrets"] = [{"name": name} for name in opts.pull_secret]
+    if opts.run_as:
+        found["securityContext"] = {**words.user(opts.run_as), "seccompProfile": {"type": "RuntimeDefault"}}
+    return found
+
+
+def _security(opts: KubernetesOptions) -> dict[str, Any]:
+    found: dict[str, Any] = {"allowPrivilegeEscalation": False}
+    capabilities: dict[str, list[str]] = {}
+    if opts.run_as:
+        capabilities["drop"] = ["ALL"]
+    if opts.ipc_lock or any(name.startswith("rdma/") for name in opts.resource):
+        capabilities["add"] = ["IPC_LOCK"]
+    return {**found, "capabilities": capabilities} if capabilities else found

@@ -1,0 +1,113 @@
+"""Programs that are run in a container of a pod, beside ours: to their end, or with their stdin and stdout as a byte stream."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.system import proc
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes.api import Cluster
+
+_ANSWER_S = 60.0
+_ENDS_S = 2.0
+_ALIVE_S = 25.0
+"""So often something is sent: who passes connections on, between us and the cluster, closes those that are silent."""
+
+_BLOCK_BYTES = 64 * 1024
+_SAID_BYTES = 4096
+_STDOUT, _STDERR, _STATUS = 1, 2, 3
+_TEXT, _BINARY, _CLOSE = 1, 2, 8
+"""Of what kind a frame is; a binary one begins with the number of its channel."""
+
+
+def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> None:
+    """Run a program to its end. Raises `ApiError` or `UnreachableError`."""
+    _exec(cluster, pod, container=container, command=command, stdin=False, _request_timeout=_ANSWER_S)
+
+
+def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> proc.Bridge:
+    """Start a program. Raises `ApiError` or `UnreachableError`."""
+    return PodBridge(_exec(cluster, pod, container=container, command=command, stdin=True, _preload_content=False).sock)
+
+
+def _exec(cluster: Cluster, pod: str, **how: Any) -> Any:
+    from kubernetes.client import ApiClient, ApiException, CoreV1Api
+    from kubernetes.stream import stream
+
+    core = CoreV1Api(ApiClient(cluster.configuration))
+    call = core.connect_get_namespaced_pod_exec
+    try:
+        return stream(call, pod, cluster.namespace, stdout=True, stderr=True, tty=False, **how)
+    except ApiException as error:
+        said = str(error.reason or "") + str(error.body or "")
+        if "403" in said or error.status == 403:
+            said = f'User "you" cannot create resource "pods/exec": {said}'
+            raise ApiError(403, said) from error
+        raise UnreachableError(f"pod {pod}: {said}") from error
+
+
+class PodBridge(proc.Bridge):
+    """Two threads carry the stream between a websocket and `sock`."""
+
+    def __init__(self, websocket: Any) -> None:
+        ours, self._theirs = socket.socketpair()
+        super().__init__(ours)
+        self._typed = self._theirs.dup()  # each thread closes its own
+        self._websocket = websocket
+        self._said = {_STDERR: b"", _STATUS: b""}
+        self._reader = threading.Thread(target=self._read, name="from-pod", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._write, name="to-pod", daemon=True).start()
+
+    def end(self) -> str:
+        """Close it; what the program has said last on stderr, or the API server of its end."""
+        super().end()
+        self._reader.join(_ENDS_S)
+        lines = [line.strip() for line in self._said[_STDERR].decode(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return lines[-1]
+        with contextlib.suppress(ValueError, AttributeError):
+            return str(json.loads(self._said[_STATUS]).get("message") or "")
+        return ""
+
+    def _read(self) -> None:
+        from websocket import WebSocketException
+
+        with self._theirs:
+            with contextlib.suppress(OSError, WebSocketException):
+                while True:
+                    kind, frame = self._websocket.recv_data_frame(True)
+                    if kind == _CLOSE:
+                        break
+                    if kind not in (_TEXT, _BINARY) or not frame.data:
+                        continue
+                    channel, data = frame.data[0], frame.data[1:]
+                    if channel == _STDOUT:
+                        self._theirs.sendall(data)
+                    elif channel in self._said:
+                        self._said[channel] = (self._said[channel] + data)[-_SAID_BYTES:]
+            with contextlib.suppress(OSError):
+                self._theirs.shutdown(socket.SHUT_RDWR)  # the other thread has it, too: who reads is to find the end now
+
+    def _write(self) -> None:
+        from websocket import WebSocketException
+
+        poll = select.poll()  # a time limit of the socket's would be one of the other thread's, too
+        poll.register(self._typed, select.POLLIN)
+        with contextlib.suppress(OSError, WebSocketException), self._typed:
+            while True:
+                if not poll.poll(_ALIVE_S * 1000):
+                    self._websocket.ping()
+                elif data := self._typed.recv(_BLOCK_BYTES):
+                    self._websocket.send(b"\0" + data, opcode=_BINARY)
+                else:
+                    break
+        with contextlib.suppress(OSError, WebSocketException):
+            self._websocket.close(timeout=_ENDS_S)  # the program's stdin ends with it

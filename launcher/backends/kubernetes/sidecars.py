@@ -1,0 +1,70 @@
+"""Containers that others have put beside ours: of a mesh, or of whoever collects logs. One that never ends holds the pod."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.backends.kubernetes import api, refused, states
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.states import Pod
+
+_PATIENCE_S = 5.0
+"""So long they may go on after ours, to say their last or to see that it has ended."""
+
+_LOOK_S = 1.0
+_LIMIT_S = 20.0
+
+
+class Beside:
+    """Those of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._refused = False
+
+    def end(self, cluster: Cluster, pods: Iterable[Sequence[Pod]]) -> None:
+        """Delete pods in which ours has ended while another container goes on, as soon as all of their log is here.
+
+        Until then Kubernetes takes the pod for running: it neither starts it again nor takes its end for the run's. That this is
+        refused is said once; what the pods say is known all the same. The next look tries it again.
+        """
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+        for pod in _held(pods):
+            notes = storage.read_json(self._folder / "nodes" / str(pod.node) / "log.json") or {}
+            if pod.uid not in (notes.get("complete") or ()) or time.time() - _ended_at(pod) <= _PATIENCE_S:
+                continue
+            try:  # a collection: so says the Role
+                cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})
+            except api.UnreachableError as error:
+                output.detail(f"pod {pod.name} is not deleted yet: {error}")
+            except api.ApiError as error:
+                self._refused = True
+                what = f"a container beside ours holds pod {pod.name}, which neither starts again nor ends"
+                refused.tell(cluster, what, "to end such a pod", error)
+
+    def end_all(self, look: Callable[[], Sequence[Sequence[Pod]]]) -> None:
+        """Have a run that is over looked at, by which its pods are ended, until none is held; waits where there are others."""
+        limit = time.monotonic() + _LIMIT_S
+        while time.monotonic() < limit:
+            held = any(pod.shared and pod.deleted is None and pod.phase == "Running" for known in look() for pod in known)
+            if not held or self._refused:
+                return
+            time.sleep(_LOOK_S)
+
+
+def _held(pods: Iterable[Sequence[Pod]]) -> list[Pod]:
+    return [
+        pod for known in pods for pod in known if pod.shared and pod.terminated and pod.phase == "Running" and not pod.deleted
+    ]
+
+
+def _ended_at(pod: Pod) -> float:
+    return states.timestamp((pod.terminated or {}).get("finishedAt") or pod.created)

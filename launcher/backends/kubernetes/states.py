@@ -1,0 +1,297 @@
+"""Pods and their owner in our words: which nodes live, how they ended, and what waiting ones wait for. Pure."""
+
+from __future__ import annotations
+
+import re
+import time
+from calendar import timegm
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.failures import Failure
+from launcher.backends.kubernetes.objects import LOST_EXIT_CODES, STOPPED_EXIT_CODE
+from launcher.backends.kubernetes.pod import NODE_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from launcher.runs.liveness import NodeState
+    from launcher.runs.node_report import Cause
+
+Object = dict[str, Any]
+
+_INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
+_PHASES: dict[str, NodeState] = {"Pending": "pending", "Running": "running", "Succeeded": "ended", "Failed": "ended"}
+_SUCCESS = ("Complete", "Completed", "Succeeded", "SuccessCriteriaMet")
+_FINAL = (*_SUCCESS, "Failed", "FailureTarget")
+_UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_RETRY = re.compile(r"\bback-off [0-9.hms]+\b")
+_KILLED_EXIT_CODE = 137
+_LOST_S = 20.0
+"""A pod that should have been gone for so long is on a machine that nobody hears of."""
+
+_REASONS = {
+    "OOMKilled": Failure.OUT_OF_MEMORY,
+    "DeadlineExceeded": Failure.TIMEOUT,
+    "Evicted": Failure.PREEMPTED,
+    "Preempting": Failure.PREEMPTED,
+    "Terminated": Failure.PREEMPTED,
+    "NodeShutdown": Failure.PREEMPTED,
+    "Shutdown": Failure.PREEMPTED,
+    "NodeLost": Failure.NODE,
+    "EvictionByEvictionAPI": Failure.PREEMPTED,
+    "PreemptionByScheduler": Failure.PREEMPTED,
+    "PreemptionByKubeScheduler": Failure.PREEMPTED,
+    "TerminationByKubelet": Failure.PREEMPTED,
+    "DeletionByTaintManager": Failure.NODE,
+    "DeletionByPodGC": Failure.NODE,
+}
+"""Reasons of containers, of pods and of the condition DisruptionTarget, by class; others are the node's."""
+
+_STARTING = ("ContainerCreating", "PodInitializing", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What matters of one pod."""
+
+    node: int
+    name: str
+    uid: str
+    created: str
+    phase: str
+    host: str
+    status: Object = field(repr=False)
+    deleted: float | None = None
+    """By when it is to be gone, unix seconds, once somebody has deleted it."""
+
+    own: str = "node"
+    """The name of our container."""
+
+    shared: bool = False
+    """Whether others have put a container beside ours that may not end by itself."""
+
+    @property
+    def container(self) -> Object:
+        """The state of our container: `{"waiting"|"running"|"terminated": ...}`."""
+        state: Object = self._own.get("state") or {}
+        return state
+
+    @property
+    def _own(self) -> Object:
+        statuses = self.status.get("containerStatuses") or ()
+        return next((item for item in statuses if item.get("name") == self.own), {})
+
+    @property
+    def before(self) -> list[Object]:
+        """The statuses of containers that have to start, or to end, before ours."""
+        return list(self.status.get("initContainerStatuses") or ())
+
+    @property
+    def waits(self) -> bool:
+        """Whether our container has not started yet."""
+        return self.phase == "Pending" and not self.has_log
+
+    @property
+    def terminated(self) -> Object | None:
+        """How our container ended."""
+        return self.container.get("terminated")
+
+    @property
+    def has_log(self) -> bool:
+        """Whether our container has started."""
+        return "running" in self.container or "terminated" in self.container
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of ours runs in it any more; a container beside ours may go on for ever."""
+        return self.phase in ("Succeeded", "Failed") or self.terminated is not None
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether it ended by a disruption, was told to stop, or lost another node: a Job then starts it again."""
+        code = (self.terminated or {}).get("exitCode")
+        return code in (STOPPED_EXIT_CODE, *LOST_EXIT_CODES) or self.condition("DisruptionTarget", "True") is not None
+
+    def condition(self, kind: str, status: str) -> Object | None:
+        """The condition of that type, if it has this status."""
+        conditions = self.status.get("conditions") or ()
+        return next((item for item in conditions if item["type"] == kind and item["status"] == status), None)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its machine is not heard of: the kubelet says that it is ready, the control plane does not believe it."""
+        if self.deleted is not None and self.deleted < time.time() - _LOST_S:
+            return True
+        believed = self.condition("Ready", "False")
+        doubted = believed is not None and not believed.get("reason")  # a kubelet gives one
+        return self.phase == "Running" and doubted and self.condition("ContainersReady", "True") is not None
+
+
+def pod_of(item: Object, own: str = "node") -> Pod | None:
+    """The pod, if it is a node of a run; `own` is the name of our container."""
+    meta = item["metadata"]
+    node = _node_of(meta.get("labels") or {})
+    if node is None:
+        return None
+    deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
+    status = item.get("status") or {}
+    spec = item.get("spec") or {}
+    host, shared = str(spec.get("nodeName") or ""), len(spec.get("containers") or ()) > 1
+    phase, created = status.get("phase", ""), meta["creationTimestamp"]
+    return Pod(node, meta["name"], meta["uid"], created, phase, host, status, deleted, own, shared)
+
+
+def _node_of(labels: Mapping[str, str]) -> int | None:
+    for name in _INDEX_LABELS:
+        if labels.get(name, "").isdigit():
+            return int(labels[name])
+    index = labels.get("training.kubeflow.org/replica-index", "")
+    if not index.isdigit():
+        return None
+    return int(index) + (labels.get("training.kubeflow.org/replica-type") == "worker")
+
+
+def by_node(pods: Iterable[Pod], nodes: int) -> list[list[Pod]]:
+    """Each node's pods, the newest last."""
+    found: list[list[Pod]] = [[] for _ in range(nodes)]
+    for pod in sorted(pods, key=lambda pod: (pod.created, not pod.ended, pod.name)):
+        if pod.node < nodes:
+            found[pod.node].append(pod)
+    return found
+
+
+def finished(owner: Object | None) -> Object | None:
+    """The condition with which a workload has ended."""
+    conditions = ((owner or {}).get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] in _FINAL and item["status"] == "True"), None)
+
+
+def succeeded(owner: Object | None) -> bool:
+    """Whether a workload has ended well."""
+    return (finished(owner) or {}).get("type") in _SUCCESS
+
+
+def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
+    """What its newest pod says of a node; `over`: its workload has ended, `restarts`: it would start the pod again."""
+    if pod.lost and (over or pod.deleted is not None):
+        return "pending" if restarts and not over else "ended"
+    if not pod.ended:  # a container beside ours that has not started keeps the whole pod "Pending"
+        return "running" if "running" in pod.container else _PHASES.get(pod.phase, "unknown")
+    return "pending" if restarts and not over and pod.disrupted else "ended"
+
+
+def cause(pod: Pod) -> Cause | None:
+    """How it ended, as the cluster knows it; None where only its agent can tell."""
+    kind, message = _told(pod)
+    place = f"pod {pod.name}" + (f" on {pod.host}" if pod.host else "")
+    return {"class": kind, "message": " ".join(f"{place} {message}".split())} if kind else None
+
+
+def _told(pod: Pod) -> tuple[str, str]:
+    """Class and words, by whoever knows best; empty where nobody knows anything."""
+    ended = pod.terminated or {}
+    disruption = pod.condition("DisruptionTarget", "True")
+    reason = pod.status.get("reason") or (disruption or {}).get("reason")
+    said = pod.status.get("message") or (disruption or {}).get("message") or "no more is known"
+    found = ("", "")
+    if ended.get("reason") == "OOMKilled":
+        found = Failure.OUT_OF_MEMORY, "was killed for want of memory"
+    elif reason:
+        found = _REASONS.get(reason, Failure.NODE), f"was ended: {reason}: {said}"
+    elif pod.lost:
+        found = Failure.NODE, "is on a machine that nothing is heard of"
+    elif pod.deleted is not None:
+        found = Failure.PREEMPTED, "was deleted"
+    elif ended.get("reason") not in ("Completed", "Error", None):
+        found = Failure.NODE, f"ended: {ended['reason']}: {ended.get('message') or 'no more is known'}"
+    elif ended.get("exitCode") == 137:
+        found = Failure.KILLED, "was killed by SIGKILL, sent by somebody else, without a word of its agent"
+    elif (ended.get("exitCode") or 0) > 128:
+        found = Failure.NODE, f"ended with exit code {ended['exitCode']}, without a word of its agent"
+    elif not pod.has_log and (failed := next(filter(_exit_code, pod.before), None)):
+        found = Failure.NODE, f"did not start: its container {failed.get('name')} ended with exit code {_exit_code(failed)}"
+    return found
+
+
+def _exit_code(status: Object) -> int:
+    """Of a container that has ended; 0 of others."""
+    return int(((status.get("state") or {}).get("terminated") or {}).get("exitCode") or 0)
+
+
+def removed(kind: str, name: str) -> Cause:
+    """The cause where the workload is not there any more."""
+    return {"class": Failure.CANCELLED, "message": f"{kind} {name} was deleted, or its time to live has passed"}
+
+
+def swept(end: Object) -> Cause:
+    """The cause for a pod that was ended with its workload."""
+    return {"class": Failure.CANCELLED, "message": f"its pod was ended with the run: {end.get('reason')}: {end.get('message')}"}
+
+
+def out_of_memory(pod: Pod) -> bool:
+    """Whether our container was killed for want of memory: it would be again."""
+    ended = pod.terminated or {}
+    return ended.get("reason") == "OOMKilled" and ended.get("exitCode") == _KILLED_EXIT_CODE
+
+
+def unstartable(pod: Pod) -> str:
+    """Why our container cannot be started, as long as nobody changes something; empty where it only takes time."""
+    for state in (*(item.get("state") or {} for item in pod.before), pod.container) if pod.waits else ():
+        waiting = state.get("waiting") or {}
+        reason = waiting.get("reason", "")
+        if reason not in _STARTING:
+            return f"{reason}: {' '.join(str(waiting.get('message') or '').split())}".rstrip(": ")
+    return ""
+
+
+def waits_since(pod: Pod) -> float:
+    """When its machine began to start it, unix seconds."""
+    return timestamp(pod.status.get("startTime") or pod.created)
+
+
+def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool, context: str = "") -> str:
+    """Which node is on a machine that the control plane does not hear of; empty where there is none. `context`: its cluster's."""
+    for pod in (pods[-1] for pods in nodes if pods):
+        if pod.lost:
+            where = f" --context={quote(context)}" if context else ""  # machines of another cluster may be called the same
+            until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}{where}"
+            what = f"node {pod.node} (pod {pod.name}) is on machine {pod.host}, which nothing is heard of"
+            return f"{what}; it starts again {until}" if restarts else what
+    return ""
+
+
+def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
+    """What waiting pods wait for, of those that exist; empty where nothing is known."""
+    waiting = [pods[-1] for pods in nodes if pods and pods[-1].waits]
+    for pod in waiting:
+        if why := unstartable(pod):
+            return f"{_count(waiting, nodes)}: {why}"
+    for pod in waiting:
+        unscheduled = pod.condition("PodScheduled", "False")
+        if unscheduled:
+            return f"{_count(waiting, nodes)}: {unscheduled.get('message') or unscheduled.get('reason')}"
+    return ""
+
+
+def steady(text: str, name: str) -> str:
+    """A reason without what changes while it stays the same: random ends of pods' names, their uids, how long a retry waits."""
+    text = re.sub(rf"\b({re.escape(name)}(?:-[a-z]+-0)?-\d+)-[a-z0-9]{{5}}(?![a-z0-9-])", r"\1", text)
+    return _RETRY.sub("back-off", _UID.sub("...", text))
+
+
+def _count(waiting: Sequence[Pod], nodes: Sequence[Sequence[Pod]]) -> str:
+    return f"{len(waiting)} of {len(nodes)} pods wait"
+
+
+def event_text(events: Iterable[Object]) -> str:
+    """The last warning among the events of an object."""
+    warnings = [item for item in events if item.get("type") == "Warning"]
+    last = max(warnings, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""), default=None)
+    return "" if last is None else f"{last.get('reason')}: {' '.join(str(last.get('message')).split())}"
+
+
+def timestamp(text: str) -> float:
+    """Unix seconds of `2026-11-20T14:00:00Z`."""
+    return float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))

@@ -1,0 +1,55 @@
+"""The streams of a run's nodes as one reads them, while some process fetches the pods' logs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from launcher.backends._files import FileStream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.backends._base import Chunk
+    from launcher.errors import LaunchError
+
+
+class Fetcher(Protocol):
+    """Who fetches the pods' logs in this process, while no other one does."""
+
+    @property
+    def failure(self) -> LaunchError | None:
+        """Why it had to give up."""
+
+    def start_following(self) -> bool:
+        """Fetch from now on, in threads; False: another process does."""
+
+    def stop_following(self) -> None:
+        """Fetch no more."""
+
+
+class KubeStream(FileStream):
+    """Reads the files; sees to it that somebody writes them."""
+
+    def __init__(self, run: Fetcher, folder: Path, nodes: int, offsets: Mapping[int, int]) -> None:
+        super().__init__(folder, nodes, offsets)
+        self._run = run
+        self._mine = run.start_following()
+        self._next_try = time.monotonic() + 1.0
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        """What has come; takes the fetching over when the process that did it has ended."""
+        if not self._mine and time.monotonic() > self._next_try:
+            self._mine = self._run.start_following()
+            self._next_try = time.monotonic() + 1.0
+        chunks = super().read(timeout_s)
+        if not chunks and self._mine and (failure := self._run.failure):
+            raise failure
+        return chunks
+
+    def close(self) -> None:
+        """Fetch no more."""
+        super().close()
+        if self._mine:
+            self._run.stop_following()

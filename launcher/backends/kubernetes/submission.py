@@ -1,0 +1,184 @@
+"""Sends a plan's objects, once; finds and removes them where that was cut off."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.backends._base import new_key
+from launcher.backends.kubernetes import api, objects, rights, states, ttl
+from launcher.backends.kubernetes.pod import RUN_LABEL, labels
+from launcher.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.objects import Manifest
+    from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.backends.kubernetes.plan import KubernetesPlan
+
+_DOING = "to create the run"
+_TRIES = 4
+
+
+def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin: Callable[[], None]) -> Manifest:
+    """Create everything, once it was seen that it can be and `begin` was called; returns the object that owns the rest."""
+    secret = list(_secrets(opts, plan))
+    asked = False
+    try:
+        _check(cluster, opts, plan, [*plan.objects, *secret])
+        ttl.sweep(cluster, opts)
+        begin()
+        asked = True
+        *rest, main = plan.objects
+        if main["kind"] == "Pod":
+            main, rest = plan.objects[0], list(plan.objects[1:])
+        before = [item for item in rest if item["kind"] == "TrainingRuntime"]
+        for item in before:  # a TrainJob is refused without
+            _create(cluster, item)
+        held = None if opts.queue else objects.suspended(main)
+        owner = _create(cluster, held or main)
+        asked = False
+        owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **owner}
+        for item in before:
+            path = f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}"
+            cluster.call("PATCH", path, {"metadata": objects.owned(item, owner)["metadata"]}, content=api.MERGE)
+        for item in [*secret, *(item for item in rest if item not in before)]:
+            try:
+                _create(cluster, objects.owned(item, owner))
+            except api.ApiError as error:
+                _check_needed(item, error)
+        if held is not None:
+            path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
+            owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
+    except (api.ApiError, api.UnreachableError) as error:
+        told = api.explained(error, cluster, _DOING)
+        told.in_part = asked and isinstance(error, api.UnreachableError)  # it may yet be there when nobody looks any more
+        raise told from error
+    return owner
+
+
+def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
+    """All runs of that kind in the namespace, the oldest first."""
+    try:
+        ttl.sweep(cluster, opts)
+        listed = ttl.listed(cluster, opts.kind)
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, "to list runs") from error
+    found = []
+    for item in listed:
+        meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+        if meta["name"].rpartition("-files-")[0]:
+            continue  # of bare pods, the first ConfigMap stands for the run
+        end = states.finished(item)
+        state = "pending" if spec.get("suspend") or not status.get("ready", 1) else "running"
+        if end is not None:
+            state = "failed" if end["type"] in ("Failed", "FailureTarget") else "success"
+        nodes = str(spec.get("completions") or "")
+        about = {"run": meta["labels"][RUN_LABEL], "state": state, "nodes": nodes}
+        found.append({**about, "created": states.timestamp(meta["creationTimestamp"])})
+    return sorted(found, key=lambda run: float(run["created"]))
+
+
+def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
+    """Have the API server check every object without creating it; returns what was checked."""
+    try:
+        _check(cluster, opts, plan, [*plan.objects, *_secrets(opts, plan)])
+        for item in plan.objects:
+            path = objects.path_of(item, cluster.namespace)
+            try:
+                cluster.call("POST", path, item, query={"dryRun": "All", "fieldValidation": "Strict"})
+            except api.ApiError as error:
+                if not _lacks_runtime(item, error):
+                    _check_needed(item, error)
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, _DOING) from error
+    return [f"{item['kind']} {item['metadata']['name']}" for item in plan.objects]
+
+
+def _check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manifests: list[Manifest]) -> None:
+    """Tell of a custom resource that the cluster does not have, and of a right that is missing, before anything is created."""
+    kind = objects.KINDS[opts.kind]
+    wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
+    wanted += [("kueue.x-k8s.io/v1beta1", "LocalQueue")] if opts.queue else []
+    for version, name in wanted:
+        group = version.partition("/")[0]
+        if cluster.find(f"/apis/{group}") is None:
+            hint = "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
+            raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
+    keyboard = plan.job.wants_keyboard  # without a right to it, a run that only shows has pipes
+    rights.check(cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], rights.EXEC if keyboard else ())
+
+
+def _create(cluster: Cluster, item: Manifest) -> Manifest:
+    """Create one object, once: where no answer came, it is looked up before it is sent again."""
+    path = objects.path_of(item, cluster.namespace)
+    meta = item["metadata"]
+    pause = 0.5
+    for last in range(_TRIES - 1, -1, -1):
+        try:
+            return cluster.call("POST", path, item, query={"fieldValidation": "Strict"})
+        except api.UnreachableError:
+            if not last:
+                raise
+        except api.ApiError as error:
+            again = error.status in (429, 500, 503, 504) or _lacks_runtime(item, error)
+            if error.reason != "AlreadyExists" and not (last and again):
+                raise
+            found = cluster.find(f"{path}/{meta['name']}") if error.reason == "AlreadyExists" else None
+            if found is not None:
+                if found["metadata"].get("labels", {}).get(RUN_LABEL) == meta["labels"][RUN_LABEL]:
+                    return found
+                raise
+        time.sleep(pause)
+        pause *= 2
+    raise AssertionError("unreachable")
+
+
+def _lacks_runtime(item: Manifest, error: api.ApiError) -> bool:
+    """Whether a TrainJob is refused for want of its runtime: the webhook sees a new one a moment later; a dry run makes none."""
+    return item["kind"] == "TrainJob" and "trainingRuntime must be created before" in error.message
+
+
+def _check_needed(item: Manifest, error: api.ApiError) -> None:
+    """Raise the error again, unless the run can do without the object, which is said."""
+    if item["kind"] != "NetworkPolicy" or error.status != 403:
+        raise error
+    output.warn(
+        "the run goes on without a NetworkPolicy, which you may not create here: what else is in the cluster's network reaches "
+        "the ports of its pods (--no-network-policy asks for none)"
+    )
+
+
+def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
+    """The run's key, and the values of the variables that are named as secrets: in no file, only in this request."""
+    if plan.has_key:
+        yield objects.key_secret(plan.name, plan.run_dir.name, opts, new_key())
+    if plan.secrets:
+        data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
+        meta: dict[str, Any] = {"name": plan.name, "labels": labels(plan.run_dir.name, opts)}
+        yield {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True, "metadata": meta, "data": data}
+
+
+def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
+    """What owns the objects of a run whose launcher died while it made them."""
+    try:
+        owner = cluster.find(f"{objects.KINDS[kind].path.format(cluster.namespace)}/{name}")
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, "to find the run") from error
+    return owner if owner is not None and owner["metadata"].get("labels", {}).get(RUN_LABEL) == run else None
+
+
+def remove(cluster: Cluster, kind: str, name: str, run: str) -> None:
+    """Delete what owns the objects of a run, and what was made before that and may belong to nothing yet."""
+    paths = [objects.KINDS[kind].path] if find(cluster, kind, name, run) is not None else []
+    for path in [*paths, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]:
+        try:
+            cluster.call("DELETE", f"{path.format(cluster.namespace)}/{name}", {"propagationPolicy": "Background"})
+        except (api.ApiError, api.UnreachableError) as error:
+            if not isinstance(error, api.ApiError) or error.status != 404:  # there is none, or somebody was faster
+                raise api.explained(error, cluster, "to end the run") from error

@@ -1,0 +1,79 @@
+"""Ended runs whose time to live is over, of kinds that no controller removes then: whoever comes next does."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.backends.kubernetes import api, objects, states
+from launcher.backends.kubernetes.pod import RUN_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.backends.kubernetes.states import Object
+
+_SECONDS = re.compile(r"\d{1,12}", re.ASCII)
+
+
+def sweep(cluster: Cluster, opts: KubernetesOptions) -> None:
+    """Delete those of the kind that is used here, with all that they own, as far as that can be done: nothing depends on it."""
+    if opts.kind not in objects.UNTIMED:
+        return
+    try:
+        _sweep(cluster, opts.kind)
+    except Exception as error:  # noqa: BLE001 - a missing right, an API server that is busy, objects that others have made
+        output.detail(f"ended runs are not removed: {error}")
+
+
+def listed(cluster: Cluster, kind: str) -> list[Object]:
+    """The objects of runs of that kind. Of ConfigMaps without what is in them, which may be 24 MB for each run."""
+    path, accept = objects.KINDS[kind].path.format(cluster.namespace), api.METADATA if kind == "pods" else ""
+    found: list[Object] = cluster.call("GET", path, query={"labelSelector": RUN_LABEL}, accept=accept)["items"]
+    return found
+
+
+def _sweep(cluster: Cluster, kind: str) -> None:
+    namespace = cluster.namespace
+    for owner in (item for item in listed(cluster, kind) if "ownerReferences" not in item["metadata"]):
+        meta = owner["metadata"]
+        if time.time() < _lasts(owner, states.timestamp(meta["creationTimestamp"])):
+            continue
+        ended = _ended(owner)
+        if kind == "pods":
+            query = {"labelSelector": f"{RUN_LABEL}={meta['labels'][RUN_LABEL]}"}
+            ended = _pods_ended(cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=query)["items"])
+        if ended is not None and time.time() > _lasts(owner, ended):
+            body = {"propagationPolicy": "Background", "preconditions": {"uid": meta["uid"]}}
+            try:
+                cluster.call("DELETE", f"{objects.KINDS[kind].path.format(namespace)}/{meta['name']}", body)
+            except api.ApiError as error:
+                output.detail(f"run {meta['name']}, which has ended, is not removed: {error}")
+
+
+def _lasts(owner: Object, ended: float) -> float:
+    """Until when it stays if it ended then, unix seconds."""
+    ttl = (owner["metadata"].get("annotations") or {}).get(objects.TTL_NOTE, "")
+    return ended + int(ttl) if _SECONDS.fullmatch(ttl) else math.inf
+
+
+def _ended(owner: Object) -> float | None:
+    """When a workload has ended, unix seconds."""
+    end = states.finished(owner)
+    return states.timestamp(end["lastTransitionTime"]) if end else None
+
+
+def _pods_ended(pods: Iterable[Object]) -> float | None:
+    """When the last of these pods has; None where one has not, or none is there."""
+    ends: list[float] = []
+    for pod in pods:
+        if pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            return None
+        told = [(item.get("state") or {}).get("terminated") or {} for item in pod["status"].get("containerStatuses") or ()]
+        ends += [states.timestamp(each.get("finishedAt") or pod["metadata"]["creationTimestamp"]) for each in told or [{}]]
+    return max(ends, default=None)

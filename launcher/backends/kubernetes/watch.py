@@ -1,0 +1,344 @@
+"""A submitted run as the cluster has it: its pods, their logs, its end. One object per run and process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.agent.failures import Failure
+from launcher.agent.terminal import attach
+from launcher.backends.kubernetes import admission, api, refused, states
+from launcher.backends.kubernetes.following import DOING, Following
+from launcher.backends.kubernetes.logs import NodeLog
+from launcher.backends.kubernetes.objects import KINDS
+from launcher.backends.kubernetes.pod import FOLDER, INPUT, RUN_LABEL, STARTS_AGAIN
+from launcher.backends.kubernetes.pod_exec import bridge, execute
+from launcher.backends.kubernetes.sidecars import Beside
+from launcher.backends.kubernetes.stream import KubeStream
+from launcher.errors import CommandError, LaunchError
+from launcher.runs.liveness import Liveness
+from launcher.system import proc, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.backends._base import Handle
+    from launcher.backends.kubernetes.states import Pod
+    from launcher.runs.liveness import NodeState
+    from launcher.runs.node_report import Cause
+    from launcher.system.proc import Bridge
+
+_LOG_LIMIT_S = 10.0
+"""So long a status waits for logs that are new."""
+
+_FEW_NODES = 32
+"""Of a larger run, a status reads the logs of node 0 and of nodes that have ended only."""
+
+_PATIENCE_S = 10.0
+"""A pod that is still being made after so long has an event that says why."""
+
+_LOG_PATIENCE_S = 30.0
+"""So long the log of a pod that has ended is waited for."""
+
+_STARTS_S, _LOOK_S = 30.0, 1.0
+"""So long a signal waits for nodes that have not started, trying them this often."""
+
+_REACHED_S = 30.0
+"""So long a program in a pod may take to start."""
+
+_NAMED = 5
+"""So many of them are named."""
+
+_runs: dict[str, RunWatch] = {}
+
+
+def of(handle: Handle) -> RunWatch:
+    """The run of that handle."""
+    return _runs.get(handle["run_dir"]) or _runs.setdefault(handle["run_dir"], RunWatch(handle))
+
+
+class RunWatch:
+    """Asks about a run, fetches its logs, ends it."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._folder = Path(handle["run_dir"])
+        self._nodes: int = handle["nodes"]
+        self._container = KINDS[handle["kind"]].container
+        self._python = handle.get("python") or "python3"
+        self._following: Following | None = None
+        self._lock_fd = -1
+        self._log_waits: dict[str, float] = {}
+        self._beside = Beside(self._folder)
+
+    @cached_property
+    def cluster(self) -> api.Cluster:
+        """The cluster it was submitted to."""
+        return api.connect_again(self._handle)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def liveness(self, start_timeout_s: float) -> Liveness:
+        """What the cluster says of each node; first, where nobody follows, the logs are brought up to date."""
+        try:
+            return self._judge(self._look(), start_timeout_s)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, DOING) from error
+
+    def refresh(self) -> None:
+        """Bring the logs up to date."""
+        try:
+            self._look()
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, DOING) from error
+
+    def _look(self) -> list[list[Pod]]:
+        """All pods, with their logs up to date, none of them held by what others have put into it."""
+        pods = self._pods()
+        self._catch_up(pods)
+        self._beside.end(self.cluster, pods)
+        return pods
+
+    def _pods(self) -> list[list[Pod]]:
+        """All pods of the run, by node."""
+        if self._following is not None and (known := self._following.pods()) is not None:
+            return states.by_node(known, self._nodes)
+        listed = self.cluster.call("GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"})
+        found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
+        return states.by_node(found, self._nodes)
+
+    def _path(self, collection: str) -> str:
+        return f"/api/v1/namespaces/{self.cluster.namespace}/{collection}"
+
+    def _owner_path(self) -> str:
+        return f"{KINDS[self._handle['kind']].path.format(self.cluster.namespace)}/{self._handle['name']}"
+
+    def _owner(self) -> tuple[states.Object | None, bool]:
+        """The workload, and whether it is gone (another one of its name is not it)."""
+        owner = self.cluster.find(self._owner_path())
+        gone = owner is None or owner["metadata"]["uid"] != self._handle["uid"] or "deletionTimestamp" in owner["metadata"]
+        return (None if gone else owner), gone
+
+    def _judge(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> Liveness:
+        sure = all(known and not known[-1].ended and known[-1].deleted is None and not known[-1].lost for known in pods)
+        owner, gone = (None, False) if sure else self._owner()
+        end = states.finished(owner)
+        over = gone or end is not None
+        restarts = self._handle["kind"] in STARTS_AGAIN
+        nodes: list[NodeState] = []
+        causes: dict[int, Cause] = {}
+        deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
+        noted = storage.read_json(self._folder / "given_up.json") or deleted
+        for node, known in enumerate(pods):
+            if known:
+                nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
+                found = noted or states.cause(known[-1])
+                if not gone and end is not None and known[-1].deleted is not None and not known[-1].lost:
+                    found = states.swept(end)
+            else:
+                nodes.append("ended" if over or not restarts else "pending")
+                found = noted or (states.swept(end) if end else None)
+            if found is not None and nodes[-1] == "ended":
+                causes[node] = found
+        if not over and restarts:
+            self._give_up_what_eats(pods)
+        lost = states.unheard(pods, restarts=restarts, context=self._handle["context"])
+        why = "" if over else lost or self._detail(pods, start_timeout_s)
+        detail = states.steady(why, self._handle["name"])
+        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
+
+    def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
+        """A node whose log is still on its way has not ended yet, as what it says last counts."""
+        if state != "ended" or self._following is None or not pod.has_log or self._following.has_log(node, pod):
+            return state
+        since = self._log_waits.setdefault(pod.uid, time.monotonic())
+        return state if time.monotonic() - since > _LOG_PATIENCE_S else "running"
+
+    def _detail(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
+        """What pods wait for. Where that cannot end well, the run is ended: its pods would hold their GPUs for ever."""
+        stuck = [known[-1] for known in pods if known and states.unstartable(known[-1])]
+        if stuck and time.time() - states.waits_since(stuck[0]) > start_timeout_s:
+            return self._give_up(Failure.NODE, f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
+        missing = sum(not known for known in pods)
+        if missing and (why := self._unmade(pods, start_timeout_s)):
+            return why
+        if why := states.waits_for(pods):
+            return why
+        if missing:
+            suspended = ((self._owner()[0] or {}).get("spec") or {}).get("suspend")
+            return f"{missing} of {len(pods)} pods are not made yet" + (": it waits to be admitted" if suspended else "")
+        slow = [known[-1] for known in pods if known[-1].waits]
+        slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
+        if slow and (why := states.event_text(refused.events(self.cluster, slow[0].name))):
+            return f"{len(slow)} of {len(pods)} pods wait: {why}"
+        return ""
+
+    def _unmade(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
+        """Why pods are not made. Where they are refused, and no others' end changes that, the run is ended in the same way."""
+        names = dict.fromkeys(name.format(self._handle["name"]) for name in ("{0}", KINDS[self._handle["kind"]].maker))
+        events = [item for name in names for item in refused.events(self.cluster, name)]
+        why, since = admission.unmade(pods, events, self._handle.get("min_nodes", self._nodes))
+        late = since is not None and time.time() - since > start_timeout_s
+        return self._give_up(Failure.NODE, why) if late else why
+
+    def _give_up_what_eats(self, pods: Sequence[Sequence[Pod]]) -> None:
+        """End a run whose pod was killed for want of memory: to Kubernetes that is as if somebody had deleted it by force."""
+        eaten = next((pod for known in pods for pod in known if states.out_of_memory(pod)), None)
+        if eaten is not None and self._handle.get("min_nodes", self._nodes) == self._nodes:
+            told = states.cause(eaten) or {}
+            self._give_up(str(told["class"]), str(told["message"]))
+
+    def _give_up(self, kind: str, why: str) -> str:
+        note = self._folder / "given_up.json"
+        storage.write_whole(note, storage.encode_json({"class": kind, "message": why}))
+        try:
+            self._delete()
+        except api.ApiError as error:
+            note.unlink(missing_ok=True)
+            refused.tell(
+                self.cluster, f"the run goes on, though it should end, as {why}", "to end a run that cannot go on", error
+            )
+        return why
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def open_stream(self, offsets: Mapping[int, int]) -> KubeStream:
+        """The streams in the run's folder, which this process keeps up to date unless another one does."""
+        return KubeStream(self, self._folder, self._nodes, offsets)
+
+    def start_following(self) -> bool:
+        """Fetch all logs as they come, in threads, from now on; False where another process does."""
+        if self._following is not None:
+            return True
+        if (mine := self._lock()) is None:
+            return False
+        self._lock_fd = mine
+        self._following = Following(self.cluster, self._handle["run"], self._folder, self._nodes, self._container)
+        return True
+
+    def stop_following(self) -> None:
+        """Let another process do it."""
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
+            os.close(self._lock_fd)
+
+    @property
+    def failure(self) -> LaunchError | None:
+        """Why logs cannot be fetched."""
+        return self._following.failure if self._following else None
+
+    def _lock(self) -> int | None:
+        """What holds the lock until it is closed; None where somebody else has it, in another thread of ours, too."""
+        with storage.storage_errors(self._folder):
+            found = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(found)
+            return None
+        return found
+
+    def _catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
+        """Fetch what is new of the logs, those of ended pods first, until the limit."""
+        wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
+        wanted = [known for known in wanted if any(pod.has_log for pod in known) and not known[-1].lost]
+        if not wanted or self._following is not None or (lock := self._lock()) is None:
+            return
+        limit = time.monotonic() + _LOG_LIMIT_S
+
+        def read(known: Sequence[Pod]) -> None:
+            log = NodeLog(self._folder / "nodes" / str(known[-1].node), known[-1].node, self.cluster)
+            try:
+                for pod in known:
+                    if pod.has_log and not log.is_complete(pod) and time.monotonic() < limit:
+                        with contextlib.suppress(api.UnreachableError):
+                            log.catch_up(pod)
+            finally:
+                log.close()
+
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(read, sorted(wanted, key=lambda known: not known[-1].ended)))
+        finally:
+            os.close(lock)
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """The run is over: let go of machines that it still holds."""
+        try:
+            self._beside.end_all(self._look)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to end containers beside ours") from error
+
+    def cancel(self, *, force: bool) -> None:
+        """Delete everything; until this process ends, what the pods say last is still fetched."""
+        try:
+            with contextlib.suppress(LaunchError):
+                self.start_following()
+            self._delete()
+            if force:
+                selector = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
+                self.cluster.call("DELETE", self._path("pods"), {"gracePeriodSeconds": 0}, query=selector)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to end the run") from error
+
+    def signal(self, signum: int) -> None:
+        """Have every node's agent signalled, which passes it on. Raises `LaunchError` for nodes that do not come to run in time.
+
+        What the API server knows of a pod may be a minute old, its log is not: one that it takes to be starting is tried, too.
+        """
+        code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's first process
+        told: set[str] = set()
+        limit = time.monotonic() + _STARTS_S
+
+        def tell(pod: Pod) -> None:
+            try:
+                execute(self.cluster, pod.name, self._container, [self._python, "-c", code])
+                told.add(pod.name)
+            except api.UnreachableError:
+                if "running" in pod.container:  # it may have heard, and must not hear twice
+                    raise
+
+        try:
+            while True:
+                left = [pod for known in self._pods() for pod in known[-1:] if not pod.ended and pod.name not in told]
+                with ThreadPoolExecutor(8) as pool:
+                    list(pool.map(tell, left))
+                missed = [pod.name for pod in left if pod.name not in told]
+                if not missed:
+                    return
+                if time.monotonic() > limit:
+                    names = ", ".join(missed[:_NAMED]) + (", ..." if len(missed) > _NAMED else "")
+                    raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
+                time.sleep(_LOOK_S)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to signal the workers") from error
+
+    def open_terminal(self, node: int, rank: int) -> Bridge:
+        """By a program that is run beside the agent, in its container."""
+        try:
+            known = self._pods()[node]
+            if not known or known[-1].ended:
+                raise CommandError(f"node {node} has no pod that runs")
+            command = [self._python, f"{INPUT}/agent.pyz", "--attach", f"{FOLDER}/nodes/{node}", str(rank)]
+            found = bridge(self.cluster, known[-1].name, self._container, command)
+        except (api.ApiError, api.UnreachableError) as error:
+            raise api.explained(error, self.cluster, "to reach a worker's terminal") from error
+        found.wait_for(attach.CONNECTED, _REACHED_S)
+        return found
+
+    def _delete(self) -> None:
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": self._handle["uid"]}}
+        try:
+            self.cluster.call("DELETE", self._owner_path(), body)
+        except api.ApiError as error:
+            if error.status not in (404, 409):  # gone, or another one by now
+                raise

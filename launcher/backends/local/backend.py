@@ -1,0 +1,214 @@
+"""This machine: every node is an agent process of its own, on the loopback address."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from launcher.agent.failures import Failure
+from launcher.agent.job import KEY_FILE, LOOPBACK
+from launcher.agent.system import facts
+from launcher.agent.terminal import attach
+from launcher.backends._base import (
+    Backend,
+    Handle,
+    PlannedNode,
+    Record,
+    Written,
+    unrecorded,
+    write_files,
+    write_key,
+)
+from launcher.backends._files import FileStream
+from launcher.backends.local import processes, programs
+from launcher.backends.local.options import LocalOptions
+from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
+from launcher.errors import CommandError, RequestError, SpecError, StorageError
+from launcher.payload import agent_archive, scripts
+from launcher.runs.liveness import Liveness
+from launcher.system import input_file, proc, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.spec import JobSpec
+
+_END_BYTES = 128 * 1024
+_TOLD = 8
+"""So many agents at most are waited for at once, to have begun: each holds a descriptor of ours."""
+
+_FAREWELL_S = 10.0
+"""So long an agent may take to end after its last word."""
+
+
+class LocalBackend(Backend[LocalPlan]):
+    """Runs on this machine; several nodes are simulated by one agent each."""
+
+    name: ClassVar[str] = "local"
+    can_requeue: ClassVar[bool] = True
+    has_terminals: ClassVar[bool] = True
+    ask_every_s: ClassVar[float] = 1.0
+    is_here: ClassVar[bool] = True
+    shares_run_dir: ClassVar[bool] = True
+    options: ClassVar[type] = LocalOptions
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> LocalPlan:
+        """One agent per node, with an equal part of the GPUs each."""
+        if spec.nodes.max > 64:
+            raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 64", hint="use a cluster for more")
+        python = programs.find_python(spec)
+        if spec.kind == "program":
+            programs.find_program(spec, python)
+        nodes = spec.nodes.max
+        shares = _gpu_shares(nodes, {**os.environ, **spec.env}) if not self.opts.share_gpus else None
+        gpus = len(shares[0]) if shares else len(facts.gpus({**os.environ, **spec.env}))
+        workers = max(1, gpus) if spec.workers_per_node == "auto" else spec.workers_per_node
+        meet = {"file": str(run_dir / "rendezvous.json")}
+        job = spec.job(run=run_dir.name, folder=str(run_dir), rendezvous=meet)._replace(
+            master_addr=LOOPBACK,
+            workers=workers,
+            sigterm_means=Failure.CANCELLED,
+            shares_host=nodes > 1,
+            node_env=[{"CUDA_VISIBLE_DEVICES": ",".join(ids)} for ids in shares] if shares else None,
+        )
+        host = os.uname().nodename
+        rows = tuple(PlannedNode(node_rank=rank, host=host, workers=workers) for rank in range(nodes))
+        return LocalPlan(run_dir=run_dir, python=python, job=job, nodes=rows)
+
+    def render(self, plan: LocalPlan) -> Mapping[str, str]:
+        """`spec.json`, and a shell script that runs the same agents by hand."""
+        return {"spec.json": spec_text(plan.job), "start.sh": by_hand(plan)}
+
+    def write(self, plan: LocalPlan, folder: Path) -> Written:
+        """What a submission sends, and a bundled script as well, in a folder that may be moved; `sh start.sh` does the rest."""
+        job = plan.job._replace(may_move=True)
+        script, more = Path(job.command[0]), {"agent.pyz": agent_archive.packed()}
+        if scripts.is_bundled(script):
+            job = job._replace(command=[str(plan.run_dir / "payload" / script.name), *job.command[1:]])
+            more |= scripts.contents()
+        texts = {**self.render(plan), "spec.json": spec_text(job)}
+        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
+        write_key(folder)
+        return Written(texts, (*more, KEY_FILE))
+
+    def submit(self, plan: LocalPlan, record: Record = unrecorded) -> Handle:
+        """Write the spec and the agent, start one detached agent per node."""
+        with storage.storage_errors(plan.run_dir):
+            (plan.run_dir / "spec.json").write_text(spec_text(plan.job), encoding="utf-8")
+            (plan.run_dir / "agent.pyz").write_bytes(agent_archive.packed())
+        write_key(plan.run_dir)
+        passed = plan.job.passes_stdin
+        return self._start(plan.run_dir, plan.python, plan.job.cwd, len(plan.nodes), record, passes_stdin=passed)
+
+    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record, *, passes_stdin: bool = False) -> Handle:
+        """`passes_stdin`: they have ours, for their workers."""
+        agents = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
+        handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
+        told: list[proc.Told] = []
+        more = {"stdin": 0} if passes_stdin else {}
+        try:
+            for agent in processes.of(handle):
+                agent.forget()
+            for rank in range(nodes):
+                if len(told) == _TOLD:
+                    told[0].wait()
+                    told.pop(0).close()
+                folder = run_dir / "nodes" / str(rank)
+                folder.mkdir(parents=True, exist_ok=True)
+
+                def note(identity: proc.Identity, rank: int = rank) -> None:
+                    agents[rank] = {"pid": identity.pid, "start_ticks": identity.start_ticks}
+                    record(handle)
+
+                argv = (*argv_of(run_dir, python, rank), "--when-told")
+                out, err = folder / "stream", folder / "stderr"
+                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
+            for word in told:
+                word.wait()
+        except OSError as error:
+            raise StorageError(f"{run_dir}: {error.strerror}") from error
+        finally:
+            for word in told:
+                word.close()
+        return handle
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """Each agent was noted before it began, and notes that it has."""
+        return handle if any(agent.begun for agent in processes.of(handle)) else None
+
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+        """Start the same agents again, when all have ended; those that have said so are waited for."""
+        run_dir = Path(handle["run_dir"])
+        limit = time.monotonic() + _FAREWELL_S
+        while alive := [agent for agent in processes.of(handle) if agent.living()]:
+            if time.monotonic() > limit or not all(_is_done(agent.folder / "stream") for agent in alive):
+                raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+            time.sleep(0.02)
+        job = storage.read_json(run_dir / "spec.json")
+        if job is None:
+            raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
+        again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # nobody may be there to type
+        storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
+        return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record)
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """Which agents still run, by pid and start time."""
+        return Liveness(nodes=tuple("running" if agent.living() else "ended" for agent in processes.of(handle)))
+
+    def left(self, handle: Handle) -> str:
+        """Their pids."""
+        pids = [str(identity.pid) for agent in processes.of(handle) for identity in agent.living()]
+        return f"pids {', '.join(pids)}" if pids else ""
+
+    def open_stream(self, handle: Handle) -> FileStream:
+        """The files that the agents write."""
+        return FileStream(Path(handle["run_dir"]), len(handle["agents"]), handle.get("shown") or {})
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> proc.Bridge:
+        """The agent's socket itself."""
+        try:
+            return proc.Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
+        except attach.NOT_THERE as error:
+            raise CommandError(f"rank {rank} has no terminal: {error}") from error
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """SIGTERM to every agent; `force`: the second one, at which an agent kills its workers, and SIGKILL where it does not."""
+        agents = processes.of(handle)
+        for agent in agents:
+            agent.send(signal.SIGTERM)
+        if force:
+            processes.force(agents)
+        for agent in agents:
+            if not agent.living():
+                agent.remove_cgroup()
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Agents pass every signal on."""
+        for agent in processes.of(handle):
+            agent.send(signum)
+
+
+def _is_done(stream: Path) -> bool:
+    """Whether an agent has said its last word; it may still be about to end."""
+    try:
+        last = input_file.end_of(stream, _END_BYTES).splitlines()[-1:]
+    except OSError:
+        return False
+    return bool(last) and last[0].startswith(b'{"event":"done"')
+
+
+def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
+    """An equal part of this machine's GPUs for each simulated node; None where there is nothing to divide."""
+    ids = facts.gpus(env)
+    if nodes == 1 or not ids:
+        return None
+    if len(ids) < nodes:
+        return [[ids[rank % len(ids)]] for rank in range(nodes)]
+    each = len(ids) // nodes
+    return [ids[rank * each : (rank + 1) * each] for rank in range(nodes)]
+
+
+BACKEND = LocalBackend

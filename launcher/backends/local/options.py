@@ -1,0 +1,14 @@
+"""Flags of the local backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launcher.settings.options import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """Options of the local backend: none but the job's."""
+
+    share_gpus: bool = option(False, help="Let simulated nodes see all GPUs, instead of an equal part each.", group="resources")

@@ -1,0 +1,106 @@
+"""The agents of a run on this machine as processes: the interpreter may be a script, below which the agent is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.system import cgroup, processes
+from launcher.system import proc, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_HEARS_S = 1.0
+"""So long an agent may take to end at its second SIGTERM, by itself."""
+
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One node's: the process that we have started, in a session of its own, and what has said below it that it is the agent."""
+
+    folder: Path
+    """The node's, in the run's folder."""
+
+    started: proc.Identity
+
+    @property
+    def begun(self) -> bool:
+        """Whether it runs, or has run; one that was not told to begin ends without a note."""
+        return self.started.pid > 0 and (bool(self.living()) or self._note() is not None)
+
+    def living(self) -> list[proc.Identity]:
+        """What is there of the agent and of the script that started it."""
+        noted = self._noted()
+        with storage.read_errors("/proc"):
+            known = [identity for identity in dict.fromkeys(filter(None, (noted, self.started))) if identity.alive()]
+            return known or self._of_session()
+
+    def send(self, number: int) -> None:
+        """Signal the agent alone, where it is known: a script that hears a signal, too, may pass it on, or end before it."""
+        noted = self._noted()
+        if noted is not None and noted.alive():
+            noted.send(number)
+        elif self.started.alive():
+            self.started.send_group(number)
+        else:
+            for identity in self._of_session():
+                identity.send(number)
+
+    def kill(self) -> None:
+        """SIGKILL for the agent, all below it, and the script that started it."""
+        for identity in self.living():
+            processes.kill_tree(identity.pid, identity.start_ticks)
+
+    def forget(self) -> None:
+        """What an agent that ran before has noted."""
+        (self.folder / "agent.json").unlink(missing_ok=True)
+
+    def remove_cgroup(self) -> None:
+        """End what an agent that is gone could not end any more, where it had a cgroup for it."""
+        if path := (self._note() or {}).get("cgroup"):
+            cgroup.remove(path)
+
+    def _note(self) -> dict[str, Any] | None:
+        return storage.read_json(self.folder / "agent.json")
+
+    def _noted(self) -> proc.Identity | None:
+        pid, ticks = ((self._note() or {}).get(name) for name in ("pid", "start_ticks"))
+        return proc.Identity(pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) and pid > 0 else None
+
+    def _of_session(self) -> list[proc.Identity]:
+        """Where the script has ended first: what it has left in its session that was started as this run's agent."""
+        spec = os.fsencode(self.folder.parent.parent / "spec.json")
+        found = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.started.pid > 0 else ():
+            with suppress(OSError):
+                if os.getsid(pid) == self.started.pid and spec in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    ticks = processes.start_ticks(pid)
+                    found += [proc.Identity(pid, ticks)] if ticks is not None and ticks >= self.started.start_ticks else []
+        return found
+
+
+def of(handle: Mapping[str, Any]) -> list[Agent]:
+    """The run's agents, by node rank."""
+    nodes = Path(handle["run_dir"]) / "nodes"
+    started = (proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"])
+    return [Agent(nodes / str(rank), identity) for rank, identity in enumerate(started)]
+
+
+def force(agents: Sequence[Agent]) -> None:
+    """The second SIGTERM, at which an agent kills its workers; SIGKILL for those that have not ended at it."""
+    time.sleep(0.05)  # two signals at one moment would be one
+    for agent in agents:
+        agent.send(signal.SIGTERM)
+    limit = time.monotonic() + _HEARS_S
+    while (left := [agent for agent in agents if agent.living()]) and time.monotonic() < limit:
+        time.sleep(_LOOK_S)
+    for agent in left:
+        agent.kill()

@@ -1,0 +1,61 @@
+"""The programs of this machine that workers are: the user's own, or an interpreter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.agent.forkserver.guess import NO, SURELY
+from launcher.agent.forkserver.program import Program
+from launcher.errors import BackendUnavailableError, SpecError
+from launcher.system import install, proc
+
+if TYPE_CHECKING:
+    from launcher.spec import JobSpec
+
+
+def find_program(spec: JobSpec, python: str) -> None:
+    """Raise `SpecError` where it is not here; on other machines their agents say so."""
+    import shutil
+
+    name = spec.command[0]
+    folders = [*([os.path.dirname(python)] if spec.python else []), spec.env.get("PATH") or os.environ.get("PATH") or os.defpath]
+    path = os.path.join(spec.cwd, name) if os.path.dirname(name) else name
+    if shutil.which(path, path=os.pathsep.join(folders)) is None:
+        raise SpecError(f"program {name!r} is not on PATH, or not executable", hint="chmod +x it, or give its path")
+
+
+def find_python(spec: JobSpec) -> str:
+    """The interpreter for the workers: the one that was named, ours if it has torch, else the one on PATH if that has it.
+
+    Where no torch is needed, ours does as it is; where it may be, it is not asked for.
+    """
+    import shutil
+    from importlib.util import find_spec
+
+    wants_torch = SURELY if spec.nodes.elastic else Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
+    if spec.python:
+        named = shutil.which(spec.python)
+        if named is None:
+            raise SpecError(f"python {spec.python!r} is not on PATH, or not executable")
+        candidates = [os.path.join(spec.cwd, named)]
+        if wants_torch != SURELY:
+            return candidates[0]
+    elif wants_torch == NO:
+        return sys.executable
+    else:
+        if find_spec("torch") is not None:
+            return sys.executable
+        candidates = list(filter(None, [shutil.which("python3") or shutil.which("python")]))
+    probe = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
+    for candidate in candidates:
+        if proc.run([candidate, "-c", probe], timeout_s=20).returncode == 0:
+            return candidate
+    if wants_torch != SURELY:
+        return sys.executable
+    looked = " and ".join(dict.fromkeys([*([] if spec.python else [sys.executable]), *candidates]))
+    raise BackendUnavailableError(
+        f"no torch here: looked in {looked}",
+        hint=f"{install.command('train')}, or name an interpreter that has it: --python PATH",
+    )

@@ -1,0 +1,186 @@
+"""Inside an allocation the run is a step of the job that is there: srun starts it from here, and sbatch is not asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.terminal import attach
+from launcher.backends.slurm.control import ask
+from launcher.backends.slurm.states import job_of
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+from launcher.runs.liveness import Liveness
+from launcher.system import proc, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends._base import Handle, Record
+    from launcher.runs.liveness import NodeState
+    from launcher.spec import NodeRange
+
+_OF_STEPS = ("gpus_per_node", "gres", "mem", "nodelist", "exclude")
+_OF_JOBS: tuple[str, ...] = (
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "reservation",
+    "dependency",
+    "exclusive",
+    "nice",
+    "mail_type",
+    "mail_user",
+)
+_OF_JOBS += ("licenses", "wckey", "switches", "sbatch")
+_OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
+_REACHED_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The job in which this process runs, as Slurm's variables describe it."""
+
+    job_id: str
+    nodes: int
+    cpus: int | None
+    """Of the node that has the fewest; None where Slurm does not say."""
+
+    within_step: bool
+    """This process is part of a step itself (`srun --pty bash`), with which ours has to share."""
+
+
+def allocation(env: Mapping[str, str]) -> Allocation | None:
+    """The allocation of `salloc` or of an sbatch script; None on a login node."""
+    nodes = env.get("SLURM_JOB_NUM_NODES", "")
+    if not env.get("SLURM_JOB_ID") or not nodes.isdigit():
+        return None
+    counts = [
+        int(count) for count in re.findall(r"(?:^|,)(\d+)", re.sub(r"\(x\d+\)", "", env.get("SLURM_JOB_CPUS_PER_NODE", "")))
+    ]
+    return Allocation(
+        job_id=env["SLURM_JOB_ID"], nodes=int(nodes), cpus=min(counts, default=None), within_step="SLURM_STEP_ID" in env
+    )
+
+
+def nodes_of(asked: NodeRange, within: Allocation) -> int:
+    """How many of the allocation's nodes the step takes."""
+    if asked.min > within.nodes:
+        raise SpecError(
+            f"{asked.min} nodes: the allocation, job {within.job_id}, has {within.nodes}",
+            hint="ask for no more than it has, or submit a job of its own with --new-job",
+        )
+    return min(asked.max, within.nodes)
+
+
+def options(within: Allocation, opts: Any, name: str) -> list[str]:
+    """The step's own options for srun. One task per node gets all processors of the job there, which it would not by itself."""
+    found = [f"--job-name={name}"]
+    cpus = opts.cpus_per_task or within.cpus
+    found += [f"--cpus-per-task={cpus}"] if cpus else []
+    found += [f"--{name.replace('_', '-')}={getattr(opts, name)}" for name in _OF_STEPS if getattr(opts, name)]
+    return [*found, *(["--overlap"] if within.within_step else [])]
+
+
+def useless(opts: Any) -> list[str]:
+    """Options that only a job of its own could have."""
+    return [name.replace("_", "-") for name in _OF_JOBS if getattr(opts, name)]
+
+
+def start(run_dir: Path, cwd: str, within: Allocation, record: Record) -> Handle:
+    """Start the step's script, detached from this terminal."""
+    if shutil.which("srun") is None:
+        raise BackendUnavailableError(
+            "srun is not on PATH", hint=f"job {within.job_id} can be used only where Slurm's commands are"
+        )
+    out = run_dir / "job.out"
+    argv = ["bash", "-c", 'read -r && exec bash "$0" </dev/null', str(run_dir / "step.sh")]
+
+    def about(identity: proc.Identity) -> Handle:
+        known = {"job_id": within.job_id, "step": run_dir.name, "host": _host()}
+        return {**known, "pid": identity.pid, "ticks": identity.start_ticks}
+
+    def note(identity: proc.Identity) -> None:
+        record(about(identity))
+
+    return about(proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
+
+
+def liveness(handle: Handle) -> Liveness:
+    """Running as long as the step is there, or srun, which may still wait for it."""
+    found: NodeState = "running" if _srun_lives(handle) else "ended"
+    if found == "ended":
+        try:
+            found = "running" if _step(handle) else "ended"
+        except LaunchError:
+            found = "unknown"
+    return Liveness(nodes=(found,) * handle["nodes"], detail=f"a step of job {handle['job_id']}")
+
+
+def send(handle: Handle, *numbers: int) -> None:
+    """Signal the step's processes; where there is no step yet, end the script and its srun, which waits for free nodes."""
+    step = _step(handle)
+    for number in numbers if step else ():
+        _signal(str(step), number)
+    if not step and handle["host"] == _host():
+        proc.Identity(handle["pid"], handle["ticks"]).send_group(signal.SIGTERM)
+
+
+def kill_all(job_id: str) -> None:
+    """SIGKILL to all steps of a job at once: sent to the job, even that would be SIGTERM first, and the cluster's KillWait."""
+    for step in _steps(job_id):
+        if step.rpartition(".")[2].isdigit():  # not the job file itself, which is `batch`
+            _signal(step, signal.SIGKILL)
+
+
+def terminal(handle: Handle, folder: Path, node: int, rank: int, *, python: str = "") -> proc.ProgramBridge:
+    """A step of its own beside the run's, on that node; `python` is there where the agent's is not, as that is in a container."""
+    about = storage.read_json(folder / "nodes" / str(node) / "agent.json") or {}
+    where = (f"--jobid={job_of(handle)}", f"--nodelist={about.get('node')}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
+    how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
+    agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
+    words = ("--attach", str(folder / "nodes" / str(node)), str(rank))
+    bridge = proc.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
+    bridge.wait_for(attach.CONNECTED, _REACHED_S)
+    return bridge
+
+
+def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:
+    """Without what an allocation's shell has there: srun would take it for its options."""
+    return {name: value for name, value in env.items() if not name.startswith(("SLURM_", "SRUN_")) or name in _OF_CLUSTERS}
+
+
+def _signal(step: str, number: int) -> None:
+    name = signal.Signals(number).name.removeprefix("SIG")
+    done, said = ask("scancel", f"--signal={name}", step)
+    # Slurm 22.05 signals the step and then complains about the job's id.
+    if done.returncode and not re.search("already completing|Invalid job id", said):
+        raise CommandError(f"scancel: {said}")
+
+
+def _step(handle: Handle) -> str | None:
+    """`JOB.STEP`, by the step's name."""
+    return next((step for step, name in _steps(handle["job_id"]).items() if name == handle["step"]), None)
+
+
+def _steps(job_id: str) -> dict[str, str]:
+    """The steps of a job that run, with their names."""
+    done, said = ask("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j")
+    if done.returncode and "Invalid job id" not in said:
+        raise CommandError(f"squeue: {said}")
+    rows = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    return {step.strip(): name for step, name in rows}
+
+
+def _srun_lives(handle: Handle) -> bool:
+    return handle["host"] == _host() and proc.Identity(handle["pid"], handle["ticks"]).alive()
+
+
+def _host() -> str:
+    return socket.gethostname()

@@ -1,0 +1,277 @@
+"""Slurm: one sbatch file per run, whose text a person can read, sign and submit by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher import output
+from launcher.agent.failures import Failure
+from launcher.backends._base import Backend, Handle, PlannedNode, Record, unrecorded
+from launcher.backends._files import FileStream
+from launcher.backends.slurm import allocation, control, run_files
+from launcher.backends.slurm.options import SlurmOptions
+from launcher.backends.slurm.plan import SlurmPlan
+from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
+from launcher.errors import BackendUnavailableError, LaunchError, RequestError, SpecError, StorageError
+from launcher.payload import scripts
+from launcher.runs.liveness import Liveness
+from launcher.spec import parse_duration
+from launcher.system import input_file, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends._base import Written
+    from launcher.backends.slurm.allocation import Allocation
+    from launcher.backends.slurm.submitit import Queue
+    from launcher.payload.snapshot import Snapshot
+    from launcher.runs.liveness import NodeState
+    from launcher.spec import JobSpec
+    from launcher.system.proc import ProgramBridge
+
+
+class SlurmBackend(Backend[SlurmPlan]):
+    """Submits through submitit; follows by files on the shared file system, asks squeue only now and then."""
+
+    name: ClassVar[str] = "slurm"
+    shares_run_dir: ClassVar[bool] = True
+    can_requeue: ClassVar[bool] = True
+    has_terminals: ClassVar[bool] = True
+    options: ClassVar[type] = SlurmOptions
+    _queue: ClassVar[Queue | None] = None
+
+    @property
+    def may_start_again(self) -> bool:
+        """Slurm requeues what it preempted or what lost a node; where it may not, too, it alone knows why it stopped a job."""
+        return self._within() is None
+
+    def _within(self) -> Allocation | None:
+        return None if self.opts.new_job else allocation.allocation(os.environ)
+
+    def plan(self, spec: JobSpec, run_dir: Path) -> SlurmPlan:
+        """The job file and the spec; asks Slurm nothing."""
+        from launcher.backends.slurm import script
+
+        within = self._within()
+        tasks = script.indices(self.opts.array) if self.opts.array else ()
+        if within and tasks:
+            raise SpecError(
+                f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
+            )
+        if tasks and spec.wants_keyboard:
+            raise SpecError("--interactive with --array: there is one keyboard for many runs", hint="run one of its tasks alone")
+        nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
+        copied = self._copied(spec)
+
+        def in_run(path: str, folder: Path = run_dir) -> str:
+            return run_files.in_run(path, folder, copied)
+
+        lead_s = parse_duration(self.opts.lead, "lead")
+        meet = {"file": str(run_dir / "rendezvous.json")}
+        job = spec.job(run=run_dir.name, folder=str(run_dir), rendezvous=meet)._replace(
+            command=[in_run(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
+            cwd=in_run(spec.cwd),
+            max_nodes=nodes,
+            signals_reach_workers=True,
+            end_signal="SIGURG",
+            lead_s=lead_s,
+            time_limit_s=spec.time_limit_s if within else None,  # of a job of its own, Slurm keeps it
+            array=bool(tasks),
+        )
+        python = spec.python or ("python3" if self.opts.container_image else _default_python())
+
+        def text(folder: Path) -> str:
+            agent = (python, str(folder / "agent.pyz"), "--spec", str(folder / "spec.json"), "--slurm")
+            how: dict[str, Any] = {"cwd": in_run(spec.cwd, folder), "within": within, "lead_s": lead_s}
+            return script.render(spec, self.opts, run_dir.name, folder, agent, **how)
+
+        workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+        rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
+        bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
+        return SlurmPlan(
+            run_dir=run_dir, text=text(run_dir), by_hand=text(script.MOVED), job=job, nodes=tuple(rows), bundled=bundled,
+            name=spec.name, within=within, copied=copied, tasks=tasks,
+            snapshot=run_files.collect(spec, copied, run_dir.parent) if copied else None,
+        )  # fmt: skip
+
+    def _copied(self, spec: JobSpec) -> Path | None:
+        """The folder that a snapshot is made of."""
+        if not self.opts.snapshot:
+            return None
+        from launcher.payload import snapshot
+
+        return snapshot.root(Path(spec.cwd))
+
+    def files(self, plan: SlurmPlan) -> Snapshot | None:
+        """What is copied into the run's folder."""
+        return plan.snapshot
+
+    def render(self, plan: SlurmPlan) -> Mapping[str, str]:
+        """What `submit` writes and sends."""
+        return run_files.texts(plan, plan.text, plan.job)
+
+    def marks(self, plan: SlurmPlan) -> tuple[str, ...]:
+        """The request, and the file that Slurm gets."""
+        return ("spec.json", "step.sh" if plan.within else "job.sbatch")
+
+    def write(self, plan: SlurmPlan, folder: Path) -> Written:
+        """What a submission sends, but that its folder may be moved; `sbatch job.sbatch` in it does the rest."""
+        return run_files.fill(plan, folder, run_files.texts(plan, plan.by_hand, plan.job._replace(may_move=True)))
+
+    def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> Handle:
+        """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""
+        if plan.within is None:
+            if shutil.which("sbatch") is None:
+                raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
+            control.check_size(self.opts.partition, plan.job.min_nodes)
+        if plan.job.wants_keyboard and shutil.which("srun") is None:
+            raise BackendUnavailableError("srun is not on PATH: a worker's terminal is reached by it", hint=_NO_SRUN)
+        run_files.fill(plan, plan.run_dir, self.render(plan))
+        handle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
+        if plan.within:
+            if useless := allocation.useless(self.opts):
+                output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")
+
+            def note(step: Handle) -> None:
+                record({**handle, **step})
+
+            return {**handle, **allocation.start(plan.run_dir, plan.job.cwd, plan.within, note)}
+        handle |= {"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name}
+        record(handle)
+        return {**handle, "job_id": control.send(self._jobs(), plan.run_dir)}
+
+    def recover(self, handle: Handle) -> Handle | None:
+        """The job by its comment, unless it is one that was there before: `besides`."""
+        if "job_id" in handle:
+            return handle
+        handle = dict(handle)
+        job_id = self._jobs().by_comment(handle["comment"], handle.pop("besides", ""))
+        if job_id is None and not self._jobs().reached:
+            raise BackendUnavailableError(self._jobs().refusal, hint=control.PING)
+        return {**handle, "job_id": job_id} if job_id else None
+
+    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+        """Slurm starts a job again that runs; when it has ended, the same file is submitted once more."""
+        if "step" in handle:
+            raise RequestError(f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation")
+        run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
+        row = self._jobs().of(handle, now=True)
+        if not self._jobs().reached:
+            raise BackendUnavailableError(self._jobs().refusal, hint=control.PING)
+        if row is not None and meaning(row["state"]) == "pending":
+            raise RequestError(f"job {job_id} waits already: {explain(row['reason'])}")
+        if row is not None and meaning(row["state"]) != "ended":
+            control.control("scontrol", "requeue", job_id)
+            return handle
+        if "task" in handle:
+            raise RequestError(f"task {handle['task']} has ended", hint=f"launch it anew with --array {handle['task']}")
+        spec = storage.read_json(run_dir / "spec.json")
+        if spec is None:
+            raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
+        storage.write_whole(run_dir / "spec.json", storage.encode_json({**spec, "attempt": attempt}))
+        record({**{key: value for key, value in handle.items() if key != "job_id"}, "besides": job_id})
+        return {**handle, "job_id": control.send(self._jobs(), run_dir, besides=job_id)}
+
+    def liveness(self, handle: Handle) -> Liveness:
+        """squeue first, sacct for what has left the queue; without accounting, what left the queue has ended."""
+        if "step" in handle:
+            return allocation.liveness(handle)
+        job_id = job_of(handle)
+        row = self._jobs().of(handle, now=_last_word_said(handle))
+        found: NodeState
+        if row is not None:
+            found, said = meaning(row["state"]), row["state"]
+            if found == "pending":
+                start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
+                said = f"job {job_id} waits: {explain(row['reason'])}{start}"
+        elif not self._jobs().reached:
+            found, said = "unknown", "squeue does not answer"
+        else:
+            state = from_accounting(handle)
+            found, said = (meaning(state), state) if state else ("ended", "")
+        cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
+        if cause and cause["class"] == Failure.NODE and (host := lost_host(_folder(handle) / "job.out")):
+            cause["host"] = host
+        states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
+        if found == "running" or not causes:  # srun waits for the others where one of its tasks is over before it began
+            silent = (rank for rank in range(handle["nodes"]) if not (_folder(handle) / f"nodes/{rank}/stream").exists())
+            for rank, (host, why) in zip(silent, not_started(_folder(handle) / "job.out").items(), strict=False):
+                states[rank] = "ended"
+                causes[rank] = {"class": Failure.NODE, "message": f"the agent could not start on {host}: {why}", "host": host}
+        return Liveness(nodes=tuple(states), detail=said, causes=causes)
+
+    def open_stream(self, handle: Handle) -> FileStream:
+        """The files that the agents write; following costs the controller nothing."""
+        return FileStream(_folder(handle), handle["nodes"], handle.get("shown") or {}, job_output=True)
+
+    def open_terminal(self, handle: Handle, node: int, rank: int) -> ProgramBridge:
+        """By srun on that node, inside the job."""
+        python = "python3" if self.opts.container_image else ""
+        return allocation.terminal(handle, _folder(handle), node, rank, python=python)
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """A waiting job is cancelled; a running one's agents are told, and give the workers their grace time.
+
+        A plain scancel would reach the workers before their agent could tell them the deadline.
+        """
+        if "step" in handle:
+            allocation.send(handle, *([signal.SIGKILL] if force else [signal.SIGURG]))
+            return
+        job_id = job_of(handle)
+        self._jobs().hurry()
+        control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # a preemption meanwhile
+        try:
+            if force:
+                allocation.kill_all(job_id)
+                control.cancel(job_id)
+            else:
+                asked = (_folder(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
+                control.cancel("--state=PENDING", job_id)
+                control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
+        except LaunchError as error:
+            error.in_part = "connect failure" not in error.message  # else a signal may have come to the agents
+            raise
+
+    def signal(self, handle: Handle, signum: int) -> None:
+        """Slurm signals every process of the step."""
+        if "step" in handle:
+            allocation.send(handle, signum)
+        else:
+            control.control("scancel", f"--signal={signal.Signals(signum).name.removeprefix('SIG')}", job_of(handle))
+
+    def _jobs(self) -> Queue:
+        from launcher.backends.slurm.submitit import Queue
+
+        SlurmBackend._queue = SlurmBackend._queue or Queue()
+        return SlurmBackend._queue
+
+
+_NO_SRUN = "leave --interactive out, or run this where srun is"
+
+
+def _folder(handle: Handle) -> Path:
+    return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))
+
+
+def _last_word_said(handle: Handle) -> bool:
+    """Whether the first node's agent has ended: then Slurm's word is worth a question at once."""
+    try:
+        last = input_file.end_of(_folder(handle) / "nodes/0/stream", 65536)
+        return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
+    except OSError:
+        return False
+
+
+def _default_python() -> str:
+    """Our own interpreter where it has torch, as on a file system that all nodes share; else the nodes' python3."""
+    from importlib.util import find_spec
+
+    return os.path.abspath(sys.executable) if find_spec("torch") is not None else "python3"
+
+
+BACKEND = SlurmBackend

@@ -1,0 +1,106 @@
+"""Slurm's commands: submitting once, and telling the controller what to do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from launcher.backends.slurm.states import out_of_reach
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+from launcher.system import proc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import CompletedProcess
+
+    from launcher.backends.slurm.submitit import Queue
+
+_CONTROL_S = 60
+PING = "slurmctld does not answer; `scontrol ping` says when it does"
+_WAYS_OUT = {
+    "account": "your accounts: sacctmgr show assoc user=$USER format=account,partition,qos",
+    "qos": "your QOS: sacctmgr show assoc user=$USER format=account,qos",
+    "partition": "partitions: sinfo --summarize",
+    "feature": "features: sinfo --format='%N %f'",
+    "reservation": "reservations: scontrol show reservation",
+}
+
+
+def control(*argv: str, check: bool = True) -> None:
+    """A command of Slurm's; `check`: its refusal is an error. That nobody answers always is one."""
+    done, said = ask(*argv)
+    if done.returncode and check and "already completing or completed" not in said:
+        raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
+
+
+def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
+    """A command of Slurm's, with what it says on stderr. That no controller answers is an error."""
+    try:
+        done = proc.run(argv, timeout_s=_CONTROL_S)
+    except CommandError as error:
+        raise BackendUnavailableError(error.message, hint=PING) from error
+    said = proc.in_one_line(done.stderr)
+    if done.returncode and out_of_reach(said):
+        raise BackendUnavailableError(f"{argv[0]}: {said}", hint=PING)
+    return done, said
+
+
+def cancel(*argv: str) -> None:
+    """scancel. That the job has ended meanwhile, or does not wait any more, is no error: with `--quiet` it is not said, but 1."""
+    done, said = ask("scancel", "--quiet", *argv)
+    if done.returncode and said:
+        raise CommandError(f"scancel: {said}")
+
+
+def check_size(partition: str, nodes: int) -> None:
+    """More nodes than there are: Slurm lets such a job wait for ever."""
+    try:
+        done, _ = ask("sinfo", "--noheader", "--format=%R|%D")
+    except BackendUnavailableError as error:
+        raise BackendUnavailableError(error.message, hint=f"nothing was submitted; {PING}") from error
+    if done.returncode:
+        return  # sbatch will say what is wrong
+    sizes: dict[str, int] = {}
+    for line in done.stdout.splitlines():
+        name, _, count = line.partition("|")
+        sizes[name] = sizes.get(name, 0) + int(count or 0)
+    asked = partition.split(",") if partition else list(sizes)
+    most = max((sizes.get(name, 0) for name in asked), default=0)
+    if set(asked) <= set(sizes) and nodes > most:
+        known = ", ".join(f"{name} {count}" for name, count in sizes.items())
+        where = f"partition {partition} has" if partition else "no partition has more than"
+        raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
+
+
+def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
+    """sbatch of the run's job file, once; returns the id of the job, which is another one than `besides`."""
+    from launcher.backends.slurm import submitit  # 130 ms: only a submission pays
+
+    def late() -> str | None:
+        time.sleep(1)  # a controller that is slow to answer may yet have the job
+        return queue.by_comment(f"distlaunch:{run_dir.name}", besides)
+
+    look = f"whether it has the job, squeue --me --format='%i %k' tells later; the job file is in {run_dir}"
+    try:
+        return submitit.send(run_dir / "job.sbatch")
+    except LaunchError as error:
+        found = late()
+        if found is not None:
+            return found
+        if isinstance(error, BackendUnavailableError) or out_of_reach(error.message):
+            unsure = "connect failure" not in error.message
+            raise BackendUnavailableError(error.message, hint=look, in_part=unsure) from error
+        raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
+    except KeyboardInterrupt as stop:
+        if found := late():
+            cancel(found)
+            raise
+        raise BackendUnavailableError("sbatch was ended before it had answered", hint=look, in_part=True) from stop
+
+
+def way_out(said: str) -> str:
+    """The way out of what sbatch has said."""
+    for word, way in _WAYS_OUT.items():
+        if word in said.lower():
+            return way
+    return "that is Slurm's answer"

@@ -1,0 +1,53 @@
+"""What would be sent to Slurm: the job file and the agents' spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.agent.job import Job
+    from launcher.backends._base import PlannedNode
+    from launcher.backends.slurm.allocation import Allocation
+    from launcher.payload.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmPlan:
+    """The job file, and the spec that its agents read."""
+
+    run_dir: Path
+    text: str
+    by_hand: str
+    """The same for a folder that may be moved."""
+
+    job: Job
+    nodes: tuple[PlannedNode, ...]
+    bundled: bool
+    """The script is one of ours and travels with the run."""
+
+    name: str
+    """Of the job."""
+
+    within: Allocation | None
+    """The allocation in which it is a step; None: a job of its own."""
+
+    copied: Path | None
+    """The folder of which the run gets a copy."""
+
+    snapshot: Snapshot | None
+    """Its files."""
+
+    tasks: tuple[int, ...]
+    """Indices of a job array."""
+
+    @property
+    def master(self) -> str:
+        """Known when Slurm has given the nodes."""
+        return "the first node:chosen at start"
+
+    def to_json(self) -> dict[str, Any]:
+        """The job file's text and the spec."""
+        return {"sbatch": self.text, "spec": self.job.to_json()}

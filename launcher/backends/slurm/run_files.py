@@ -1,0 +1,81 @@
+"""What is in the folder of a Slurm run before it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.agent.job import KEY_FILE
+from launcher.backends._base import Written, write_files, write_key
+from launcher.errors import StorageError
+from launcher.payload import agent_archive, scripts
+from launcher.system import install, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.agent.job import Job
+    from launcher.backends.slurm.plan import SlurmPlan
+    from launcher.payload.snapshot import Snapshot
+    from launcher.spec import JobSpec
+
+_SNAPSHOT_BYTES = 1 << 30
+
+
+def texts(plan: SlurmPlan, text: str, job: Job) -> dict[str, str]:
+    """What a person may read and sign."""
+    return {"step.sh" if plan.within else "job.sbatch": text, "spec.json": json.dumps(job.to_json(), indent=2) + "\n"}
+
+
+def in_run(path: str, folder: Path, copied: Path | None) -> str:
+    """Where a path of a bundled script, or of what is copied, is found in the run's folder."""
+    for old, new in ((install.data("train"), folder / "payload"), (copied, folder / "snapshot")):
+        if old and os.path.isabs(path) and Path(path).is_relative_to(old):
+            return str(new / os.path.relpath(path, old))
+    return path
+
+
+def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> Written:
+    """Write these texts into that folder, and all that they need."""
+    more = {"agent.pyz": agent_archive.packed(), **(scripts.contents() if plan.bundled else {})}
+    write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()} | more)
+    write_key(folder)
+    with storage.storage_errors(folder):
+        for task in plan.tasks:
+            (folder / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
+    if plan.snapshot:
+        _copy(plan, plan.snapshot, folder)
+    folders = (*(f"tasks/{task}/" for task in plan.tasks), *(["snapshot/"] if plan.snapshot else []))
+    return Written(found, (*more, KEY_FILE, *folders))
+
+
+def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:
+    """The user's files as they are now."""
+    from launcher.payload import snapshot
+
+    found = snapshot.collect(
+        folder,
+        limit_bytes=_SNAPSHOT_BYTES,
+        also=[os.path.relpath(os.path.join(spec.cwd, spec.command[0]), folder)],
+        leave_out=[runs_root],
+        keep_outside_links=True,
+        ship_secrets=spec.ship_secrets,
+    )
+    for warning in found.warnings:
+        output.warn(warning)
+    return found
+
+
+def _copy(plan: SlurmPlan, snapshot: Snapshot, folder: Path) -> None:
+    copy = folder / "snapshot"
+    if copy.exists():
+        raise StorageError(f"{copy} exists already", hint="name a new folder")
+    own = os.path.relpath(folder.resolve(), snapshot.folder) + "/"
+    files = tuple(file for file in snapshot.files if not file.path.startswith(own))
+    replace(snapshot, files=files).copy_to(copy)
+    here = os.path.relpath(plan.job.cwd, plan.run_dir / "snapshot")
+    (copy / here).mkdir(parents=True, exist_ok=True)  # a folder without files of its own

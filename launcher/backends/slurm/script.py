@@ -1,0 +1,277 @@
+"""The text of the job file, from the template."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.slurm import allocation
+from launcher.errors import BackendUnavailableError, SpecError
+from launcher.payload import credentials
+from launcher.system import input_file, install, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import jinja2
+
+    from launcher.backends.slurm.allocation import Allocation
+    from launcher.spec import JobSpec
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]*|&-]*\Z")
+_OWN: tuple[str, ...] = (
+    "partition",
+    "account",
+    "qos",
+    "gpus_per_node",
+    "gres",
+    "cpus_per_task",
+    "mem",
+    "constraint",
+    "nodelist",
+    "exclude",
+)
+_OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_user", "licenses", "wckey", "switches")
+_RESERVED = ("job-name", "comment", "nodes", "ntasks-per-node", "output", "open-mode", "chdir", "time", "signal", "array")
+
+_OURS = "job.sbatch.j2"
+_START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""
+
+_FAILED = 'echo "distlaunch: setup failed with code $distlaunch_code: $BASH_COMMAND" >&2; exit "$distlaunch_code"'
+_WATCHED = (
+    "# A line that fails ends the job; what fails inside of a function or of a file that a line sources does not count.",
+    'if [ -n "$BASH_VERSION" ]; then',
+    f"""    trap 'distlaunch_code=$?; [ "${{#BASH_SOURCE[@]}}" -gt 1 ] || {{ {_FAILED}; }}' ERR""",
+    "fi",
+)
+_UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; fi',)
+
+Directive = tuple[str, "str | None"]
+
+MOVED = Path("$DISTLAUNCH_RUN_DIR")
+"""The run's folder in a job file that is to be run by hand: the shell finds out where it is."""
+
+
+def quote(word: str) -> str:
+    """A word for the shell, which puts the run's folder in where that is only known by then."""
+    return f'"{MOVED}"'.join(shlex.quote(part) if part else "" for part in word.split(str(MOVED))) or "''"
+
+
+def quote_value(value: str) -> str:
+    """A value as sbatch reads it in a `#SBATCH` line: in double quotes where it has blanks, quotes or a hash."""
+    if "\n" in value or "\0" in value:
+        raise SpecError(f"sbatch option value {value!r} has a line break", hint="no sbatch option can hold one")
+    if _PLAIN.match(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def indices(array: str) -> tuple[int, ...]:
+    """The indices that sbatch's `--array` stands for: `0-9%2`, `1,3,5`, `0-15:4`."""
+    found: set[int] = set()
+    for part in array.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])) or match[3] == "0":
+            raise SpecError(f"array {array!r}: {part!r} is no range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
+    if not re.fullmatch(r"[^%]*(%[1-9]\d*)?", array):
+        raise SpecError(f"array {array!r}: after % comes how many may run at once", hint="write 0-9%2")
+    return tuple(sorted(found))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise BackendUnavailableError("jinja2 is not installed", hint=install.command("slurm")) from error
+
+    environment = jinja2.Environment(  # noqa: S701 - the text is a shell script, and its filters quote for that
+        loader=jinja2.FunctionLoader(_source),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(sbatch=quote_value, quote=quote)
+    return environment
+
+
+def _source(name: str) -> tuple[str, str, Callable[[], bool]] | None:
+    """A template's text, and where it is: one of ours, or a path from the root, which nobody else may have a hand in."""
+    ours = install.data("slurm_templates")
+    path = ours / name if name in os.listdir(ours) else Path("/") / name
+    if not os.path.lexists(path):
+        return None
+    text = input_file.read_text(path) if path.parent == ours else trust.read_text("template", path)
+    return text, str(path), lambda: True
+
+
+def render(
+    spec: JobSpec,
+    opts: Any,
+    run: str,
+    run_dir: Path,
+    agent: Sequence[str],
+    *,
+    cwd: str,
+    within: Allocation | None,
+    lead_s: float,
+) -> str:
+    """The whole job file, or the script of a step; with `MOVED` for the run's folder one that may be anywhere.
+
+    Raises `SpecError` naming file and line where a template is wrong.
+    """
+    environment = _environment()
+    import jinja2
+
+    name = _template(opts.template, spec.cwd)
+    if within:
+        names: dict[str, Any] = {"directives": [], "step": allocation.options(within, opts, run), "max_requeues": 0}
+        names["nodes"] = str(allocation.nodes_of(spec.nodes, within))
+    else:
+        step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
+        names = {
+            "directives": directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s),
+            "step": step,
+            "max_requeues": opts.max_requeues,
+        }
+        names["nodes"] = '"$SLURM_JOB_NUM_NODES"'
+    more, around = container(opts, run_dir, cwd)
+    names["step"] += more
+    setup = setup_lines(opts.setup)
+    if not spec.ship_secrets:
+        credentials.check_lines("setup", setup)
+    setup = [*_WATCHED, *setup, *_UNWATCHED] if setup else []
+    if run_dir == MOVED:
+        setup = [*_find_itself(cwd, submitted=within is None), *setup]
+    names["folder"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
+    names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
+    try:
+        text = environment.get_template(name.lstrip("/")).render(names)
+    except jinja2.TemplateNotFound as error:
+        raise SpecError(f"template {name!r} does not exist") from error
+    except OSError as error:
+        raise SpecError(f"template {error.filename!r} cannot be read: {error.strerror}") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise SpecError(f"{error.filename or name}:{error.lineno}: {error.message}") from error
+    except jinja2.UndefinedError as error:
+        known = ", ".join(sorted(names))
+        raise SpecError(f"{name}{_line_of(error)}: {error.message}", hint=f"known names: {known}") from error
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if not all(quote(word) in lines for word in agent[1:]):
+        raise SpecError(f"template {name!r} does not start the agent", hint=f"it has to have a line like: {_START}")
+    return text
+
+
+def _template(given: str, cwd: str) -> str:
+    """The template's name: a path from the working folder, or one of ours."""
+    path = os.path.join(cwd, os.path.expanduser(given or _OURS))
+    if not given or (not os.path.lexists(path) and given in os.listdir(install.data("slurm_templates"))):
+        return given or _OURS
+    return path
+
+
+def setup_lines(setup: Sequence[str]) -> list[str]:
+    """The lines, with files in place of `@FILE`; one that fails ends the job, as it would go on without what was set up."""
+    lines: list[str] = []
+    for line in setup:
+        if line.startswith("@"):
+            try:
+                lines += trust.read_text("setup", os.path.expanduser(line[1:])).splitlines()
+            except OSError as error:
+                raise SpecError(f"setup {line!r} cannot be read: {error.strerror}") from error
+        else:
+            lines.append(line)
+    return lines
+
+
+def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
+    """How a job file that may have been moved finds its folder; Slurm runs a copy of it from elsewhere."""
+    where = "$SLURM_SUBMIT_DIR" if submitted else '$(cd "$(dirname "$0")" && pwd)'
+    return [
+        "# This folder may be anywhere that all nodes see.",
+        f"DISTLAUNCH_RUN_DIR={where}",
+        f'if [ ! -e "{MOVED}/spec.json" ]; then',
+        '    echo "this is to be submitted in its folder: cd FOLDER && sbatch job.sbatch" >&2',
+        "    exit 2",
+        "fi",
+        f"cd {quote(cwd)} || exit",
+    ]
+
+
+def container(opts: Any, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
+    """Options of srun for pyxis, or the program before the agent's; the agent needs the run's folder, the script its own."""
+    if not opts.container_image:
+        if opts.container_mounts:
+            raise SpecError("container-mounts without a container", hint="name one: --container-image IMAGE")
+        return [], []
+    mounts = [f"{folder}:{folder}" for folder in dict.fromkeys([str(run_dir), cwd])] + list(opts.container_mounts)
+    if opts.container_runtime == "pyxis":
+        for mount in mounts:
+            if "," in mount:
+                raise SpecError(f"container mount {mount!r}: pyxis takes no comma in a path")
+        more = [f"--container-image={opts.container_image}", f"--container-mounts={','.join(mounts)}"]
+        return [*more, f"--container-workdir={cwd}"], []
+    binds = [word for mount in mounts for word in ("--bind", mount)]
+    gpus = ["--nv"] if opts.gpus_per_node or "gpu" in opts.gres else []
+    return [], [opts.container_runtime, "exec", *gpus, *binds, "--pwd", cwd, opts.container_image]
+
+
+def _line_of(error: Exception) -> str:
+    """`:LINE` of the template in which a name was missing, out of the traceback that jinja2 makes."""
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in ("top-level template code", "root"):
+            line = f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def directives(spec: JobSpec, opts: Any, run: str, run_dir: Path, *, cwd: str, lead_s: float) -> list[Directive]:
+    """The `#SBATCH` lines: ours, then the user's own, which win."""
+    folder = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
+    nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
+    found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run}", "nodes": nodes}
+    out = f"{folder}tasks/%a/job.out" if opts.array else f"{folder}job.out"
+    if not spec.nodes.elastic:  # with it, Slurm gives no more than the least number of nodes
+        found["ntasks-per-node"] = "1"
+    found.update({"output": out, "open-mode": "append", **({"chdir": cwd} if folder else {})})
+    if opts.array:
+        found["array"] = opts.array
+    if spec.time_limit_s is not None:
+        found["time"] = _slurm_time(spec.time_limit_s)
+        found["signal"] = f"URG@{int(min(lead_s, max(spec.time_limit_s - 1, 1)))}"
+    if opts.max_requeues >= 0:
+        found["requeue" if opts.max_requeues else "no-requeue"] = None
+    for name in _OWN:
+        value = getattr(opts, name)
+        if value:
+            found[name.replace("_", "-")] = None if value is True else str(value)
+    found.update(pairs(opts.sbatch))
+    return list(found.items())
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str | None]:
+    """The options of `--sbatch KEY=VALUE`; None for a flag."""
+    found: dict[str, str | None] = {}
+    for pair in texts:
+        key, given, value = pair.partition("=")
+        key = key.lstrip("-")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
+            raise SpecError(f"sbatch {pair!r}: {key!r} is no long option of sbatch", hint="write --sbatch key=value")
+        if key in _RESERVED:
+            raise SpecError(f"sbatch {key}: distlaunch sets that itself", hint="see distlaunch slurm --help")
+        found[key] = value if given else None
+    return found
+
+
+def _slurm_time(seconds: float) -> str:
+    whole = max(60, round(seconds))
+    days, rest = divmod(whole, 86_400)
+    return f"{days}-{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"

@@ -1,0 +1,147 @@
+"""Slurm's words for the state of a job, translated once."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.failures import Failure
+from launcher.agent.schedulers.slurm import expand
+from launcher.errors import CommandError
+from launcher.system import input_file, proc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.runs.liveness import NodeState
+    from launcher.runs.node_report import Cause
+
+_SACCT_S = 30
+
+
+TABLE: dict[str, NodeState] = {
+    "PENDING": "pending",
+    "CONFIGURING": "pending",
+    "REQUEUED": "pending",
+    "REQUEUE_FED": "pending",
+    "REQUEUE_HOLD": "pending",
+    "RESV_DEL_HOLD": "pending",
+    "SPECIAL_EXIT": "pending",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "RESIZING": "running",
+    "SIGNALING": "running",
+    "STAGE_OUT": "running",
+    "STOPPED": "running",
+    "SUSPENDED": "running",
+    "COMPLETED": "ended",
+    "FAILED": "ended",
+    "BOOT_FAIL": "ended",
+    "CANCELLED": "ended",
+    "DEADLINE": "ended",
+    "NODE_FAIL": "ended",
+    "OUT_OF_MEMORY": "ended",
+    "PREEMPTED": "ended",
+    "REVOKED": "ended",
+    "TIMEOUT": "ended",
+}
+
+
+def meaning(state: str) -> NodeState:
+    """`CANCELLED by 1000` and `RUNNING+` are said, too; a word that we do not know is `unknown`."""
+    words = state.replace("+", " ").split()
+    return TABLE.get(words[0].upper(), "unknown") if words else "unknown"
+
+
+_CLASSES = {
+    "BOOT_FAIL": Failure.NODE,
+    "CANCELLED": Failure.CANCELLED,
+    "DEADLINE": Failure.TIMEOUT,
+    "NODE_FAIL": Failure.NODE,
+    "OUT_OF_MEMORY": Failure.OUT_OF_MEMORY,
+    "PREEMPTED": Failure.PREEMPTED,
+    "REVOKED": Failure.CANCELLED,
+    "TIMEOUT": Failure.TIMEOUT,
+}
+"""Class of the cause, where the state tells it."""
+
+_REASONS = {
+    "BadConstraints": "no node of the cluster has what is asked for",
+    "JobLaunchFailure": "Slurm could not start it on its node: the run folder must be on a file system that all nodes see",
+    "DependencyNeverSatisfied": "the job that it depends on has failed; it will never start",
+    "JobHeldUser": "held: scontrol release JOB",
+    "JobHeldAdmin": "held by an administrator",
+    "PartitionConfig": "the partition cannot give so many nodes",
+    "PartitionNodeLimit": "the partition gives no job so many nodes",
+    "PartitionTimeLimit": "the time limit is above the partition's",
+}
+"""What Slurm's words for a reason mean, where they do not say it themselves."""
+
+
+def out_of_reach(said: str) -> bool:
+    """Whether a command of Slurm's failed because no controller has answered."""
+    words = ["Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "Connection refused"]
+    words += ("establish a configuration source", "Unable to process configuration file")  # there is no cluster here
+    return any(word.lower() in said.lower() for word in words)
+
+
+def job_of(handle: Mapping[str, Any]) -> str:
+    """The id of the job, or of the task of a job array."""
+    return f"{handle['job_id']}_{handle['task']}" if "task" in handle else str(handle["job_id"])
+
+
+def explain(reason: str) -> str:
+    """The reason with its meaning."""
+    return f"{reason} ({_REASONS[reason]})" if reason in _REASONS else reason
+
+
+def ending(job_id: str, state: str, reason: str) -> Cause | None:
+    """What Slurm knows of the end of a job; None where that is no more than the agents know themselves."""
+    word = (state.replace("+", " ").split() or [""])[0].upper()
+    kind = _CLASSES.get(word) or (Failure.NODE if reason in _REASONS else None)
+    why = f": {explain(reason)}" if reason not in ("", "None", "NonZeroExitCode") else ""
+    nobody = {"host": None} if reason in _REASONS else {}  # it never came to a host
+    return {"class": kind, "message": f"Slurm ended job {job_id}, state {word}{why}", **nobody} if kind else None
+
+
+def lost_host(job_output: Path) -> str | None:
+    """The node that Slurm has lost, by what srun wrote of it; None where that was srun's own."""
+    with suppress(OSError):
+        said = input_file.end_of(job_output, 65536)
+        found = re.findall(rb"^srun: error: Node failure on ([^\s,]+)", said, re.MULTILINE)
+        return found[-1].decode(errors="replace") if found else None
+    return None
+
+
+def not_started(job_output: Path) -> dict[str, str]:
+    """Hosts on which there could be no agent, and what was said of it: the run folder or the interpreter is not there."""
+    found: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        text = input_file.end_of(job_output, 65536).decode(errors="replace")
+        said = re.findall(
+            r"^(?!srun: )(?!slurmstepd).*(?:can't open file|No such file or directory|cannot read|agent\.pyz: ).*",
+            text,
+            re.MULTILINE,
+        )
+        said += re.findall(r"^slurmstepd\S*: error: (execve\(\): .*)", text, re.MULTILINE)
+        for hosts in re.findall(r"^srun: error: (\S+): tasks? \S+: Exited with exit code (?:2|13|126|127)$", text, re.MULTILINE):
+            found.update(dict.fromkeys(expand(hosts), said[-1].strip() if said else "exit code 2"))
+    return found
+
+
+def from_accounting(handle: Mapping[str, Any]) -> str | None:
+    """What sacct remembers of a job that has left the queue; None where there is no accounting, as on many clusters.
+
+    Ids of jobs come round again; the name tells another's job from ours.
+    """
+    fields = "--format=State%40,JobName%200"
+    argv = ("sacct", "--jobs", job_of(handle), "--allocations", "--noheader", "--parsable2", fields)
+    try:
+        done = proc.run(argv, timeout_s=_SACCT_S)
+    except CommandError:
+        return None
+    rows = [line.split("|", 1) for line in done.stdout.splitlines() if "|" in line]
+    states = [state for state, name in rows if name == handle["name"]]
+    return states[-1] if done.returncode == 0 and states else None

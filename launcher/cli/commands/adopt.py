@@ -1,0 +1,32 @@
+"""`distlaunch adopt RUN`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+from launcher import output
+from launcher.cli.parameters import OutputOption, argument, flag
+from launcher.service import cluster, observe
+
+
+def adopt(  # noqa: PLR0917 - typer's
+    run: Annotated[str, argument(metavar="RUN", help="Its id, or the start of it.")],
+    inventory: Annotated[
+        Optional[list[str]],
+        flag("-i", "--inventory", metavar="PATH|H1,H2,", help="The hosts that it was started on."),
+    ] = None,
+    limit: Annotated[Optional[str], flag(metavar="PATTERN", help="Only these of them.")] = None,
+    remote_dir: Annotated[Optional[str], flag(metavar="DIR", help="The folder on the hosts that it was started with.")] = None,
+    on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster of the settings.")] = None,
+    fmt: OutputOption = None,
+) -> None:
+    """Find a run that another machine started over SSH, so that status, logs and cancel work here, too.
+
+    $ distlaunch adopt train-20250101-120000-abcd --inventory hosts.ini
+    $ distlaunch adopt train-20250101 --on lab
+    """
+    folder = observe.folder(fmt)
+    given = {"inventory": tuple(inventory) if inventory else None, "limit": limit, "remote_dir": remote_dir}
+    found = cluster.adopt(run, folder, on, given)
+    with output.after(f"{found.id} is among the runs here now"):
+        output.result({"run": found.id, "path": str(found.path), "hosts": found.hosts}, found.id)

@@ -1,0 +1,31 @@
+"""`distlaunch cancel RUN`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from launcher import output
+from launcher.cli.parameters import OutputOption, RunArgument, flag
+from launcher.console import live_line
+from launcher.runs import records
+from launcher.service import cancel as service
+from launcher.service import observe
+
+
+def cancel(
+    run: RunArgument,
+    force: Annotated[bool, flag("--force", help="SIGKILL at once, without the grace time.")] = False,
+    wait: Annotated[bool, flag("--wait/--no-wait", help="Return when it has ended.")] = True,
+    fmt: OutputOption = None,
+) -> None:
+    """End a run: SIGTERM to its workers, SIGKILL after its grace time.
+
+    $ distlaunch cancel last
+    $ distlaunch cancel --force train-20250101-120000-abcd
+    """
+    found = records.find(observe.folder(fmt), run)
+    with live_line.waiting(f"waiting for {found.id} to end"):
+        state = service.cancel(found, force=force, wait=wait)
+    data = {"run": found.id, "state": state.get("state"), "exit_code": state.get("exit_code")}
+    with output.after(said := f"{found.id}: {state.get('state')}"):
+        output.result(data, said)

@@ -1,0 +1,41 @@
+"""`distlaunch config`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+from launcher import output
+from launcher.cli.parameters import OutputOption, flag
+from launcher.console import tables
+from launcher.service import effective
+from launcher.settings import checks
+from launcher.settings import config as settings
+
+
+def config(
+    cluster: Annotated[
+        Optional[str], flag("--on", aliases=("--cluster",), metavar="NAME", help="As this cluster has them.")
+    ] = None,
+    fmt: OutputOption = None,
+) -> None:
+    """Print every setting with where its value came from.
+
+    $ distlaunch config
+    $ distlaunch config --on juno --output json
+    """
+    loaded = settings.load()
+    general = loaded.resolve(settings.GlobalOptions, flags={"output": fmt})
+    checks.blame("output", general["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
+    found = effective.effective(loaded, general, cluster)
+    rows = [(key, _shown(item.value), item.source) for key, item in found.settings.items()]
+    text = tables.table(("SETTING", "VALUE", "FROM"), rows)
+    text += "\n" + tables.table(("SETTINGS FILE",), [(path,) for path in found.files]) if found.files else ""
+    if found.clusters:
+        text += "\n" + tables.table(("CLUSTER", "BACKEND"), [(item.name, item.backend) for item in found.clusters])
+    output.result(found.to_json(), *text.splitlines())
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return ", ".join(effective.masked(value)) or None
+    return str(value).lower() if isinstance(value, bool) else value if value != "" else None

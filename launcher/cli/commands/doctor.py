@@ -1,0 +1,133 @@
+"""`distlaunch doctor BACKEND|--on CLUSTER`: a short job on the nodes, whose reports are compared with one another."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from launcher import backends, output
+from launcher.cli import app, launch
+from launcher.cli.group import Command
+from launcher.cli.parameters import from_fields, parameter
+from launcher.console import link_picture, tables
+from launcher.doctor import findings
+from launcher.errors import RequestError, SpecError
+from launcher.service import examination
+from launcher.service import launch as service
+from launcher.settings import quarantine
+from launcher.settings.options import option
+from launcher.system import names
+
+if TYPE_CHECKING:
+    from launcher.service.examination import Examination
+
+TAKES_ALL = True
+
+_NOT_OURS: tuple[str, ...] = (
+    "script",
+    "args",
+    "name",
+    "secret",
+    "ship_secrets",
+    "start",
+    "preload",
+    "max_restarts",
+    "grace",
+    "no_python",
+)
+_NOT_OURS += ("module", "detach", "explain", "log_ranks", "runs_dir", "array", "max_requeues", "dependency", "server_dry_run")
+"""Options of jobs that mean nothing for this one."""
+
+_MARKS = {"ok": "OK", "warn": "warn", "fail": "FAIL"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """What doctor itself takes; the rest are the job's and the backend's options."""
+
+    seconds: float = option(5.0, metavar="S", help="Seconds of arithmetic on each GPU or processor.")
+    quarantine: bool = option(False, flags=("--quarantine",), help="Later runs on this cluster leave hosts that failed out.")
+    release: tuple[str, ...] = option((), metavar="HOST", help="Take a host off that list; examines nothing.")
+
+
+def doctor(words: list[str]) -> int:
+    """Examine a cluster's nodes: versions, clocks, disks, limits, network, GPUs, speed, links.
+
+    $ distlaunch doctor local
+    $ distlaunch doctor --on juno --quarantine
+    """
+    words = list(words)
+    asks = not words or "--help" in words or words == ["-h"]
+    name = words.pop(0) if words and words[0] in backends.names() else None
+    named = any(word.partition("=")[0] in ("--on", "--cluster") for word in words)
+    if name is None and not named and not asks:
+        hint = names.hint(words[0], backends.names(), "a backend comes first") + "; or --on CLUSTER"
+        raise RequestError(f"doctor {words[0]}: where?", hint=hint)
+    _check_release(words)
+    more = [
+        parameter("on", launch.ON_CLUSTER, None),
+        *from_fields(DoctorOptions, group="job"),
+        *(from_fields(backends.load(name).options, group="scheduler") if name else []),
+    ]
+    function = launch.launching(str(doctor.__doc__), lambda values: _examine(name, values), more, leave_out=_NOT_OURS)
+    prog = f"distlaunch doctor {name or ('--on CLUSTER' if named else 'BACKEND')}"
+    return int(app.call(Command(prog, function), ["--help"] if asks else words) or 0)
+
+
+def _check_release(words: list[str]) -> None:
+    """Say which hosts there are where `--release` came without one."""
+    following = dict(zip(words, [*words, "-"][1:], strict=True))
+    if following.get("--release", "HOST").startswith("-"):
+        listed = ", ".join(quarantine.hosts(following.get("--on", following.get("--cluster", "")), os.environ))
+        hint = f"in quarantine: {listed}" if listed else "distlaunch doctor --on CLUSTER --release HOST"
+        raise SpecError("--release: which host?", hint=hint)
+
+
+def _examine(name: str | None, values: dict[str, Any]) -> int:
+    """Run the job, collect what its nodes say, compare, print; 1 where a check failed."""
+    own = DoctorOptions(**{item.name: values[item.name] for item in fields(DoctorOptions) if values.get(item.name) is not None})
+    values = {**values, "cluster": values["on"]}
+    if own.release:
+        return _release(values["cluster"], tuple(own.release))
+    request = launch.asked(name, examination.values(values, own.seconds))
+    if own.quarantine:
+        examination.check_quarantine(request)
+    planned = service.planned(request)
+    if request.options.dry_run or request.options.render_to:
+        launch.show_rendered(planned)
+        return 0
+    from launcher.service.interrupts import Interrupts
+
+    with Interrupts() as interrupts:
+        run, outcome = examination.send(planned, interrupts)
+    done = examination.examine_nodes(request, run, outcome, puts_away=own.quarantine)
+    _show(done)
+    return done.exit_code if done.exit_code not in (0, 1) else int(not done.ok)
+
+
+def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
+    left = examination.release(cluster, hosts)
+    output.result({"cluster": cluster, "quarantined": left}, f"left out of {cluster}: {', '.join(left) or 'no host'}")
+    return 0
+
+
+def _show(done: Examination) -> None:
+    """The table, then what is wrong with the way out, then the pairs."""
+    rows = [(host, node, *(_mark(done, node, check) for check in findings.CHECKS)) for node, host in sorted(done.hosts.items())]
+    table = tables.table(("HOST", "NODE", *(check.upper() for check in findings.CHECKS)), rows)
+    text = table.rstrip("\n").splitlines()
+    for finding in sorted(done.found, key=lambda f: (f.status != "fail", f.node)):
+        mark = output.paint(_MARKS[finding.status], tables.STYLES[_MARKS[finding.status]], output.STDOUT)
+        text += [f"{mark}  {done.hosts[finding.node]}: {finding.check}: {finding.reason}", f"      {finding.fix}"]
+    again = f"distlaunch logs {done.run.id} --node"
+    text += [f"FAIL  {done.hosts[node]}: no report came from it: {again} {node}" for node in done.silent]
+    if done.pairs:
+        picture = done.run.path / examination.PICTURE
+        text += ["", *link_picture.text(done.pairs).splitlines(), "", f"as a picture: {picture}"]
+    output.result(done.to_json(), *text)
+
+
+def _mark(done: Examination, node: int, check: str) -> str:
+    own = [finding for finding in done.found if finding.node == node and finding.check == check]
+    return _MARKS[findings.worst(own)] if own or (node, check) in done.seen else "-"

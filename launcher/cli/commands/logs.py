@@ -1,0 +1,70 @@
+"""`distlaunch logs RUN`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Optional
+
+from launcher import output
+from launcher.agent.protocol import Event, Output
+from launcher.cli.parameters import OutputOption, RunArgument, flag
+from launcher.console.worker_output import WorkerOutput
+from launcher.errors import RequestError
+from launcher.runs import records as runs
+from launcher.runs.reader import StreamReader, lost_text, parse_ranks
+from launcher.service import logs as service
+from launcher.service import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcher.agent.protocol import Record
+    from launcher.runs.reader import Wanted
+
+
+def logs(
+    run: RunArgument,
+    follow: Annotated[bool, flag("-f", "--follow", help="Go on until the run ends; Ctrl-C only stops watching.")] = False,
+    rank: Annotated[str, flag(metavar="all|0,3-5", help="Only lines of these ranks.")] = "all",
+    node: Annotated[Optional[int], flag(metavar="N", help="Only lines from this node.")] = None,
+    fmt: OutputOption = None,
+) -> None:
+    """Print what a run's workers wrote: their stdout to stdout, their stderr to stderr.
+
+    $ distlaunch logs --follow last
+    $ distlaunch logs --rank 0,3-5 train-20250101-120000-abcd
+    """
+    found = service.readable(runs.find(observe.folder(fmt), run), follow=follow)
+    try:
+        ranks = parse_ranks(rank)
+    except ValueError:
+        raise RequestError(f"rank {rank!r} is no list of ranks", hint="write all, or 0,3-5") from None
+    if node is not None and not 0 <= node < len(found.hosts):
+        raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
+    workers = WorkerOutput(ranks, stdout=output.STDOUT)
+    numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
+    readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
+    for number, data in service.blocks(found, readers, follow=follow):
+        _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
+        if workers.closed:
+            raise output.StdoutClosedError
+    for number, reader in readers.items():
+        _show(reader.close(), number, workers, ranks)
+    workers.close()
+    if not workers.shown and ranks is not None:
+        output.note(f"{found.id}: no line of rank {rank}")
+
+
+def _show(records: Iterable[Record], node: int, workers: WorkerOutput, ranks: Wanted | None) -> None:
+    now = time.monotonic()
+    for record in records:
+        if isinstance(record, Output):
+            workers.show(record, now)
+        elif isinstance(record, Event):
+            if record.name == "lines_lost" and (ranks is None or not ranks.isdisjoint(record.fields.get("ranks") or ())):
+                workers.end_line()
+                output.warn(f"node {node}: {lost_text(record.fields)}")
+        elif ranks is None:
+            workers.end_line()
+            output.foreign("job" if node == runs.JOB_OUTPUT else str(node), record.data)
+    workers.flush(now)

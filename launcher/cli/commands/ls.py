@@ -1,0 +1,59 @@
+"""`distlaunch ls`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+from launcher import output
+from launcher.cli.parameters import OutputOption, argument, flag
+from launcher.console import summary, tables
+from launcher.service import listing, observe
+
+
+def ls(
+    run: Annotated[Optional[str], argument(metavar="[RUN]", help="List the tasks of this job array.")] = None,
+    limit: Annotated[int, flag("-n", "--limit", metavar="N", help="Only the newest N; 0: all.")] = 0,
+    on: Annotated[
+        Optional[str],
+        flag("--on", metavar="NAME", help="Ask this cluster or backend, also for others' runs."),
+    ] = None,
+    fmt: OutputOption = None,
+) -> None:
+    """List runs, the newest last.
+
+    $ distlaunch ls --limit 10
+    $ distlaunch ls --on juno
+    """
+    folder = observe.folder(fmt)
+    if on is not None:
+        _of_cluster(on)
+        return
+    found = listing.states(folder, run, limit)
+    data = [listing.row(each, state) for each, state in found]
+    rows = [
+        (
+            f"{each.id} [{len(each.tasks)}]" if each.tasks else each.id,
+            state.get("state"),
+            each.cluster or each.backend or None,
+            each.nodes or None,
+            summary.age(each.created),
+            summary.command_line(each.command)[:60] or None,
+        )
+        for each, state in found
+    ]
+    text = tables.table(("RUN", "STATE", "ON", "NODES", "AGE", "COMMAND"), rows) if rows else ""
+    if not rows:
+        output.note(f"no runs in {folder}")
+    output.result({"runs": data}, *text.splitlines())
+
+
+def _of_cluster(name: str) -> None:
+    """Runs as the cluster of that name knows them."""
+    from launcher.service import cluster  # a list of our own runs needs no backend
+
+    found = cluster.found(name)
+    rows = [(run["run"], run["state"], run["nodes"] or None, summary.age(run["created"])) for run in found]
+    text = tables.table(("RUN", "STATE", "NODES", "AGE"), rows) if rows else ""
+    if not rows:
+        output.note(f"no runs on {name}")
+    output.result({"runs": found}, *text.splitlines())

@@ -1,0 +1,20 @@
+"""`distlaunch requeue RUN`."""
+
+from __future__ import annotations
+
+from launcher import output
+from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
+from launcher.runs import records
+from launcher.service import again, observe
+
+
+def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
+    """Start a run again in its folder: a script that keeps checkpoints goes on from the last one.
+
+    $ distlaunch requeue last
+    $ distlaunch requeue train-20250101-120000-abcd
+    """
+    found = records.find(observe.folder(fmt), run)
+    attempt = again.requeue(found)
+    with output.after(f"{found.id} goes on as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
+        output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")

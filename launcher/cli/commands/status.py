@@ -1,0 +1,68 @@
+"""`distlaunch status RUN`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
+from launcher.console import summary, tables
+from launcher.runs import records
+from launcher.service import listing, observe
+
+if TYPE_CHECKING:
+    from launcher.runs.records import Run
+
+
+def status(run: RunArgument, fmt: OutputOption = None) -> None:
+    """Print a run's state, node by node.
+
+    $ distlaunch status last
+    $ distlaunch status --output json train-20250101-120000-abcd
+    """
+    found = records.find(observe.folder(fmt), run)
+    state = observe.state_of(found)
+    output.result(listing.whole(found, state), *_lines(found, state))
+
+
+def _when(created: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(created))} ({summary.age(created)} ago)" if created else "-"
+
+
+def _lines(run: Run, state: dict[str, Any]) -> list[str]:
+    detail = f" ({state['detail']})" if state.get("detail") else ""
+    lines = [
+        f"run      {run.id}",
+        f"state    {summary.state_text(str(state.get('state')))}{detail}",
+        f"on       {run.backend}" + (f", cluster {run.cluster}" if run.cluster else ""),
+        f"command  {summary.command_line(run.command)}",
+        f"created  {_when(run.created)}",
+    ]
+    if isinstance(took := state.get("duration_s"), (int, float)):
+        again = summary.restarts(state.get("restarts") or 0, state.get("attempt") or 0)
+        lines.append(f"took     {summary.duration(took)}{again}")
+    lines.append(f"folder   {run.path}")
+    if isinstance(cause := state.get("cause"), dict):
+        told = summary.cause_lines(cause, run)
+        lines += ["", *(f"  {line}" for line in told)] if told else []
+    tasks = [task for task in state.get("tasks") or () if isinstance(task, dict)]
+    if tasks:
+        each = [(task["run"], task["state"], summary.duration_or_none(task.get("duration_s"))) for task in tasks]
+        lines += ["", *tables.table(("TASK", "STATE", "TOOK"), each).splitlines()]
+    nodes = [node for node in state.get("nodes") or () if isinstance(node, dict)]
+    if nodes:
+        rows = [
+            (
+                node.get("node"),
+                node.get("host"),
+                summary.ranks_text(tuple(node.get("ranks") or ())),
+                node.get("workers"),
+                node.get("result") or node.get("stopping") or None,
+                summary.age(node.get("last_seen")),
+            )
+            for node in nodes
+        ]
+        lines += ["", *tables.table(("NODE", "HOST", "RANKS", "RUNNING", "RESULT", "LAST SEEN"), rows).splitlines()]
+        lines += summary.lost_lines([(node.get("node"), node.get("lines_lost")) for node in nodes])
+    return lines

@@ -1,0 +1,16 @@
+"""`distlaunch torchrun`, found by the command line where other options stand before it."""
+
+from __future__ import annotations
+
+TAKES_ALL = True
+
+
+def torchrun(words: list[str]) -> int:
+    """Run a script as torchrun does, on this node: with torchrun's own options, started once per node by anybody.
+
+    $ distlaunch torchrun --standalone --nproc-per-node 2 train.py
+    $ distlaunch torchrun --nnodes 2 --rdzv-endpoint n1:29400 train.py
+    """
+    from launcher.torchrun import command
+
+    return command.main(words)

@@ -1,0 +1,203 @@
+"""What all backend commands do. Their parameters come from options dataclasses; what they do is the service's."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from launcher import backends, output
+from launcher.cli import late_options, parameters, spellings
+from launcher.console import summary
+from launcher.errors import SpecError
+from launcher.service import launch as service
+from launcher.service import rendered
+from launcher.service.request import LaunchOptions, chosen, of, resolve
+from launcher.settings import checks, config
+from launcher.settings.options import JobOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.cli.parameters import Parameter
+    from launcher.runs.outcome import Outcome
+    from launcher.runs.records import Run
+    from launcher.service.interrupts import Interrupts
+    from launcher.service.request import Request
+
+SCRIPT_LAST: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": lambda name: name.replace("_", "-")}
+"""Everything after the first word that is no option belongs to the script; underscores in our options' names are dashes."""
+
+
+ON_CLUSTER = Annotated[
+    str | None,
+    parameters.flag("--on", aliases=("--cluster",), metavar="NAME", help="Take settings from [clusters.NAME].", group="job"),
+]
+
+
+def backend_command(name: str) -> Callable[..., int]:
+    """The function behind `distlaunch NAME`, with a parameter for each option of the job and of that backend."""
+    backend = backends.load(name)
+    more = [parameters.parameter("cluster", ON_CLUSTER, None), *parameters.from_fields(backend.options, group="scheduler")]
+    for flag, text in backend.prints.items():
+        shown = parameters.flag("--" + flag.replace("_", "-"), help=text, group="output")
+        more.append(parameters.parameter(flag, Annotated[bool, shown], False))
+    return launching(backends.about(name), lambda values: _print_or_launch(name, values), more, needs_script=not backend.prints)
+
+
+def launching(
+    about: str,
+    run: Callable[[dict[str, Any]], int],
+    own: list[Parameter],
+    *,
+    leave_out: tuple[str, ...] = ("runs_dir",),
+    needs_script: bool = True,
+) -> Callable[..., int]:
+    """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets the values.
+
+    `leave_out` are those of them, by name, that the command does not take; `needs_script`: SCRIPT has to be given.
+    """
+
+    def command(**values: Any) -> int:
+        return run(values)
+
+    script = parameters.argument(metavar="SCRIPT", help="Python file, or one that comes with distlaunch.")
+    args = parameters.argument(metavar="ARGS", help="The script's own; distlaunch reads none of them.")
+    shared = [
+        *parameters.from_fields(JobOptions, group="job"),
+        *own,
+        *parameters.from_fields(LaunchOptions, group="output"),
+        *parameters.from_fields(config.GlobalOptions, group="output", leave_out=("trust",)),
+        *spellings.parameters(),
+    ]
+    every = [
+        parameters.parameter("script", *((Annotated[str, script],) if needs_script else (Annotated[str | None, script], None))),
+        parameters.parameter("args", Annotated[list[str] | None, args], None),
+        *{item.name: item for item in shared}.values(),
+    ]
+    command.parameters = [item for item in every if item.name not in leave_out]  # type: ignore[attr-defined]
+    command.__doc__ = about
+    return command
+
+
+def _print_or_launch(name: str, values: dict[str, Any]) -> int:
+    """What one of the backend's `prints` prints, or a launch."""
+    for flag in backends.load(name).prints:
+        if values.pop(flag):
+            text = chosen(name, values).backend.printed(flag)
+            output.document({flag.removeprefix("print_"): text}, text)
+            return 0
+    if values["script"] is None:
+        from launcher.cli.usage import UsageError
+
+        raise UsageError("missing argument 'SCRIPT'", hint=f"see distlaunch {name} --help")
+    return launch(name, values)
+
+
+def asked(backend_name: str | None, values: dict[str, Any]) -> Request:
+    """The request that the command line makes; how things are printed is set on the way."""
+    values, notes = spellings.translated(values)
+    settings = config.load()
+    output.setup(verbosity=-1 if values.get("quiet") else int(bool(values.get("verbose"))))
+    general = settings.resolve(config.GlobalOptions, flags=of(config.GlobalOptions, values))
+    checks.blame("output", general["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
+    for file in settings.files:
+        output.detail(f"settings: {file.path}")
+    output.note(*notes)
+    request = resolve(backend_name, values, settings)
+    late_options.warn(values, request.backend.options)
+    return request
+
+
+def launch(backend_name: str | None, values: dict[str, Any]) -> int:
+    """Resolve, plan, and submit; then follow the run to its end. Returns the exit code."""
+    planned = service.planned(asked(backend_name, values))
+    request = planned.request
+    if (ranks := spellings.local_ranks(values, planned.plan)) is not None:
+        typed = request.options.interactive
+        request = replace(request, ranks=ranks | {int(typed)} if typed else ranks, ranks_asked=True)
+        planned = planned._replace(request=request)
+    _check_ranks(planned)
+    if request.options.dry_run or request.options.render_to:
+        show_rendered(planned)
+        return 0
+    # Imported here: only a launch pays for it.
+    from launcher.service.interrupts import Interrupts
+
+    with Interrupts() as interrupts:
+        run = service.start(planned, interrupts)
+        if request.options.detach and not interrupts.stops:
+            with output.after(f"{run.id} goes on", f"to end it: distlaunch cancel {run.id}", read=True):
+                output.result({"run": run.id, "path": str(run.path)}, run.id)
+            return 0
+        try:
+            return _follow(planned, run, interrupts)
+        except KeyboardInterrupt:
+            output.warn(f"{run.id} may go on; to end it: distlaunch cancel --force {run.id}")
+            raise
+
+
+def _check_ranks(planned: service.Launch) -> None:
+    """Say which of the ranks whose lines are wanted there cannot be; where no line would be shown, a flag is a mistake."""
+    request = planned.request
+    counts = [node.workers for node in planned.plan.nodes]
+    if None in counts:
+        return
+    world = sum(count or 0 for count in counts)
+    if request.options.interactive and int(request.options.interactive) >= world:
+        hint = f"ranks: {summary.ranks_text(range(world))}"
+        name = "debug" if request.options.debug else "interactive"
+        raise SpecError(f"--{name} {request.options.interactive}: there is no such rank", hint=hint)
+    if not request.ranks:
+        return
+    missing = [rank for rank in request.ranks if rank >= world]
+    if len(missing) == len(request.ranks) and request.ranks_asked:
+        hint = f"ranks: {summary.ranks_text(range(world))}"
+        raise SpecError(f"--{summary.missing_ranks(missing, world)}", hint=hint)
+    if len(missing) == len(request.ranks):
+        output.warn(f"{summary.missing_ranks(missing, world)}, so no line of its workers is shown")
+    elif missing and request.ranks_asked:
+        output.warn(f"--{summary.missing_ranks(missing, world)}")
+
+
+def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
+    output.note(summary.heading(run))
+    service.note_places(planned, run)
+    if run.tasks:
+        from launcher.service import arrays
+
+        return arrays.follow(run, interrupts)
+    since = time.monotonic()
+    run, outcome = service.follow(planned, run, interrupts)
+    _close(run, outcome, time.monotonic() - since)
+    return outcome.exit_code or 0
+
+
+def _close(run: Run, outcome: Outcome, took_s: float) -> None:
+    """The last words on a run."""
+    data = {"run": run.id, "path": str(run.path), **outcome.to_json()}
+    closing = summary.closing(run, outcome, took_s)
+    if outcome.state == "success":
+        output.note(*closing)
+        # Whoever read our stdout may have seen enough; the run is what counts.
+        with suppress(output.StdoutClosedError), output.after(f"{run.id} has ended well"):
+            output.result(data)
+    else:
+        output.report(*closing)
+        message = str((outcome.cause or {}).get("message") or outcome.state)
+        output.failed_result(f"run_{outcome.state}", message, f"distlaunch logs {run.id}", data)
+
+
+def show_rendered(planned: service.Launch) -> None:
+    """Print, or write to files, what would be sent."""
+    texts, written, data, sent = rendered.render(planned)
+    job = planned.request.job
+    if not written:
+        output.note(*summary.plan_table(planned.plan).splitlines())
+    if listed := summary.sent(sent, job.env, job.secrets):
+        output.note(*listed.splitlines())
+    if written:
+        output.result(data, *written)
+    else:
+        output.document(data, summary.files(texts))

@@ -1,0 +1,149 @@
+"""What commands take: parameters as they are declared, once for the parser, the help and the shell's completion.
+
+A command is a function. `Annotated[str, flag("--on", help="...")]` declares an option of it, `argument` a word; the options
+of launches are made from the fields of options dataclasses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, get_args, get_type_hints
+
+from launcher.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+GROUPS = ("job", "resources", "scheduler", "network", "output", "files")
+"""Of options, in the order of the help; `option(..., group=...)` names one."""
+
+
+class Declared(NamedTuple):
+    """What `Annotated` says of a parameter beside its type."""
+
+    flags: tuple[str, ...] = ()
+    """`--name` where there are none; `--yes/--no` has two sides."""
+
+    metavar: str | None = None
+    help: str = ""
+    group: str = ""
+    aliases: tuple[str, ...] = ()
+    """Taken as well, and not in the help."""
+
+    default_text: str = ""
+    hidden: bool = False
+    is_argument: bool = False
+    complete: Callable[[str], list[str]] | None = None
+
+
+class Parameter(NamedTuple):
+    """One parameter of a command."""
+
+    name: str
+    kind: type
+    """`str`, `int`, `float` or `bool`, also of each value of several."""
+
+    several: bool
+    required: bool
+    default: Any
+    declared: Declared
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All that turn it on or come before its value."""
+        return (*(flag.partition("/")[0] for flag in self.declared.flags), *self.declared.aliases)
+
+    @property
+    def off(self) -> str:
+        """What turns it off; empty where nothing does."""
+        return next((flag.partition("/")[2] for flag in self.declared.flags if "/" in flag), "")
+
+
+def flag(*flags: str, **about: Any) -> Declared:
+    """An option; `about`: fields of `Declared`."""
+    return Declared(flags, **about)
+
+
+def argument(**about: Any) -> Declared:
+    """A word by its place; `about`: fields of `Declared`."""
+    return Declared(is_argument=True, **about)
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Run ids for the shell's completion, newest first; reads no run."""
+    from launcher.runs import records
+    from launcher.settings import config
+
+    try:
+        folder = records.root(config.load().resolve(config.GlobalOptions)["runs_dir"].value)
+        return [name for name in reversed(records.ids(folder)) if name.startswith(incomplete)]
+    except LaunchError:
+        return []
+
+
+OutputOption = Annotated[Optional[str], flag("--output", metavar="human|json", help="How the result is printed.", group="output")]
+RunArgument = Annotated[
+    str,
+    argument(metavar="RUN", help="Id as `distlaunch ls` prints it, a unique part of one, or `last`.", complete=complete_run),
+]
+
+
+def of(command: Callable[..., Any]) -> list[Parameter]:
+    """The command's parameters: its own list, where it was made with one, else out of its signature."""
+    listed: list[Parameter] | None = getattr(command, "parameters", None)
+    if listed is not None:
+        return listed
+    hints = get_type_hints(command, include_extras=True)
+    count = command.__code__.co_argcount  # inspect takes 15 ms, and there is nothing else to be found in our commands
+    names, defaults = command.__code__.co_varnames[:count], command.__defaults__ or ()
+    first = count - len(defaults)
+    return [
+        parameter(name, hints[name], *((defaults[number - first],) if number >= first else ()))
+        for number, name in enumerate(names)
+    ]
+
+
+def parameter(name: str, annotation: Any, *default: Any) -> Parameter:
+    """One of that `Annotated` type; it is required where no default is given."""
+    declared: Declared = annotation.__metadata__[0]
+    kinds = [kind for kind in (get_args(annotation.__origin__) or (annotation.__origin__,)) if kind is not type(None)]
+    several = getattr(annotation.__origin__, "__origin__", None) is list or getattr(kinds[0], "__origin__", None) is list
+    if getattr(kinds[0], "__origin__", None) is list:
+        kinds = list(get_args(kinds[0]))
+    if not declared.flags and not declared.is_argument:
+        declared = declared._replace(flags=(f"--{name.replace('_', '-')}",))
+    return Parameter(name, kinds[0], several, not default, default[0] if default else None, declared)
+
+
+def from_fields(cls: type, *, group: str, leave_out: tuple[str, ...] = ()) -> list[Parameter]:
+    """One parameter per field of an options dataclass; None stands for "not given". `group` where a field names none."""
+    from dataclasses import fields
+
+    from launcher.settings import config
+
+    types = config.field_types(cls)
+    return [
+        _of_field(item.name, types[item.name], item.default, item.metadata, group)
+        for item in fields(cls)
+        if item.name not in leave_out
+    ]
+
+
+def _of_field(name: str, kind: type, default: Any, meta: Mapping[str, Any], group: str) -> Parameter:
+    dashed = name.replace("_", "-")
+    flags = meta["flags"] or (f"--{dashed}",)
+    if kind is bool and not meta["flags"] and not dashed.startswith("no-"):
+        flags = (f"--{dashed}/--no-{dashed}",)
+    declared = Declared(
+        flags, meta["metavar"], meta["help"], meta["group"] or group, default_text=_default(kind, default, flags, meta)
+    )
+    several = kind is tuple
+    return Parameter(name, str if several else kind, several, False, None, declared)
+
+
+def _default(kind: type, default: Any, flags: tuple[str, ...], meta: Mapping[str, Any]) -> str:
+    """The default as the help shows it; empty where the option's text says what an option that is not given means."""
+    if meta["default_text"] is not None:
+        return str(meta["default_text"])
+    if kind is bool:
+        return ("on" if default else "off") if "/" in flags[0] else ""
+    return "" if default in ("", ()) else str(default)

@@ -1,0 +1,139 @@
+"""torchrun's options on the backends: what means the same is done, what is not needed is noted, the rest names the way out.
+
+Those of the same name are options of ours anyway; `token_normalize_func` takes underscores for dashes.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any
+
+from launcher.cli.parameters import flag, parameter
+from launcher.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.backends._base import Plan
+    from launcher.cli.parameters import Parameter
+    from launcher.runs.reader import Wanted
+
+_NODES = "the nodes of a run know one another"
+
+NOTED = {
+    "rdzv-backend": _NODES,
+    "standalone": _NODES,
+    "monitor-interval": "an end is heard when it happens",
+    "start-method": "it is for functions, and a script is none; see --start",
+    "event-log-handler": "events are in the run's folder",
+    "run-path": "workers are forked from a Python that runs",
+    "redirects": "what every rank writes is kept in the run's folder; --log-ranks says what is shown",
+    "log-line-prefix-template": "lines of several ranks are marked [node:rank]",
+    "signals-to-handle": "SIGTERM, SIGINT and SIGHUP end the run, SIGUSR1 and SIGUSR2 are passed on",
+}
+"""Not needed here, and why."""
+
+_PER_NODE = ("distlaunch works that out", "leave it out, or use distlaunch torchrun, which is started once per node")
+_ONE_FILE = ("what a rank writes is kept in one place", "distlaunch logs RUN | grep -E 'A|B'; or use distlaunch torchrun")
+
+REFUSED = {
+    "rdzv-endpoint": _PER_NODE,
+    "node-rank": _PER_NODE,
+    "master-addr": _PER_NODE,
+    "local-addr": _PER_NODE,
+    "log-dir": (
+        "what every rank writes is kept in the run's folder, as distlaunch logs prints it",
+        "leave it out; the variable DISTLAUNCH_RUNS_DIR says where runs' folders are",
+    ),
+    "duplicate-stdout-filters": _ONE_FILE,
+    "duplicate-stderr-filters": _ONE_FILE,
+    "logs-specs": ("it is for torchrun's own logs", "use distlaunch torchrun"),
+    "print-completion": ("it is for torchrun's own options", "distlaunch --install-completion"),
+}
+"""Means nothing here, and what to do."""
+
+
+def _seconds(name: str, text: str) -> str:
+    try:
+        return f"{float(text):g}s"
+    except ValueError:
+        raise SpecError(f"{name} {text!r} is no number of seconds", hint=f"write --{name} 30") from None
+
+
+def _rdzv_timeout(_: str, text: str) -> str:
+    """Of `join_timeout=600,timeout=900` the first; the second is the same where nodes are numbered."""
+    pairs = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
+    if unknown := [key for key in pairs if key not in ("join_timeout", "timeout")]:
+        raise SpecError(f"--rdzv-conf {unknown[0]}: {_PER_NODE[0]}", hint=_PER_NODE[1])
+    given = pairs.get("join_timeout", pairs.get("timeout"))
+    if given is None:
+        raise SpecError(f"--rdzv-conf {text!r} sets nothing", hint="write --rdzv-timeout 10m")
+    return _seconds("rdzv-conf", given)
+
+
+BECOMES: dict[str, tuple[str, Callable[[str, str], str | None]]] = {
+    "nnodes": ("nodes", lambda _, text: text),
+    "rdzv-id": ("name", lambda _, text: text),
+    "rdzv-conf": ("rdzv_timeout", _rdzv_timeout),
+    "shutdown-timeout": ("grace", _seconds),
+    "tee": ("log_ranks", lambda _, text: None if text == "0" else "all"),
+}
+"""The option of ours that it is, and its value there."""
+
+LOCAL_RANKS = "local-ranks-filter"
+_SHORT = {"redirects": "-r", "tee": "-t"}
+_FLAGS = ("standalone", "run-path")
+
+
+def parameters() -> list[Parameter]:
+    """Hidden options for all of them."""
+    found = []
+    for name in (*BECOMES, LOCAL_RANKS, *NOTED, *REFUSED):
+        shown = flag(*filter(None, (_SHORT.get(name), f"--{name}")), hidden=True)
+        found.append(parameter(_key(name), Annotated[bool | None if name in _FLAGS else str | None, shown], None))
+    return found
+
+
+def _key(name: str) -> str:
+    return "torchrun_" + name.replace("-", "_")
+
+
+def translated(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values as if our own options had been written, and what is to be noted; `SpecError` for what means nothing here."""
+    given = {name: values[_key(name)] for name in (*BECOMES, *NOTED, *REFUSED) if values.get(_key(name)) is not None}
+    for name in given:
+        if name in REFUSED:
+            why, instead = REFUSED[name]
+            raise SpecError(f"--{name}: {why}", hint=instead)
+    found = dict(values)
+    if values[_key(LOCAL_RANKS)] is not None:
+        if values["log_ranks"] is not None:
+            raise SpecError(f"--{LOCAL_RANKS} and --log-ranks exclude each other")
+        found["log_ranks"] = "all"  # until the plan says which ranks these are
+    for name, (ours, value) in BECOMES.items():
+        if name not in given:
+            continue
+        if values[ours] is not None and name != "tee":
+            raise SpecError(f"--{name} and --{ours.replace('_', '-')} are the same: give one of them")
+        if found[ours] is None:
+            found[ours] = value(name, given[name])
+    return found, [f"--{name} is not needed: {NOTED[name]}" for name in given if name in NOTED]
+
+
+def local_ranks(values: dict[str, Any], plan: Plan) -> Wanted | None:
+    """The run's ranks that have the local ranks of `--local-ranks-filter` on their nodes; None: it was not given."""
+    text = values[_key(LOCAL_RANKS)]
+    if text is None:
+        return None
+    try:
+        wanted = {int(part) for part in text.split(",")}
+    except ValueError:
+        raise SpecError(f"{LOCAL_RANKS} {text!r} is no list of local ranks", hint="write 0,1") from None
+    counts = [node.workers for node in plan.nodes]
+    if len(counts) == 1:
+        return frozenset(wanted)
+    if None in counts:
+        hint = "--log-ranks takes ranks of the run; or give --nproc-per-node a number"
+        raise SpecError(f"--{LOCAL_RANKS}: which ranks these are is known at the start only", hint=hint)
+    firsts = accumulate((count or 0 for count in counts), initial=0)
+    return frozenset(first + rank for first, count in zip(firsts, counts, strict=False) for rank in wanted if rank < (count or 0))

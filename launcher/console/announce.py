@@ -1,0 +1,208 @@
+"""What the person who follows a run is told of it on stderr, beside the workers' own lines."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.failures import Failure, again
+from launcher.agent.protocol import Event
+from launcher.console import summary
+from launcher.console.start_progress import StartProgress
+from launcher.runs.outcome import debugged
+from launcher.runs.reader import lost_text
+from launcher.runs.records import JOB_OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from launcher.agent.protocol import Foreign
+    from launcher.console.worker_output import WorkerOutput
+    from launcher.runs.outcome import Outcome
+
+_OLD_NEWS = re.compile(
+    r"srun: (error: .* Exited with exit code|Job step aborted: Waiting|forcing job termination|got SIGCONT)"
+    r"|slurmstepd\S*: error: \*\*\* (STEP .*|JOB \S+ ON \S+ CANCELLED AT \S+) \*\*\*$"
+)
+"""What a scheduler says of ends that the agents tell better."""
+
+PATIENCE_S = 5.0
+"""A wait shorter than this is not worth a line."""
+
+UNANSWERED_S = 60.0
+"""So long a backend may be unable to say how the run is: a restart of what it asks takes less."""
+
+_KNOWN = 10_000
+"""More than a run has to say; each takes a hundred bytes."""
+
+UNREACHED_S = 20.0
+"""So long one node may be: a connection that broke is there again after less."""
+
+_BACKEND = -2
+"""Stands for no node, but for the backend."""
+
+
+class Announcer:
+    """Says each thing once, however many nodes report it."""
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        workers: WorkerOutput,
+        *,
+        backend: str = "the cluster",
+        explain: bool = False,
+        asked_for: int = 0,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`asked_for`: the last attempt that a person has asked for, or we for want of a host; others are a scheduler's."""
+        self._is_cancelled = is_cancelled
+        self._asked_for = asked_for
+        self._hosts = hosts
+        self._workers = workers
+        self._explain, self._explained = explain, False
+        self._named: dict[int, str] = {}
+        """As the agents say: the plan may know only that the scheduler chooses."""
+
+        self._said: dict[bytes, None] = {}
+        self._waits: dict[int, tuple[str, float]] = {}
+        self._unreached: dict[int, float] = {}
+        self._progress = StartProgress(backend, len(hosts))
+
+    def record(self, node: int, record: Event | Foreign) -> None:
+        """Tell of an event or a foreign line, if a person should know."""
+        if not isinstance(record, Event):
+            self._workers.end_line()
+            old_news = node == JOB_OUTPUT and _OLD_NEWS.match(record.data.decode(errors="replace"))
+            output.foreign("job" if node == JOB_OUTPUT else str(node), record.data, important=not old_news)
+            return
+        fields = record.fields
+        self._progress.heard(node, record.name)
+        self._fabric(node, record.name, fields)
+        if record.name == "agent_started" and fields.get("attempt"):
+            why, attempt = again(fields.get("after")), fields["attempt"]
+            who = "" if isinstance(attempt, int) and attempt <= self._asked_for else " by the scheduler"
+            self._once(f"started again{who}{why}, attempt {attempt}", f"attempt {attempt}")
+        elif record.name == "rendezvous":
+            self._waits.pop(node, None)
+            where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
+            self._once(f"rendezvous at {where}: {fields.get('nodes')} nodes, {fields.get('world_size')} ranks")
+            self._missing(fields.get("world_size"))
+        elif record.name == "waiting":
+            limit = fields.get("limit_s")
+            until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
+            self._waits[node] = (f"{self._place(node)} waits for {fields.get('what')}{until}", time.monotonic())
+        elif record.name in ("restart", "done"):
+            self._again(record.name, fields)
+        elif record.name == "debugger":
+            self._note(f"{debugged(fields)}; leave it with q")
+        elif record.name == "stopping":
+            reason = fields.get("reason")  # a node cannot tell who takes it back
+            self._once(f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}")
+        elif record.name in ("warning", "lines_lost"):
+            self._workers.end_line()
+            output.warn(f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}")
+
+    def _missing(self, world: object) -> None:
+        """Tell that no rank is there whose lines are wanted, where the plan could not know."""
+        ranks = self._workers.ranks
+        if ranks and isinstance(world, int) and min(ranks) >= world and self._is_new(f"missing {world}"):
+            self._workers.end_line()
+            output.warn(f"{summary.missing_ranks(ranks, world)}, so no line of its workers is shown")
+
+    def _again(self, event: str, fields: dict[str, Any]) -> None:
+        """Tell that workers start again: by their agents, or with them by the scheduler."""
+        cause = fields.get("cause")
+        why = f": {cause.get('message')}" if isinstance(cause, dict) else ""
+        if event == "restart":
+            count = fields.get("restarts")
+            self._once(f"restart {count} of {fields.get('max_restarts')}{why}", f"restart {count}")
+        elif fields.get("result") == "lost":
+            self._once(f"ending, to be started again{why}", f"lost {fields.get('attempt')}")
+
+    def silent(self, node: int, for_s: float) -> None:
+        """Tell of a node that says nothing, though it should have."""
+        stuck = "its disk, its stream or the way from there is stuck; the run goes on"
+        self._note(f"{self._place(node)} has said nothing for {for_s:.0f} s, though its agent runs: {stuck}")
+
+    def asked(self, backend: str, refusal: str) -> None:
+        """Keep in mind that the backend could not say how the run is, or without a `refusal`: that it could."""
+        if not refusal:
+            self._waits.pop(_BACKEND, None)
+        elif _BACKEND not in self._waits:
+            text = f"for {UNANSWERED_S:.0f} s {backend} does not tell how the run is: {refusal}"
+            self._waits[_BACKEND] = text, time.monotonic() + UNANSWERED_S - PATIENCE_S
+
+    def reached(self, node: int, refusal: str) -> None:
+        """Keep in mind that a node could not be asked, or without a `refusal`: that it could. Both are told, once each time."""
+        if not refusal:
+            if self._unreached.pop(node, 0.0) < 0:
+                self._note(f"{self._place(node)} is reached again")
+            return
+        since = self._unreached.setdefault(node, time.monotonic())
+        if 0 <= since <= time.monotonic() - UNREACHED_S:
+            self._unreached[node] = -1.0
+            self._note(f"{self._place(node)} has not been reached for {UNREACHED_S:.0f} s: {refusal}")
+
+    def state(self, outcome: Outcome) -> None:
+        """Tell why a run does not start."""
+        self._progress.state(outcome)
+        if outcome.state == "pending" and outcome.detail:
+            self._once(f"pending: {outcome.detail}")
+
+    def tick(self, now: float) -> None:
+        """Tell of waits that have become long; `now` as of `time.monotonic`."""
+        for node, (text, since) in list(self._waits.items()):
+            if now - since >= PATIENCE_S:
+                del self._waits[node]
+                self._once(text)
+
+    def _fabric(self, node: int, event: str, fields: dict[str, Any]) -> None:
+        """Notes always, variables and threads on request; what is the same on several nodes is said of the first."""
+        if event == "agent_started":
+            self._named[node] = str(fields.get("host") or "")
+        if event == "rendezvous" and self._explain and not self._explained:
+            self._once("fabric: nothing is chosen, all workers are on one host")
+        if event == "host_facts" and self._explain and isinstance(threads := fields.get("threads"), dict):
+            said = f"OMP_NUM_THREADS={threads.get('value')}" if threads.get("value") else "OMP_NUM_THREADS is not set"
+            self._once(f"threads: {self._place(node)}: {said} ({threads.get('reason')})", f"{said} {threads.get('reason')}")
+        if event != "fabric":
+            return
+        self._explained = True
+        for note in fields.get("notes") or ():
+            self._workers.end_line()
+            self._once(f"{self._place(node)}: {note}", str(note))
+        if not self._explain:
+            return
+        reached = ", ".join(fields.get("interfaces") or ()) or "no address"
+        self._once(f"fabric: {self._place(node)} is reached at {reached}", f"reached at {reached}")
+        for variable in fields.get("variables") or ():
+            said = "{name}={value} ({source}: {reason})".format(**variable)
+            self._once(f"fabric: {self._place(node)}: {said}", said)
+        if not fields.get("variables"):
+            self._once("fabric: no variable is needed: what NCCL, gloo and UCX choose by themselves is right")
+
+    def _place(self, node: int) -> str:
+        host = self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
+        return f"node {node} ({host})"
+
+    def _note(self, text: str) -> None:
+        self._workers.end_line()
+        output.note(text)
+
+    def _once(self, text: str, key: str | None = None) -> None:
+        if self._is_new(key or text):
+            self._note(text)
+
+    def _is_new(self, key: str) -> bool:
+        """Whether that was not said lately. What was is known by a digest: a node may say any number of things, of any length."""
+        digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
+        if digest in self._said:
+            return False
+        self._said[digest] = None
+        if len(self._said) > _KNOWN:
+            del self._said[next(iter(self._said))]
+        return True

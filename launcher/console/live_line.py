@@ -1,0 +1,99 @@
+"""One line on the terminal for a wait: what is waited for, and how long already. It is gone before anything else is written.
+
+    with live_line.waiting("asking Slurm"):
+        ...
+
+Nothing is drawn in a wait's first second, nor where stderr is no terminal, nor behind a worker's line that has not ended:
+a progress bar of a worker is left alone. `output` withdraws the line before it writes, and a thread draws it again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.system import escapes, listener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FIRST_S = 1.0
+_EVERY_S = 0.125
+
+
+class LiveLine:
+    """The line of one process; `show` says what it says, `withdraw` ends it."""
+
+    def __init__(self) -> None:
+        self._text, self._since = "", 0.0
+        self._part: tuple[int, int] | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def show(self, text: str, part: tuple[int, int] | None = None) -> None:
+        """Wait for that, from now on or still; `part`: how much of how much is there, for a bar."""
+        if listener.listens():
+            return
+        with self._changed:
+            if not self._text:
+                self._since = time.monotonic()
+            self._text, self._part = escapes.plain(text), part
+            if self._thread is None and output.draws(output.STDERR):
+                output.expect_live()
+                self._thread = threading.Thread(target=self._run, name="live line", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def withdraw(self) -> None:
+        """Nothing is waited for."""
+        with self._changed:
+            self._text = ""
+        output.clear_live()
+
+    def _run(self) -> None:
+        from launcher.console import drawing
+
+        frame = 0
+        while True:
+            with self._changed:
+                while not self._text:
+                    self._changed.wait()
+                text, part, waited = self._text, self._part, time.monotonic() - self._since
+            if waited >= _FIRST_S and _in_foreground():
+                frame += 1
+                output.draw_live(drawing.wait_line(text, waited, part, frame), lambda: bool(self._text))
+            time.sleep(_EVERY_S if waited >= _FIRST_S else min(_EVERY_S, _FIRST_S))
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(output.STDERR) == os.getpgrp()
+    except OSError:  # it does not control our session
+        return True
+
+
+_line = LiveLine()
+
+
+def show(text: str, part: tuple[int, int] | None = None) -> None:
+    """Say what is waited for, until `withdraw`."""
+    _line.show(text, part)
+
+
+def withdraw() -> None:
+    """Nothing is waited for any more."""
+    _line.withdraw()
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """What is done in here may take long."""
+    _line.show(text)
+    try:
+        yield
+    finally:
+        _line.withdraw()

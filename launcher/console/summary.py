@@ -1,0 +1,170 @@
+"""A run in words and tables for people."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent import failures
+from launcher.agent.failures import Failure
+from launcher.console import tables
+from launcher.runs import status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from launcher.backends._base import Plan, PlannedNode
+    from launcher.payload.snapshot import Snapshot
+    from launcher.runs.outcome import Outcome
+    from launcher.runs.records import Run
+
+_ROWS_PER_HOST = 2
+
+
+def heading(run: Run) -> str:
+    """One line that names a run that begins."""
+    where = f"{run.backend}, cluster {run.cluster}" if run.cluster else run.backend
+    return f"{output.paint(run.id, 'bold')} on {where}"
+
+
+def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequence[str] = ()) -> str:
+    """Host, node rank and ranks of each node, and where they meet; many nodes of one host are one row.
+
+    `meeting`, where it was found out at the start: `address`, `port` and the `reason`; `hosts`: those that were chosen then.
+    """
+    master, planned = plan.master, next((node.host for node in plan.nodes if node.node_rank == 0), "")
+    if hosts and planned:
+        master = master.replace(f"{planned}:", f"{hosts[0]}:", 1)
+    if meeting and meeting.get("reason"):
+        master = f"{meeting.get('address') or 'several addresses'}:{meeting.get('port')} ({meeting['reason']})"
+
+    def host_of(node: PlannedNode) -> str:
+        return hosts[node.node_rank] if node.node_rank < len(hosts) else node.host
+
+    rows, first = [], 0
+    for host, grouped in groupby(plan.nodes, key=host_of):
+        nodes = list(grouped)
+        for part in [nodes] if len(nodes) > _ROWS_PER_HOST else [[node] for node in nodes]:
+            counts = [node.workers for node in part]
+            last = -1 if first < 0 or None in counts else first + sum(count or 0 for count in counts)
+            ranks = "?" if last < 0 else ranks_text(range(first, last))
+            where = ranks_text(tuple(node.node_rank for node in part))
+            rows.append((host, where, ranks, master if part[0].node_rank == 0 else ""))
+            first = last
+    return tables.table(("HOST", "NODE", "RANKS", "MASTER"), rows, output.STDERR)
+
+
+def ranks_text(ranks: range | tuple[int, ...]) -> str:
+    """`0-3`, or a list where they are not in a row."""
+    if not ranks:
+        return "-"
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def files(texts: Mapping[str, str]) -> str:
+    """The rendered texts one after the other; one alone is printed as it is, so that it can be redirected to a file."""
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n".join(f"# ---- {name} ----\n{text.rstrip()}\n" for name, text in texts.items())
+
+
+def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[str]) -> str:
+    """What of the user's own leaves with a run: files with their sizes, and variables."""
+    rows = [(name, value) for name, value in env.items()] + [(name, "(secret)") for name in secrets]
+    text = tables.table(("VARIABLE", "VALUE"), rows, output.STDERR) if rows else ""
+    if snapshot is None:
+        return text
+    files = [(file.path, output.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
+    whole = f"{len(files)} file{'s' * (len(files) != 1)}, {output.size(snapshot.total_bytes)}, of {snapshot.folder}"
+    return text + tables.table(("FILE", "SIZE"), [*files, (whole, "")], output.STDERR)
+
+
+def closing(run: Run, outcome: Outcome, took_s: float) -> list[str]:
+    """The last words on a run: how it ended, why, and where its logs are."""
+    state = output.paint(outcome.state, tables.STYLES.get(outcome.state, "bold"))
+    lines = [f"{state} after {duration(took_s)}{restarts(outcome.restarts, outcome.attempt)}: {run.id}"]
+    if outcome.cause is not None:
+        lines += [f"  {line}" for line in cause_lines(outcome.cause, run)]
+    lines += [f"  {line}" for line in lost_lines([(node.node, node.lines_lost) for node in outcome.nodes])]
+    lines.append(f"  logs: distlaunch logs {run.id}   folder: {run.path}")
+    return lines
+
+
+def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:
+    """A line for each node whose workers wrote lines that were not kept."""
+    return [f"node {node}: {lost:,} lines were not kept" for node, lost in nodes if isinstance(lost, int) and lost]
+
+
+def restarts(by_agents: int, by_scheduler: int) -> str:
+    """`, 2 restarts, attempt 1`; empty where nothing was started again."""
+    return (f", {by_agents} restarts" if by_agents else "") + (f", attempt {by_scheduler}" if by_scheduler else "")
+
+
+def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
+    """The first failure: what, where, and the traceback once. Nothing for a run that was cancelled as somebody asked."""
+    if cause.get("class") == Failure.CANCELLED:
+        return []
+    lines = [f"{failures.text(cause.get('class'))}: {cause.get('message')}"]
+    rank, node = cause.get("rank"), cause.get("node")
+    where = [f"rank {rank}"] if rank is not None else []
+    where += [f"host {cause['host']}"] if cause.get("host") else []
+    where += [f"node {node}"] if node is not None else []
+    ended = f"signal {cause['signal']}" if cause.get("signal") else None
+    ended = f"exit code {cause['exit_code']}" if ended is None and cause.get("exit_code") is not None else ended
+    if where:
+        lines.append("first failure: " + ", ".join([*where, *([ended] if ended else [])]))
+    if cause.get("traceback"):
+        lines += str(cause["traceback"]).expandtabs(4).rstrip("\n").split("\n")
+    elif cause.get("class") != Failure.KILLED and run is not None and isinstance(rank, int) and isinstance(node, int):
+        said = status.last_lines(run.stream_path(node), rank)
+        lines += ["its last lines on stderr:", *(f"  {line}" for line in said)] if said else []
+    return lines
+
+
+def missing_ranks(ranks: Iterable[int], world: int) -> str:
+    """`log-ranks 4-7: the run has 4 ranks`, of ranks whose lines are wanted."""
+    missing = tuple(sorted(rank for rank in ranks if rank >= world))
+    return f"log-ranks {ranks_text(missing)}: the run has {world} rank{'s' * (world != 1)}"
+
+
+def duration(seconds: float) -> str:
+    """`3.2 s`, `5 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, secs = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {secs} s"
+
+
+def duration_or_none(seconds: object) -> str | None:
+    """A duration that may not be known yet."""
+    return duration(seconds) if isinstance(seconds, (int, float)) else None
+
+
+def age(when: float | None) -> str:
+    """How long ago, in one unit; `-` when it is not known."""
+    if not when:
+        return "-"
+    seconds = max(0.0, time.time() - when)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def command_line(command: tuple[str, ...]) -> str:
+    """The command as one would type it."""
+    return shlex.join(command)
+
+
+def state_text(state: str) -> str:
+    """The state, in its colour when stdout is a terminal."""
+    return output.paint(state, tables.STYLES.get(state, "bold"), output.STDOUT)

@@ -1,0 +1,163 @@
+"""The way between the launcher's terminal and that of one rank, whose agent has the other end (`launcher.agent.terminal.relay`).
+
+While a rank is attached, keys are passed on as they are typed and what it writes is shown to the byte: echo, lines and the like
+are its own terminal's business, on its node. Only signals stay here, unless the rank reads raw keys or has the keyboard for
+itself: Ctrl-C cancels the run even where no connection works. Whatever happens, our terminal is left as it was found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from launcher.console.terminal_loan import Loan
+from launcher.console.terminal_modes import Modes
+from launcher.console.terminal_size import SizeTeller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+
+    from typing_extensions import Self
+
+    from launcher.system.proc import Bridge
+
+_YIELD_S = 2.0
+_END_S = 10.0
+_SETTLE_S = 3.0
+"""A worker's end may be told so much later than its terminal's."""
+
+_WORDS = {signal.SIGWINCH: b"w", signal.SIGCONT: b"c"}
+
+
+class Terminal:
+    """Ours, while entered: a rank's terminal is opened when it is there, and closed at its end."""
+
+    def __init__(self, about: dict[str, Any], show: Callable[[int, bytes], object]) -> None:
+        """`about`: what was lent (`terminal_modes.lent`); `show` writes bytes to one of our streams."""
+        self.rank: int = about["rank"]
+        self._show, self._modes = show, Modes(interactive=bool(about["interactive"]))
+        self._before: dict[int, Any] = {}
+        self._wakeup = os.pipe()
+        for fd in self._wakeup:
+            os.set_blocking(fd, False)
+        self._lend: Callable[[], Loan] | None = None
+        """Opens it, as long as its worker runs."""
+
+        self._loan: Loan | None = None
+        self._attached: Loan | None = None
+        self._showing = self._again = False
+        self._sizes = SizeTeller(about["size"], self._modes.size)
+        self._on_terminal = (about["stdout"], about["stderr"])
+
+    def __enter__(self) -> Self:
+        handlers = {
+            signal.SIGWINCH: self._wake,
+            signal.SIGCONT: self._wake,
+            signal.SIGTSTP: self._stop,
+            signal.SIGQUIT: self._die,
+        }
+        for number, handler in handlers.items():
+            if (before := signal.getsignal(number)) != signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, handler)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._leave()
+        self._sizes.close(_YIELD_S)
+        self._modes.restore(for_good=True)
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def open(self, connect: Callable[[], Bridge], *, keyboard: bool) -> None:
+        """A worker has begun whose terminal `connect` reaches."""
+        self._leave()
+        self._showing = False
+        suspends = keyboard and not self._modes.interactive  # else others wait for the rank
+        how = {"keyboard": keyboard, "suspends": suspends}
+        self._lend = partial(Loan, connect, self._modes, self._wakeup[0], self._show, **how)
+        self._loan = self._lend()
+
+    def only_looks_on(self, connect: Callable[[], Bridge]) -> None:
+        """A worker has begun that is shown by its stream: its terminal is told the size of ours."""
+        self._sizes.tell_to(connect)
+
+    def worker_ended(self) -> None:
+        """Nobody is there to be reached any more."""
+        self._lend = None
+        self._sizes.tell_to(None)
+
+    def _leave(self) -> None:
+        """Have an end of the way to a worker that may have ended without a word."""
+        if self._loan is not None and not self._loan.ended.is_set():
+            self._loan.leave()
+            self._tell(b"w")
+            self._loan.ended.wait(_YIELD_S)
+
+    def attached(self) -> None:
+        """What comes before that in the rank's stream was shown: the rest comes to us."""
+        if self._loan is not None:
+            self._showing, self._attached = True, self._loan
+            self._loan.begin.set()
+
+    def detached(self) -> None:
+        """What comes after that in its stream has not come to us; waits until the rest is shown."""
+        if self._attached is not None:
+            self._attached.ended.wait(_END_S)
+        self._showing = False
+
+    def shows(self, rank: int, *, stderr: bool) -> bool:
+        """Whether what that rank writes there is shown by us, and not out of its stream."""
+        return self._showing and rank == self.rank and self._on_terminal[stderr]
+
+    def trouble(self) -> str:
+        """Why there is no way to a worker that runs, told once; one that has broken is made again, and so where somebody asks."""
+        if why := self._sizes.trouble(_SETTLE_S):
+            return f"its terminal keeps its size: {why}"
+        loan = self._loan
+        if loan is None or self._lend is None or not loan.ended.is_set() or time.monotonic() < loan.ended_at + _SETTLE_S:
+            return ""
+        (why, loan.trouble), (again, self._again) = (loan.trouble, ""), (self._again, False)
+        broken = bool(why) and loan.begin.is_set()
+        if broken or again:
+            self._loan = self._lend()
+        goes_on = "connecting again" if broken else "the run goes on without it; Ctrl-Z, then fg, tries again"
+        return f"{why}; {goes_on}" if why else ""
+
+    # -- signals: handlers run in the main thread, the thread of a loan does what they ask for ---------------------------
+
+    def _tell(self, word: bytes) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wakeup[1], word)
+
+    def _wake(self, signum: int, _frame: FrameType | None) -> None:
+        self._tell(_WORDS[signal.Signals(signum)])
+        self._sizes.look()
+
+    def _stop(self, _signum: int, _frame: FrameType | None) -> None:
+        """Ctrl-Z: the rank stops, once it is reached, our terminal is as it was, then we stop, and the reverse."""
+        loan = self._loan
+        if loan is not None and loan.begin.is_set() and not loan.ended.is_set():
+            loan.yielded.clear()
+            self._tell(b"z")
+            loan.yielded.wait(_END_S)
+        self._modes.restore()  # who is still being connected to does not
+        self._by_default(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._stop)
+        self._again = loan is not None and loan.ended.is_set()
+        self._tell(b"g")
+
+    def _die(self, signum: int, _frame: FrameType | None) -> None:
+        self._modes.restore(for_good=True)
+        self._by_default(signum)
+
+    def _by_default(self, signum: int) -> None:
+        """What that signal does to a program that does not handle it, at once."""
+        signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_kill(threading.main_thread().ident or 0, signum)

@@ -1,0 +1,1 @@
+"""What doctor's reports say when they are compared. Pure: asks nobody."""

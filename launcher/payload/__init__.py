@@ -1,0 +1,1 @@
+"""What travels to the nodes: the agent, the scripts, the user's files."""

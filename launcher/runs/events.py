@@ -1,0 +1,87 @@
+"""Events as the launcher takes them: a node's words may be damaged or hostile, so a field of another kind is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.failures import Failure
+from launcher.agent.protocol import Event, parse
+from launcher.system import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.agent.protocol import Record
+
+FACTS = "facts"
+_MAX_COUNT = 1 << 31
+
+
+def record(line: bytes) -> Record:
+    """The record that a line of a stream stands for."""
+    found = parse(line)
+    if isinstance(found, Event) and found.name != FACTS:  # whoever looks at these looks at their form, too
+        return Event(found.name, _checked(found.fields, _KINDS))
+    return found
+
+
+def _checked(fields: dict[str, Any], kinds: dict[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """What is known, and of its kind: anything else is kept nowhere, as nothing bounds it."""
+    kept = {name: value for name, value in fields.items() if name in kinds and (value is None or kinds[name](value))}
+    if isinstance(kept.get("cause"), dict):
+        kept["cause"] = {"class": Failure.NODE, "message": "", **_checked(kept["cause"], _CAUSE)}
+    return kept
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_count, value))
+
+
+def _code(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and _count(abs(value))
+
+
+def _variables(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and all(_text(one.get(key)) for key in _VARIABLE) for one in value
+    )
+
+
+def _threads(value: object) -> bool:
+    return isinstance(value, dict) and _text(value.get("reason")) and (value.get("value") is None or _text(value["value"]))
+
+
+def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
+    return {name: kind for names, kind in kinds for name in names.split()}
+
+
+_VARIABLE = ("name", "value", "source", "reason")
+_CAUSE = _named(
+    ("class message host signal traceback", _text),
+    ("node rank local_rank", _count),
+    ("exit_code", _code),
+    ("time", numbers.is_number),
+    ("secondary", lambda value: isinstance(value, bool)),
+)
+_KINDS = _named(
+    ("run host python cwd after what reason signal result message master_addr", _text),
+    ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
+    ("workers lines total lines_lost", _count),
+    ("ranks", _counts),
+    ("time limit_s deadline duration_s", numbers.is_number),
+    ("exit_code", _code),
+    ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
+    ("variables", _variables),
+    ("threads", _threads),
+    ("cause", lambda value: isinstance(value, dict)),
+    ("early keyboard", lambda value: isinstance(value, bool)),
+)
+"""Those of docs/agent-stream.md that something here relies on."""

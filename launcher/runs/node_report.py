@@ -1,0 +1,131 @@
+"""What one node's stream has said so far of its part in a run."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.protocol import Event, Foreign
+
+if TYPE_CHECKING:
+    from launcher.agent.protocol import Record
+
+Cause = dict[str, Any]
+"""As the agent stream has it; see docs/agent-stream.md."""
+
+_KEPT_FOREIGN_LINES = 8
+
+
+@dataclass(slots=True)
+class NodeReport:
+    """What one node's stream has said so far."""
+
+    node: int
+    host: str = ""
+    ranks: tuple[int, ...] = ()
+    workers: int | None = None
+    """Running now; None before the first one."""
+
+    master: str = ""
+    started: float | None = None
+    last_seen: float | None = None
+    stopping: str = ""
+    restarts: int = 0
+    cause: Cause | None = None
+    result: str | None = None
+    """Of its `done` event; None before."""
+
+    early: bool = False
+    """Whether it has ended well before the others, which could do without it: it was taken back."""
+
+    attempt: int = 0
+    """How often the scheduler has started it again."""
+
+    lines_lost: int = 0
+    """Lines of its workers that are not in the stream."""
+
+    debugger: dict[str, Any] | None = None
+    """As the event of that name has it, while a worker is kept there."""
+
+    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_FOREIGN_LINES))
+
+    @property
+    def failing(self) -> bool:
+        """Whether this node can no longer end well."""
+        return self.cause is not None or self.result not in (None, "success")
+
+    def add(self, record: Record) -> None:
+        """Take one record into account; output of workers says nothing here."""
+        if isinstance(record, Foreign):
+            self.last_words.append(record.data[:500].decode(errors="replace"))
+        elif isinstance(record, Event):
+            when = record.fields.get("time")
+            self.last_seen = when if isinstance(when, (int, float)) else self.last_seen
+            attempt = record.fields.get("attempt", 0)
+            if not isinstance(attempt, int) or attempt < self.attempt:
+                return
+            if attempt > self.attempt:
+                self._start_again(attempt)
+            handler = getattr(self, f"_on_{record.name}", None)
+            if handler is not None:
+                handler(record.fields)
+
+    def _start_again(self, attempt: int) -> None:
+        """What the attempt before has come to does not count any more."""
+        self.attempt = attempt
+        self.result = self.cause = self.workers = self.debugger = None
+        self.stopping, self.early = "", False
+        self.lines_lost = 0
+        self.last_words.clear()
+
+    def _on_agent_started(self, fields: dict[str, Any]) -> None:
+        if self.result is not None:  # somebody started the same run once more
+            self._start_again(self.attempt)
+        self.host = str(fields.get("host") or self.host)
+        self.started = self.started or self.last_seen
+
+    def _on_rendezvous(self, fields: dict[str, Any]) -> None:
+        ranks = fields.get("ranks")
+        self.ranks = tuple(ranks) if isinstance(ranks, list) else self.ranks
+        self.master = f"{fields.get('master_addr')}:{fields.get('master_port')}"
+        self.restarts = fields.get("restarts") or 0
+        self.workers = 0
+
+    def _on_worker_started(self, _fields: dict[str, Any]) -> None:
+        self.workers = (self.workers or 0) + 1
+
+    def _on_worker_exited(self, fields: dict[str, Any]) -> None:
+        self.workers = max(0, (self.workers or 0) - 1)
+        if self.debugger is not None and fields.get("pid") == self.debugger.get("pid"):
+            self.debugger = None
+
+    def _on_debugger(self, fields: dict[str, Any]) -> None:
+        self.debugger = fields
+
+    def _on_heartbeat(self, fields: dict[str, Any]) -> None:
+        workers = fields.get("workers")
+        self.workers = workers if isinstance(workers, int) else self.workers
+        self._lost(fields.get("lines_lost"))
+
+    def _on_lines_lost(self, fields: dict[str, Any]) -> None:
+        self._lost(fields.get("total"))
+
+    def _lost(self, total: object) -> None:
+        self.lines_lost = max(self.lines_lost, total) if isinstance(total, int) else self.lines_lost
+
+    def _on_stopping(self, fields: dict[str, Any]) -> None:
+        self.stopping = str(fields.get("reason") or "stopping")
+
+    def _on_failure(self, fields: dict[str, Any]) -> None:
+        cause = fields.get("cause")
+        if isinstance(cause, dict) and self.cause is None:
+            self.cause = cause
+
+    def _on_done(self, fields: dict[str, Any]) -> None:
+        self.result, self.early = str(fields.get("result") or "failed"), fields.get("early") is True
+        self.restarts = fields.get("restarts") or self.restarts
+        self.workers = 0
+        self._lost(fields.get("lines_lost"))
+        if isinstance(fields.get("cause"), dict):
+            self.cause = fields["cause"]

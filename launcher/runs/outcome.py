@@ -1,0 +1,260 @@
+"""What a run's records add up to: its state, its first cause, its exit code. Pure: reads nothing, asks nobody."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from launcher.agent.failures import ENDS, WORST_FIRST, Failure, may_come_back
+from launcher.runs.node_report import Cause, NodeReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.agent.protocol import Record
+
+State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
+EXIT_CODES = {"success": 0, "failed": 1, **{str(end): end.about.exit_code or 0 for end in ENDS}}
+"""Exit code of a followed run by its final state. A state that is not in here is not final."""
+
+HEARTBEAT_S = 10.0
+"""An agent without a word for so long was gone by then: its end is dated so, as what is known to be earlier came first."""
+
+TOO_LATE = "all had ended well; node 0, lost at the end, has come back to nobody and is ended"
+"""What there is to say of such a run."""
+
+_STOPPED = (*ENDS, "lost")
+"""Results of a node that was stopped from outside, or by the loss of another one."""
+
+_NOT_TOLD = ("last_words", "debugger")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The state of a run at one moment."""
+
+    state: State
+    cause: Cause | None
+    nodes: tuple[NodeReport, ...]
+    restarts: int
+    duration_s: float | None
+    attempt: int = 0
+    """How often the scheduler has started the run again."""
+
+    detail: str = ""
+    """Why it is pending, in the backend's words."""
+
+    comes_too_late: bool = False
+    """As `RunReport` has it, of a run that has not ended."""
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing of it can change any more."""
+        return self.state in EXIT_CODES
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a final state; else None."""
+        return EXIT_CODES.get(self.state)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: what `result.json` holds and `--output json` shows."""
+        nodes = [
+            {**{key: value for key, value in asdict(node).items() if key not in _NOT_TOLD}, "ranks": list(node.ranks)}
+            for node in self.nodes
+        ]
+        cause = self.cause and {**self.cause, "may_come_back": may_come_back(self.cause)}
+        head = {"state": self.state, "exit_code": self.exit_code, "cause": cause, "detail": self.detail}
+        return {**head, "restarts": self.restarts, "attempt": self.attempt, "duration_s": self.duration_s, "nodes": nodes}
+
+
+class RunReport:
+    """Collects the records of all nodes of a run."""
+
+    def __init__(
+        self, hosts: Sequence[str], *, min_nodes: int | None = None, may_start_again: bool = False, attempt: int = 0
+    ) -> None:
+        """`may_start_again`: a run that was stopped from outside is final only once the backend says that it has ended.
+
+        What nodes said in an earlier attempt than `attempt` does not count.
+        """
+        self.nodes = [NodeReport(node=rank, host=host, attempt=attempt) for rank, host in enumerate(hosts)]
+        self.min_nodes = len(hosts) if min_nodes is None else min_nodes
+        self.may_start_again = may_start_again
+
+    @property
+    def all_needed(self) -> bool:
+        """Whether one failed node fails the run; an elastic run goes on without it."""
+        return self.min_nodes >= len(self.nodes)
+
+    @property
+    def all_well(self) -> NodeReport | None:
+        """A node by which all have ended well: agents of a fixed number of nodes do so together only, and a log may be gone."""
+        well = (node for node in self.nodes if node.result == "success" and not node.early)
+        return next(well, None) if self.all_needed and self.may_start_again else None
+
+    @property
+    def comes_too_late(self) -> bool:
+        """Whether node 0 was lost when all had ended well, and was started again: nobody is left to meet it.
+
+        It is the last to end. Others that are lost then hear of the end from it, or are not started again as it has ended well.
+        """
+        well = self.all_well
+        return well is not None and self.nodes[0].result is None and self.nodes[0].attempt > well.attempt
+
+    def add(self, node: int, record: Record) -> None:
+        """Take a record from that node's stream into account."""
+        if 0 <= node < len(self.nodes):
+            self.nodes[node].add(record)
+
+    def outcome(
+        self,
+        alive: Sequence[str] = (),
+        *,
+        detail: str = "",
+        causes: Mapping[int, Cause] | None = None,
+        cancel_requested: float | None = None,
+        succeeded: bool = False,
+    ) -> Outcome:
+        """What it adds up to.
+
+        `alive` is the backend's word for each node (pending, running, ended or unknown), `causes` what it knows of a node's end,
+        `succeeded` whether it knows that the run as a whole has ended well.
+        """
+        gone = [node for node in self.nodes if node.result is None and _word(alive, node) == "ended"]
+        ended = 0 < len(self.nodes) == len(gone) + sum(node.result is not None for node in self.nodes)
+        if ended and self.may_start_again and cancel_requested is None:
+            ended = not any(_undecided(node, _word(alive, node)) for node in self.nodes)
+        cause = self._first_cause(gone, detail, causes or {}, cancel_requested)
+        state = self._final(cause, cancel_requested, succeeded) if ended else self._current(alive, cancel_requested)
+        started = [node.started for node in self.nodes if node.started is not None]
+        seen = [node.last_seen for node in self.nodes if node.last_seen is not None]
+        return Outcome(
+            state=state,
+            cause=None if state == "success" else cause,
+            nodes=tuple(self.nodes if cancel_requested is None else map(_as_cancelled, self.nodes)),
+            restarts=max((node.restarts for node in self.nodes), default=0),
+            duration_s=round(max(seen) - min(started), 3) if started and seen else None,
+            attempt=max((node.attempt for node in self.nodes), default=0),
+            detail="" if ended else next((debugged(node.debugger) for node in self.nodes if node.debugger), detail),
+            comes_too_late=self.comes_too_late and not ended,
+        )
+
+    def _first_cause(
+        self, gone: list[NodeReport], detail: str, causes: Mapping[int, Cause], cancel_requested: float | None
+    ) -> Cause | None:
+        """The earliest one that is not the consequence of another."""
+        asked = cancel_requested is not None
+        latest = max((node.attempt for node in self.nodes), default=0)
+        # One that lost another node and has not come back yet tells of an attempt that is over.
+        told = [node for node in self.nodes if node.result != "lost" or node.attempt == latest]
+        found = [_corrected(node.cause, causes.get(node.node), asked) for node in told if node.cause is not None]
+        # What another node has measured of one that is gone says more than that it is gone, which may be our own doing by then.
+        measured = {c.get("node") for c in found if c.get("class") == Failure.NODE and not c.get("secondary") and not asked}
+        gone = [node for node in gone if node.node not in measured or node.last_words or node.node in causes]
+        found += [_vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None]
+
+        def order(cause: Cause) -> tuple[bool, float]:
+            # What nobody asked to cancel was cancelled because something else had failed.
+            swept = cause.get("class") == Failure.CANCELLED and cancel_requested is None
+            return (bool(cause.get("secondary")) or swept, _time(cause))
+
+        first = min(found, key=order, default=None)
+        return first and self._placed(first)
+
+    def _placed(self, cause: Cause) -> Cause:
+        """With its node's host, or its host's node: who tells of a lost node may know one of them only."""
+        if cause.get("node") is None and cause.get("rank") is not None:
+            cause = {**cause, "node": next((node.node for node in self.nodes if cause["rank"] in node.ranks), None)}
+        hosts = {node.host: node.node for node in reversed(self.nodes)}
+        if cause.get("host") is None and isinstance(cause.get("node"), int) and 0 <= cause["node"] < len(self.nodes):
+            return {**cause, "host": self.nodes[cause["node"]].host}
+        return {**cause, "node": hosts[cause["host"]]} if cause.get("node") is None and cause.get("host") in hosts else cause
+
+    def _final(self, cause: Cause | None, cancel_requested: float | None, succeeded: bool) -> State:
+        well = sum(node.result == "success" for node in self.nodes)
+        if succeeded or self.all_well or well >= self.min_nodes:
+            return "success"
+        kind = cause.get("class") if cause else None
+        asked = cancel_requested or 0.0
+        if self.may_start_again and asked > max((node.last_seen or 0.0 for node in self.nodes), default=0.0):
+            kind = Failure.CANCELLED  # while it waited to start, perhaps again
+        if kind is None:
+            results = {node.result for node in self.nodes}
+            kind = next((name for name in WORST_FIRST if name in results), None)
+            kind = Failure.CANCELLED if cancel_requested is not None else kind
+        end = Failure.named(kind)
+        return end if end in ENDS else "failed"
+
+    def _current(self, alive: Sequence[str], cancel_requested: float | None) -> State:
+        if self.may_start_again and cancel_requested is None and "pending" in alive:
+            return "pending"
+        if cancel_requested is not None or self.comes_too_late or any(node.stopping or node.failing for node in self.nodes):
+            return "stopping"
+        if any(node.workers for node in self.nodes):
+            return "running"
+        if any(node.started is not None for node in self.nodes) or "running" in alive:
+            return "starting"
+        return "unknown" if alive and set(alive) <= {"unknown", "ended"} else "pending"
+
+
+def debugged(fields: Mapping[str, Any]) -> str:
+    """What there is to say of a rank that is in its debugger."""
+    return f"rank {fields.get('rank')} stopped in the debugger: {fields.get('message')}"
+
+
+def _word(alive: Sequence[str], node: NodeReport) -> str:
+    return alive[node.node] if node.node < len(alive) else "unknown"
+
+
+def _undecided(node: NodeReport, word: str) -> bool:
+    """Whether a node that has ended may start again: the scheduler keeps the run, or has not yet said what it stopped it for."""
+    return word == "pending" or (node.result in _STOPPED and word != "ended")
+
+
+def _corrected(cause: Cause, told: Cause | None, cancelled: bool) -> Cause:
+    """An agent that was told to stop cannot know what for; the cluster does, and who has asked for it does."""
+    if cancelled and cause.get("class") == Failure.PREEMPTED:
+        return {**cause, "class": Failure.CANCELLED, "message": "the run was cancelled"}
+    if told is None or cause.get("class") not in _STOPPED or told["class"] == cause.get("class"):
+        return cause
+    if told["class"] == Failure.NODE:  # not this one, whose agent is well: the one without a word, if nobody knows better
+        told = {"host": None, "node": None, "secondary": "host" not in told, **told}
+    return {**cause, **told}
+
+
+def _as_cancelled(node: NodeReport) -> NodeReport:
+    """A node of a run that somebody has cancelled: whether it was to be taken back, or cancelled, its agent cannot tell."""
+    cause = node.cause and _corrected(node.cause, None, cancelled=True)
+    result, stopping = (Failure.CANCELLED if word == Failure.PREEMPTED else word for word in (node.result, node.stopping))
+    return replace(node, result=result, stopping=stopping or "", cause=cause)
+
+
+def _vanished(node: NodeReport, detail: str, told: Cause | None, cancel_requested: float | None) -> Cause:
+    """The cause for a node whose agent is gone and did not say how it ended."""
+    kind, message = Failure.NODE, f"the agent on host {node.host} ended without a word"
+    said = "; ".join([*([detail] if detail else []), *node.last_words])
+    message = f"{message}: {said}" if said else message
+    if told is not None:
+        kind, message = told["class"], told["message"]
+    if cancel_requested is not None:
+        kind, message = Failure.CANCELLED, "cancelled by force" if node.started is not None else "cancelled before it started"
+    place = {"host": node.host, "node": node.node} if told is None or "host" not in told else {"host": told["host"], "node": None}
+    return {
+        "class": kind,
+        "message": message,
+        **place,
+        "rank": None,
+        "local_rank": None,
+        "exit_code": None,
+        "signal": None,
+        "traceback": None,
+        "time": None if node.last_seen is None else node.last_seen + HEARTBEAT_S,
+        "secondary": False,
+    }
+
+
+def _time(cause: Cause) -> float:
+    when = cause.get("time")
+    return when if isinstance(when, (int, float)) else math.inf

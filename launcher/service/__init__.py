@@ -1,0 +1,1 @@
+"""What is done with a run while it goes on."""

@@ -1,0 +1,59 @@
+"""Starting a run again in its folder: by a person, or because it lost a host and has spares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.errors import BackendUnavailableError, RequestError
+from launcher.runs import lock, records, status
+from launcher.service import observe, undo
+
+if TYPE_CHECKING:
+    from launcher.backends._base import Backend, Handle
+    from launcher.runs.records import Run
+
+
+def start(run: Run, backend: Backend[Any], attempt: int, *, doing: str) -> Run:
+    """The run, started again; where that cannot be done, it is left as it had ended."""
+    if not backend.can_requeue:
+        raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it anew")
+    with lock.hold(run.whole_path, doing, submits=True):
+        now = observe.sent(observe.whole(records.read(run.path.parent, run.path.name))) if run.whole_path == run.path else run
+        if (known := now.handle) is None or now.attempt >= attempt:
+            raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
+        now = replace(now, ended=now.result)
+        begun: Handle | None = None
+
+        def note(handle: Handle, submitting: str | bool) -> None:
+            records.start_again(run, records.before({**handle, "submitting": submitting}, now), attempt)
+
+        def record(handle: Handle) -> None:
+            nonlocal begun
+            begun = handle
+            note(handle, submitting=True)
+
+        try:
+            return records.start_again(run, backend.requeue(known, attempt, record), attempt)
+        except BaseException as error:
+            if left := undo.undo(backend, begun, error):
+                output.warn(f"what was started may still run there: {left}; to end it: distlaunch cancel --force {run.id}")
+                note(begun or {}, left)
+            elif begun is not None:
+                records.give_back(now)
+            raise
+
+
+def requeue(recorded: Run) -> int:
+    """Start a run again because a person asks for it; as which attempt."""
+    found = observe.sent(observe.whole(recorded))
+    if found.handle is None and recorded.result is None and status.unsure(recorded):
+        raise RequestError(f"{found.id}: {status.nothing_found(recorded)}", hint=f"distlaunch cancel {found.id}")
+    if found.handle is None:
+        raise RequestError(f"{found.id} was never submitted", hint="launch it anew")
+    if found.tasks:
+        raise RequestError(f"{found.id} is a job array", hint=f"distlaunch requeue {found.id}/{found.tasks[0]}")
+    attempt = int(observe.state_of(found).get("attempt") or 0) + 1
+    start(found, observe.backend_of(found), attempt, doing="requeue")
+    return attempt

@@ -1,0 +1,71 @@
+"""Ending a run that somebody else may follow, submit or start again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.failures import Failure
+from launcher.errors import StorageError
+from launcher.runs import lock, records, status
+from launcher.service import observe
+
+if TYPE_CHECKING:
+    from launcher.runs.records import Run
+
+_EXTRA_S = 10.0
+_LOCK_S = 60.0
+"""Whoever submits the run hears of it within a second, and ends what it has started; hosts that do not answer take their time."""
+
+_POLL_S = (0.1, 3.0)
+
+
+def cancel(found: Run, *, force: bool = False, wait: bool = True) -> dict[str, Any]:
+    """End the run, unless it has ended; its state then, final where it is waited for. `CommandError`: it does not end in time."""
+    state = status.current(observe.whole(found))
+    if state is not None and state.get("exit_code") is not None:
+        return state
+    try:
+        with records.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
+            found = _end(found, force=force)
+    except StorageError as error:
+        if found.handle is None:
+            raise
+        output.warn(f"{error.message}; cancelling without a note of it")  # a full disk is a reason to cancel
+        observe.backend_of(found).cancel(found.handle, force=force)
+    return _wait(found, force=force) if wait else status.current(found) or {"state": "stopping"}
+
+
+def _end(found: Run, *, force: bool) -> Run:
+    """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
+    found = observe.whole(records.again(found))
+    if (status.current(found) or {}).get("exit_code") is not None:
+        return found
+    sent = observe.sent(found)
+    if sent.handle is None or sent.attempt < found.attempt:  # nothing came of a submission, but what it needs may be there
+        if found.handle is not None:
+            observe.backend_of(found).undo(observe.begun(found.handle))
+        if former := records.as_before(found):
+            records.give_back(former)
+            return former
+        records.finish(found, records.unsubmitted(Failure.CANCELLED))
+        return found
+    if not found.submitted and sent.whole_path == sent.path:
+        sent = records.record_handle(sent, sent.handle)
+    with records.cancelling(sent, force=force):  # whoever started it again has taken our first note away
+        observe.backend_of(sent).cancel(sent.handle or {}, force=force)
+    return sent
+
+
+def _wait(run: Run, *, force: bool) -> dict[str, Any]:
+    """The final state; raises `CommandError` when it does not come in time."""
+    limit = time.monotonic() + _EXTRA_S + (0.0 if force else run.grace_s)
+    pause = _POLL_S[0]
+    while time.monotonic() < limit:
+        state = observe.state_of(run)
+        if state.get("exit_code") is not None:
+            return state
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_S[1])
+    raise observe.not_ended(run, forced=force)

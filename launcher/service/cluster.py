@@ -1,0 +1,53 @@
+"""A cluster that is asked without a run of ours: for the runs that it knows, and for one that another machine has started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from launcher import backends
+from launcher.errors import BackendUnavailableError, RequestError
+from launcher.service.request import tell_project
+from launcher.settings import config
+from launcher.system import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.backends._base import Backend
+    from launcher.runs.records import Run
+
+
+def found(name: str) -> list[dict[str, Any]]:
+    """Runs as the cluster, or the backend, of that name knows them."""
+    settings = config.load()
+    known = settings.cluster_names()
+    if name not in known and name not in backends.names():
+        raise RequestError(f"no cluster or backend {name!r}", hint=names.hint(name, [*known, *backends.names()]))
+    backend = _backend(settings, name if name in known else None, name, {})
+    if not backend.can_list:
+        raise BackendUnavailableError(f"{backend.name} does not know of runs", hint="distlaunch ls lists those started here")
+    return backend.found()
+
+
+def adopting() -> str:
+    """The backend that finds others' runs where no cluster is named."""
+    return next(name for name in backends.names() if backends.load(name).can_adopt)
+
+
+def adopt(text: str, folder: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
+    """Make a run that another machine has started one of that folder."""
+    backend = _backend(config.load(), cluster, adopting(), flags)
+    if not backend.can_adopt:
+        hint = "use the runs_dir that it was started with"
+        raise BackendUnavailableError(f"{backend.name} does not find others' runs", hint=hint)
+    return backend.adopt(text, folder)
+
+
+def _backend(settings: config.Config, cluster: str | None, backend_name: str, flags: Mapping[str, Any]) -> Backend[Any]:
+    profile = settings.cluster(cluster, lambda kind: backends.load(kind).options) if cluster else None
+    backend = backends.load(profile.backend if profile else backend_name)
+    own = settings.resolve(backend.options, flags=flags, cluster=profile)
+    tell_project(settings, backend.options, own, profile)
+    options: Any = config.build(backend.options, own)
+    return backend(options)

@@ -1,0 +1,59 @@
+"""The settings that a launch would have, all of them checked, so that a mistake is found before a launch finds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher import backends
+from launcher.payload import credentials
+from launcher.service.request import check_job, warn_of_variables
+from launcher.settings import checks, config
+from launcher.settings.options import JobOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Effective(NamedTuple):
+    """Every setting, and where settings come from."""
+
+    settings: dict[str, config.Setting]
+    files: list[str]
+    clusters: list[config.ClusterProfile]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, in which values that look like credentials are masked."""
+        return {
+            "files": self.files,
+            "settings": {key: {"value": masked(item.value), "source": item.source} for key, item in self.settings.items()},
+            "clusters": {item.name: {"backend": item.backend} for item in self.clusters},
+        }
+
+
+def effective(loaded: config.Config, general: Mapping[str, config.Setting], cluster: str | None) -> Effective:
+    """The settings as this cluster has them; None: as no cluster does."""
+    warn_of_variables(loaded.env)
+    checks.check(config.GlobalOptions, general, every=True)
+    check_job(loaded.resolve(JobOptions), every=True)
+    profiles = {name: loaded.cluster(name, _options_of) for name in loaded.cluster_names()}
+    for profile in profiles.values():
+        check_job(loaded.resolve(JobOptions, cluster=profile), every=True)
+        options = _options_of(profile.backend)
+        checks.check(options, loaded.resolve(options, cluster=profile), every=True)
+    chosen = loaded.cluster(cluster, _options_of) if cluster else None
+    found = {**general, **loaded.resolve(JobOptions, cluster=chosen)}
+    files = [file.path for file in loaded.files]
+    if chosen:
+        own = loaded.resolve(_options_of(chosen.backend), cluster=chosen)
+        found |= own
+        files += backends.load(chosen.backend)(config.build(_options_of(chosen.backend), own)).settings_files()
+    return Effective(found, files, list(profiles.values()))
+
+
+def masked(value: Any) -> Any:
+    """The value without what looks like a credential."""
+    return [credentials.masked(part) for part in value] if isinstance(value, tuple) else value
+
+
+def _options_of(name: str) -> type:
+    return backends.load(name).options

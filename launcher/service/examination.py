@@ -1,0 +1,160 @@
+"""A short job on a cluster's nodes, whose reports are compared with one another."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from launcher import backends, output
+from launcher.console import summary
+from launcher.doctor import examine, findings, heat_map
+from launcher.doctor.reports import Reports
+from launcher.errors import SpecError, StorageError
+from launcher.runs.reader import StreamReader
+from launcher.service import launch
+from launcher.settings import config, quarantine
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from launcher.doctor.findings import Finding
+    from launcher.doctor.heat_map import Pairs
+    from launcher.runs.outcome import Outcome
+    from launcher.runs.records import Run
+    from launcher.service.interrupts import Interrupts, Unattended
+    from launcher.service.request import Request
+
+PICTURE = "links.svg"
+_COLLECT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What the job has shown."""
+
+    run: Run
+    hosts: dict[int, str]
+    """What the backend calls each node's host."""
+
+    silent: list[int]
+    """Nodes that have reported nothing."""
+
+    found: list[Finding]
+    seen: set[tuple[int, str]]
+    """Nodes with the checks that could be made there."""
+
+    pairs: Pairs | None
+    exit_code: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing has failed."""
+        return not self.silent and self.exit_code == 0 and findings.worst(self.found) != "fail"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        nodes = [{"node": node, "host": host, "reported": node not in self.silent} for node, host in sorted(self.hosts.items())]
+        told = [{"host": self.hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in self.found]
+        links = asdict(self.pairs) if self.pairs else None
+        return {"run": self.run.id, "nodes": nodes, "findings": told, "links": links, "ok": self.ok}
+
+
+def values(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """What was asked for, made into the launch of the job."""
+    told = {"env": [*(asked.get("env") or []), "DISTLAUNCH_FACTS=full"]}
+    return {**asked, **told, "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
+
+
+def check_quarantine(request: Request) -> None:
+    """Raise `SpecError` where there is no list to put hosts into."""
+    if not request.cluster:
+        raise SpecError("--quarantine needs a cluster to keep the list for", hint="distlaunch doctor --on CLUSTER --quarantine")
+    if not any(item.name == "exclude" for item in fields(request.backend.options)):
+        raise SpecError(f"--quarantine: a cluster with the backend {request.backend_name} has no hosts that could be left out")
+
+
+def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bool = False) -> Examination:
+    """Collect what the nodes of a job have said, and compare; `puts_away`: hosts that fail for sure go into quarantine."""
+    reports, facts = _collect(request, run)
+    found = [*examine.examine(reports, facts), *([] if reports else examine.meeting(outcome.cause))]
+    hosts = _names(run, outcome)
+    silent = sorted(set(range(len(run.hosts))) - {report["node"] for report in reports})
+    if puts_away:
+        bad = to_leave_out(found, examine.lasting(reports, facts), hosts, silent)
+        quarantine.add(str(request.cluster), bad, os.environ)
+    first = {report["node"]: report for report in reports if report["local_rank"] == 0}
+    every = ((node, check) for node in hosts for check in findings.CHECKS)
+    pairs = heat_map.of_nodes(reports, hosts)
+    if pairs:
+        try:
+            storage.write_whole(run.path / PICTURE, heat_map.svg(pairs, f"{run.id}: pairs of nodes").encode())
+        except StorageError as error:
+            output.warn(error.message)
+    return Examination(
+        run=run,
+        hosts=hosts,
+        silent=silent,
+        found=found,
+        seen={(node, check) for node, check in every if findings.seen(check, first.get(node), facts.get(node))},
+        pairs=pairs,
+        exit_code=outcome.exit_code if outcome.exit_code is not None else 4,
+    )
+
+
+def to_leave_out(found: list[Finding], sure: set[tuple[int, str]], hosts: dict[int, str], silent: list[int]) -> dict[str, str]:
+    """Hosts that later runs are to leave out, and why. A name that two nodes have may be the other's."""
+    known = Counter(hosts.values())
+    bad = [f for f in found if f.status == "fail" and (f.node, f.check) in sure and f.node not in silent]
+    return {hosts[f.node]: f"{f.check}: {f.reason}" for f in bad if known[hosts[f.node]] == 1}
+
+
+def _names(run: Run, outcome: Outcome) -> dict[int, str]:
+    """What the backend calls each node's host: as it was chosen at the start, else as its agent says."""
+    told = {node.node: node.host for node in outcome.nodes}
+    return told | (dict(enumerate(run.hosts)) if isinstance((run.handle or {}).get("hosts"), list) else {})
+
+
+def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
+    """Take the hosts out of the cluster's quarantine; those that are left there, and why."""
+    if not cluster:
+        raise SpecError("--release needs the cluster whose list it is", hint="distlaunch doctor --on CLUSTER --release HOST")
+    config.load().cluster(cluster, lambda name: backends.load(name).options)
+    if unknown := [host for host in hosts if host not in quarantine.hosts(cluster, os.environ)]:
+        listed = ", ".join(quarantine.hosts(cluster, os.environ)) or "no host"
+        raise SpecError(f"{unknown[0]} is not in {cluster}'s quarantine", hint=f"in it: {listed}")
+    quarantine.release(cluster, hosts, os.environ)
+    return quarantine.hosts(cluster, os.environ)
+
+
+def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[Run, Outcome]:
+    """Send the job, and follow it to its end."""
+    from launcher.service.follow import Follower
+
+    backend = planned.request.backend
+    run = launch.start(planned, interrupts)
+    nodes = len(planned.plan.nodes)
+    output.note(f"{summary.heading(run)}: examining {nodes} node{'s' * (nodes > 1)}")
+    outcome = Follower(run, backend, ranks=frozenset(), interrupts=interrupts).follow()
+    if outcome.state != "success":
+        output.warn(f"the job did not end well: {(outcome.cause or {}).get('message') or outcome.state}")
+    return run, outcome
+
+
+def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
+    """What the streams hold, from their start."""
+    stream = request.backend.open_stream(run.handle or {})
+    readers = {node: StreamReader(None, node) for node in range(len(run.hosts))}
+    found = Reports(len(run.hosts))
+    limit = time.monotonic() + _COLLECT_S
+    try:
+        while found.done < len(run.hosts) and time.monotonic() < limit:
+            for chunk in stream.read(0.5):
+                for record in readers[chunk.node].feed(chunk.data):
+                    found.take(chunk.node, record)
+    finally:
+        stream.close()
+    for rank, nodes in list(found.claimed_twice.items())[:1]:
+        output.warn(f"nodes {' and '.join(map(str, nodes))} say that they have the same rank {rank}: no report of theirs counts")
+    return found.reports, found.facts

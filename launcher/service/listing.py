@@ -1,0 +1,63 @@
+"""Runs with their states, as plain JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import RequestError
+from launcher.runs import records
+from launcher.service import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from launcher.runs.records import Run
+
+
+def states(folder: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, dict[str, Any]]]:
+    """The newest runs, 0: all, or the tasks of an array, each with its state."""
+    return [(each, observe.state_of(each)) for each in _wanted(folder, array, limit)]
+
+
+def row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+    """What a list says of a run."""
+    return {
+        "run": run.id,
+        "state": state.get("state"),
+        "exit_code": state.get("exit_code"),
+        "backend": run.backend,
+        "cluster": run.cluster,
+        "nodes": run.nodes,
+        "tasks": list(run.tasks),
+        "created": run.created or None,
+        "command": list(run.command),
+        "cwd": run.cwd,
+        "path": str(run.path),
+    }
+
+
+def whole(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+    """All that there is to say of a run."""
+    return {
+        "run": run.id,
+        "path": str(run.path),
+        "backend": run.backend,
+        "cluster": run.cluster,
+        "command": list(run.command),
+        "cwd": run.cwd,
+        "created": run.created or None,
+        **state,
+    }
+
+
+def _wanted(folder: Path, array: str | None, limit: int) -> Iterator[Run]:
+    """The runs, or the tasks of one of them."""
+    if array is None:
+        listed = records.ids(folder)
+        yield from (records.read(folder, name) for name in (listed[-limit:] if limit > 0 else listed))
+        return
+    found = records.find(folder, array)
+    if not found.tasks:
+        raise RequestError(f"{found.id} is no job array", hint=f"distlaunch status {found.id}")
+    yield from (found.task(index) for index in found.tasks[-limit if limit > 0 else 0 :])

@@ -1,0 +1,101 @@
+"""What a run's workers wrote: from its folder, and from its backend where not all is there yet."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.errors import RequestError
+from launcher.runs import records, status
+from launcher.runs.reader import StreamReader
+from launcher.service import observe
+from launcher.system import input_file, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from launcher.backends._base import Backend
+    from launcher.runs.records import Run
+
+NO_NODE = -2
+"""Stands for "nothing has come": what waits for the end of its line may have waited long enough."""
+
+_BLOCK_BYTES = 1 << 20
+_POLL_S = 3.0
+_LOOK_S = 0.1
+
+
+def readable(found: Run, *, follow: bool) -> Run:
+    """The run, as one whose streams can be read; if `follow`, one that is being submitted is waited for."""
+    if found.tasks:
+        raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
+    while follow and _is_being_submitted(found):
+        time.sleep(_LOOK_S)
+        found = records.again(found)
+    return found
+
+
+def _is_being_submitted(run: Run) -> bool:
+    return not run.submitted and (status.current(run) or {}).get("state") == "pending"
+
+
+def blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[int, bytes]]:
+    """Blocks of the nodes' streams, from the run's folder; of all nodes from the backend, where not all is there yet."""
+    paths = {node: run.stream_path(node) for node in nodes}
+    run = observe.sent(run) if run.result is None or records.as_before(run) else run
+    ended = run.handle is None or run.result is not None
+    if not ended and not follow:
+        observe.backend_of(run).refresh(run.handle or {})
+    if ended or (not follow and any(path.exists() for path in paths.values())):
+        for number, path in paths.items():
+            yield from ((number, block) for block in _file_blocks(path))
+            yield from ((number, block) for block in _latest_blocks(path.parent / "latest", number))
+        return
+    yield from _live_blocks(run, observe.backend_of(run), follow=follow)
+
+
+def _file_blocks(path: Path) -> Iterator[bytes]:
+    with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+
+
+def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:
+    """What a rank above its limit has written last, while its worker runs or where its agent was killed."""
+    pipes = {path.stem for path in folder.glob("*.[12]")} if node >= 0 else ()  # for a moment, the newer one becomes the older
+    for name in sorted(pipes):
+        rank, pipe = name.split(".")
+        output.warn(f"node {node}: lines of rank {rank} on {pipe} before these are not kept (--log-limit)")
+        for number in "12":
+            yield from _file_blocks(folder / f"{name}.{number}")
+
+
+def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:
+    """What the backend's stream gives; to the run's end if `follow`, else until nothing comes any more."""
+    handle = run.handle or {}
+    stream = backend.open_stream(handle)
+    report = status.report_of(run)
+    readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
+    unknown = tuple[str, ...]("unknown" for _ in run.hosts)
+    polled, alive, answer = 0.0, unknown, unknown
+    try:
+        while not report.outcome(alive).final:
+            chunks = stream.read(0.2 if follow else 2.0)
+            for chunk in chunks:
+                yield chunk.node, chunk.data
+                for record in readers[chunk.node].feed(chunk.data) if 0 <= chunk.node < len(readers) else ():
+                    report.add(chunk.node, record)
+            if not chunks and not follow:
+                return
+            if not chunks:
+                yield NO_NODE, b""
+            if chunks:
+                answer = unknown
+            elif time.monotonic() - polled > _POLL_S:
+                # What was answered before counts, as nothing has come since: who has ended may have written right before that.
+                alive, answer, polled = answer, backend.liveness(handle).nodes, time.monotonic()
+    finally:
+        stream.close()

@@ -1,0 +1,144 @@
+"""Asks a run's backend about it, for the commands that look at runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.agent.failures import WORST_FIRST
+from launcher.errors import CommandError, LaunchError, RequestError, StorageError
+from launcher.runs import records, status
+from launcher.runs.outcome import EXIT_CODES, TOO_LATE
+from launcher.settings import checks, config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.backends._base import Backend, Handle
+    from launcher.runs.records import Run
+
+
+def runs_root(runs_dir: str | None = None) -> Path:
+    """The folder of the run folders: that one, or the settings'."""
+    settings = config.load().resolve(config.GlobalOptions, flags={"runs_dir": runs_dir})
+    return records.root(settings["runs_dir"].value)
+
+
+def folder(fmt: str | None) -> Path:
+    """The folder of the run folders; sets how results are printed on the way."""
+    settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
+    checks.blame("output", settings["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
+    return records.root(settings["runs_dir"].value)
+
+
+def backend_of(run: Run) -> Backend[Any]:
+    """The backend that a run was submitted with, with the options of that time."""
+    # Imported here: a list of finished runs needs no backend.
+    from launcher import backends
+
+    cls = backends.load(run.backend)
+    known = {item.name for item in fields(cls.options)}
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in run.options.items()}
+    return cls(cls.options(**{key: value for key, value in options.items() if key in known}))
+
+
+def sent(run: Run) -> Run:
+    """The run with all that was sent of it, where its launcher has died on the way; without a handle: nothing was.
+
+    One that was to be started again is then as it was before, unless something may yet come of that.
+    """
+    if run.handle is None or run.submitted:
+        return run
+    found = backend_of(run).recover(begun(run.handle))
+    former = records.as_before(run) if found is None and not status.unsure(run) else None
+    return former or replace(run, handle=found)
+
+
+def whole(run: Run) -> Run:
+    """The run, unless its folder cannot be read as one: then nobody knows what there is of it, and `RequestError` says why."""
+    if run.damaged:
+        raise RequestError(f"{run.id} cannot be read as a run: {run.damaged}", hint=f"what it is may still run: see {run.path}")
+    return run
+
+
+def begun(handle: Handle) -> Handle:
+    """What the backend had recorded of a submission."""
+    return {key: value for key, value in handle.items() if key not in ("submitting", "before")}
+
+
+def not_ended(run: Run, *, forced: bool) -> CommandError:
+    """The error of a run that goes on after it was to end; what is left after a SIGKILL is named."""
+    left = backend_of(run).left(run.handle) if forced and run.handle else ""
+    hint = f"distlaunch cancel --force {run.id}"
+    return CommandError(f"{run.id} has not ended", hint=f"still there: {left}; {hint}" if left else hint)
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    """The run's state as `Outcome.to_json` has it; the backend is asked once where the folder does not tell."""
+    if run.tasks and run.handle and run.result is None:
+        return _array_state(run)
+    known = status.current(run)
+    if known is not None:
+        return known
+    try:
+        seen = status.observe(run)
+    except StorageError as error:
+        return status.without_streams("unknown", error.message)
+    if seen.final:
+        return seen.to_json()
+    try:
+        found = _asked(run)
+    except Exception as error:  # noqa: BLE001 - a damaged handle, a broken backend: one run must not break a listing
+        why = error.message if isinstance(error, LaunchError) else repr(error)
+        return {**status.observe(run).to_json(), "detail": f"{run.backend} cannot be asked: {why}"}
+    return found
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    """The state with the backend's word."""
+    whole = sent(run)
+    if whole.result is not None:
+        return whole.result
+    if whole.handle is None:
+        return {**status.observe(run).to_json(), "state": "unknown", "detail": status.nothing_found(run)}
+    backend = backend_of(run)
+    outcome = status.observe(whole, backend.liveness(whole.handle))
+    found = outcome.to_json()
+    if outcome.comes_too_late:  # and nobody follows the run, who would do this
+        found["detail"] = TOO_LATE
+        try:
+            backend.cancel(whole.handle)
+        except LaunchError as error:
+            found["detail"] += f", which cannot be done: {error.message}"
+    if not run.submitted and found["exit_code"] is None:
+        found["detail"] = "; ".join(filter(None, [status.partly_sent(run), found["detail"]]))
+    return found
+
+
+def _array_state(run: Run) -> dict[str, Any]:
+    """What the states of the tasks add up to, as `Outcome.to_json` has it, with `tasks`; written down once all are final."""
+    found = [(task, state_of(task)) for task in map(run.task, run.tasks)]
+    tasks = [
+        {"run": task.id, **{key: of.get(key) for key in ("state", "exit_code", "cause", "duration_s")}} for task, of in found
+    ]
+    counts = Counter(str(of["state"]) for of in tasks)
+    whole: dict[str, Any] = {"state": _whole(counts), "tasks": tasks, "nodes": [], "restarts": 0}
+    whole["exit_code"] = EXIT_CODES.get(whole["state"])
+    whole["cause"] = next((of["cause"] for of in tasks if of["cause"] and of["state"] == whole["state"]), None)
+    whole["detail"] = ", ".join(f"{count} {word}" for word, count in counts.items())
+    if whole["exit_code"] is not None:
+        with suppress(StorageError):
+            records.finish(run, whole)
+    return whole
+
+
+def _whole(counts: Counter[str]) -> str:
+    """The worst of final states; while some go on, whether any runs."""
+    if all(word in EXIT_CODES for word in counts):
+        return next((word for word in WORST_FIRST if word in counts), "success")
+    if set(counts) & {"running", "starting", "stopping"}:
+        return "running"
+    return "pending" if "pending" in counts else "unknown"

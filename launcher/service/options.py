@@ -1,0 +1,70 @@
+"""What a Python program asks for, as the options of the command line: numbers, mappings and durations as Python has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+from launcher import backends
+from launcher.errors import SpecError
+from launcher.service.request import LaunchOptions
+from launcher.settings import config
+from launcher.settings.options import JobOptions
+from launcher.system import names
+
+_OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name != "module")
+_DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout")
+
+
+def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -> dict[str, Any]:
+    """The options with the values that the command line would have given; `SpecError` for what is none."""
+    options = _options(backend, cluster)
+    types = {**config.field_types(JobOptions), **config.field_types(options), "module": bool, "runs_dir": str}
+    for name in given:
+        if name not in types:
+            why = "; it is for a terminal" if name in _OF_A_TERMINAL else ""
+            raise SpecError(f"unknown option {name!r}{why}", hint=names.hint(name, sorted(types)))
+    return {name: _value(name, value, types[name]) for name, value in given.items() if value is not None}
+
+
+def _options(backend: str | None, cluster: str | None) -> type:
+    if cluster is not None:
+        backend = config.load().cluster(cluster, lambda name: backends.load(name).options).backend
+    return backends.load(backend or "local").options
+
+
+def _value(name: str, value: Any, kind: type) -> Any:
+    """The value as its option's plain type."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is tuple:
+        return _several(name, value)
+    if name in _DURATIONS and (number or isinstance(value, timedelta)):
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    if name == "nodes" and isinstance(value, tuple) and len(value) == 2:
+        return f"{value[0]}:{value[1]}"
+    if kind is str and number:
+        return str(value)
+    if kind is float and number:
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise SpecError(f"{name.replace('_', '-')} wants {_WANTS[kind]}, not {value!r}")
+    return value
+
+
+def _several(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        return tuple(f"{key}={part}" for key, part in value.items())
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Iterable):
+        return tuple(str(part) for part in value)
+    raise SpecError(f"{name.replace('_', '-')} wants texts, not {value!r}")
+
+
+_WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}

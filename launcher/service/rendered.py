@@ -1,0 +1,98 @@
+"""What would be sent, in texts, and the folder of `--render-to`: whether it may be filled."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.errors import SpecError, StorageError
+from launcher.runs import records
+from launcher.system import input_file, storage, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.payload.snapshot import Snapshot
+    from launcher.service.launch import Launch
+    from launcher.service.request import Request
+
+_HEAD_BYTES = 200
+
+
+def check(folder: Path, marks: tuple[str, ...]) -> None:
+    """Raise `SpecError` unless the folder is empty, or was filled for the same backend before: what is not ours stays.
+
+    `marks` are texts that each such folder has; the first one names the run.
+    """
+    try:
+        there = sorted(os.listdir(folder))
+    except OSError as error:
+        raise StorageError(f"cannot read {str(folder)!r}: {error.strerror}") from error
+    if not there or (all(os.path.lexists(folder / name) for name in marks) and records.is_id(_run_in(folder / marks[0]))):
+        return
+    some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
+    raise SpecError(
+        f"--render-to {str(folder)!r} holds other files: {some}", hint="name a new folder, or one of the same kind of run"
+    )
+
+
+def _run_in(path: Path) -> str:
+    """The run that a rendered request is for; empty where it is none."""
+    if path.suffix == ".json":
+        return str((storage.read_json(path) or {}).get("run"))
+    try:
+        fd = input_file.open_fd(path)
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:
+        found = re.match(r"# Run (\S+): ", file.read(_HEAD_BYTES).decode(errors="replace"))
+    return found[1] if found else ""
+
+
+class Rendered(NamedTuple):
+    """What would be sent, in texts."""
+
+    texts: Mapping[str, str]
+    written: tuple[str, ...]
+    """Paths of files, where they were written."""
+
+    data: dict[str, Any]
+    """All of it as plain JSON."""
+
+    sent: Snapshot | None
+    """The user's files that go along."""
+
+
+def render(launch: Launch) -> Rendered:
+    """What would be sent: as texts, and as files in the folder that the request names, if it does."""
+    request, plan = launch.request, launch.plan
+    folder = request.options.render_to
+    more: tuple[str, ...] = ()
+    if folder:
+        with storage.storage_errors(folder):
+            trust.make("--render-to", folder)
+        trust.require("--render-to", folder, searched=True)  # what is in it is run
+        check(Path(folder), request.backend.marks(plan))
+        texts, more = request.backend.write(plan, Path(folder))
+    else:
+        texts = request.backend.render(plan)
+    sent = request.backend.files(plan)
+    data: dict[str, Any] = {
+        "backend": request.backend_name,
+        "nodes": [asdict(node) for node in plan.nodes],
+        "master": plan.master,
+    }
+    data |= {"files": dict(texts), "sent": _sent(request, sent), "plan": plan.to_json()}
+    written = tuple(os.path.join(folder, name) for name in (*texts, *more)) if folder else ()
+    return Rendered(texts, written, {**data, "written": list(written)} if folder else data, sent)
+
+
+def _sent(request: Request, sent: Snapshot | None) -> dict[str, Any]:
+    return {
+        "files": [{"path": file.path, "bytes": file.size} for file in sent.files] if sent else [],
+        "variables": dict(request.job.env),
+        "secrets": list(request.job.secrets),
+    }

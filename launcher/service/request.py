@@ -1,0 +1,258 @@
+"""What is to be launched: flags, environment and settings files made into one checked request."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher import backends, output, spec
+from launcher.errors import SpecError
+from launcher.payload import credentials
+from launcher.settings import checks, config, job_spec
+from launcher.settings.options import JobOptions, option
+from launcher.system import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from launcher.backends._base import Backend, Plan
+    from launcher.runs.reader import Wanted
+    from launcher.spec import JobSpec, Kind
+
+
+def _is_rank(what: str) -> Callable[[str], object]:
+    """A check: the text is a rank, or nothing."""
+
+    def check(text: str) -> None:
+        if text and not (text.isascii() and text.isdecimal() and len(text) < 8):
+            raise SpecError(f"{what} {text!r} is no rank", hint=f"write --{what} 0")
+
+    return check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """What concerns this one launch, and is no setting."""
+
+    module: bool = option(False, flags=("-m", "--module"), help="SCRIPT is a module's name, as with python -m.", group="job")
+    detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
+    dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
+    render_to: str = option(
+        "", metavar="DIR", help="Write what would be sent to files in DIR, for sending it by hand.", group="files"
+    )
+    interactive: str = option(
+        "",
+        metavar="RANK",
+        help="Give that rank the keyboard, on a terminal of its own.",
+        flags=("--interactive",),
+        check=_is_rank("interactive"),
+    )
+    debug: str = option(
+        "",
+        metavar="RANK",
+        help="The same, and where an exception would end it, pdb is opened while the others are kept.",
+        flags=("--debug",),
+        check=_is_rank("debug"),
+    )
+    explain: bool = option(False, flags=("--explain",), help="Say which variables NCCL, gloo, UCX and OpenMP get, and why.")
+    quiet: bool = option(False, flags=("-q", "--quiet"), help="Nothing on stderr but warnings and failures.")
+    verbose: bool = option(False, flags=("-v", "--verbose"), help="More on stderr.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One launch, with all settings resolved."""
+
+    backend: Backend[Any]
+    backend_name: str
+    """As the command line names it."""
+
+    cluster: str | None
+    job: JobSpec
+    options: LaunchOptions
+    runs_root: str
+    ranks: Wanted | None
+    ranks_asked: bool
+    """These ranks were asked for in this very command line."""
+
+    lent: dict[str, Any] | None
+    """What workers have of our terminal and stdin."""
+
+    settings: Mapping[str, config.Setting]
+    """Options of the backend and the job, with their sources."""
+
+    def plan(self, run_dir: Path) -> Plan:
+        """The backend's plan; what it finds wrong with a value is told with where that is from."""
+        with checks.placed(self.settings):
+            plan: Plan = self.backend.plan(self.job, run_dir)
+            return plan
+
+
+def resolve(backend_name: str | None, values: Mapping[str, Any], settings: config.Config | None = None) -> Request:
+    """All settings from what is asked for here, environment and files, checked."""
+    settings = settings or config.load()
+    resolved = settings.resolve(config.GlobalOptions, flags=of(config.GlobalOptions, values))
+    general = config.build(config.GlobalOptions, resolved)
+    options = LaunchOptions(**{key: value for key, value in of(LaunchOptions, values).items() if value is not None})
+    if options.render_to and (options.dry_run or options.detach):
+        raise SpecError(
+            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other", hint="it starts nothing"
+        )
+    checks.check(config.GlobalOptions, resolved)
+    warn_of_variables(settings.env)
+    where = chosen(backend_name, values, settings)
+    job = settings.resolve(JobOptions, flags=of(JobOptions, values), cluster=where.cluster)
+    check_job(job)
+    checks.blame("env", job["env"].layers, spec.check_here)
+    checks.blame("secret", job["secret"].layers, spec.check_secrets_here)
+    tell_project(settings, JobOptions, job)
+    for path in where.backend.settings_files() if options.verbose else ():
+        output.detail(f"settings: {path}")
+    ranks = config.ranks(general.log_ranks)
+    asked = config.build(JobOptions, job)
+    options = _with_keyboard(options, asked)
+    lent = _lent(options, asked, ranks, where.backend)
+    if options.interactive and ranks is not None:
+        ranks |= {int(options.interactive)}
+    debug = int(options.debug) if options.debug else None
+    return Request(
+        backend=where.backend,
+        backend_name=where.backend.name,
+        cluster=where.cluster.name if where.cluster else None,
+        job=replace(_job(asked, options, values["script"], values.get("args") or []), terminal=lent, debug=debug),
+        options=options,
+        runs_root=general.runs_dir,
+        ranks=ranks,
+        ranks_asked=resolved["log_ranks"].source == "flag",
+        lent=lent,
+        settings={**where.own, **job},
+    )
+
+
+def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
+    """`interactive` is the rank with the keyboard, also of one that is debugged. Raises `SpecError` where nobody can type."""
+    for name in ("interactive", "debug"):
+        _is_rank(name)(getattr(options, name))
+    if options.debug and options.interactive not in ("", options.debug):
+        told = f"--debug {options.debug} and --interactive {options.interactive}"
+        raise SpecError(f"{told} name two ranks, and there is one keyboard", hint="--debug gives it to its rank")
+    if options.debug and job.no_python:
+        raise SpecError(
+            "--debug and --no-python exclude each other: the debugger is Python's", hint="--interactive is for programs, too"
+        )
+    nobody = next((name for name in ("detach", "dry_run", "render_to") if getattr(options, name)), "")
+    nobody = nobody or "tty never" * (job.tty == "never") or "output json" * output.as_json()
+    if (options.debug or options.interactive) and nobody:
+        asked = "debug" if options.debug else "interactive"
+        raise SpecError(f"--{asked} and --{nobody.replace('_', '-')} exclude each other", hint="leave one of them out")
+    return replace(options, interactive=options.interactive or options.debug)
+
+
+def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: Backend[Any]) -> dict[str, Any] | None:
+    """What workers have of our terminal and stdin."""
+    from launcher.console import terminal_modes
+
+    if options.detach or options.dry_run or options.render_to:
+        return None
+    rank = int(options.interactive) if options.interactive else min(ranks) if ranks and len(ranks) == 1 else None
+    how = {"interactive": bool(options.interactive), "tty": job.tty != "never" and not output.as_json()}
+    return terminal_modes.lent(rank, **how, here=backend.is_here)
+
+
+class Chosen(NamedTuple):
+    """A backend with its options, and the cluster whose settings it has."""
+
+    backend: Backend[Any]
+    cluster: config.ClusterProfile | None
+    own: Mapping[str, config.Setting]
+    """The backend's options with their sources."""
+
+
+def chosen(backend_name: str | None, values: Mapping[str, Any], settings: config.Config | None = None) -> Chosen:
+    """Where to run: the backend, with the settings of the cluster that `values` name."""
+    settings = settings or config.load()
+    wanted = values.get("cluster")
+    cluster = settings.cluster(wanted, lambda name: backends.load(name).options) if wanted else None
+    if cluster and backend_name not in (None, cluster.backend):
+        raise SpecError(
+            f"cluster {cluster.name!r} has the backend {cluster.backend}, not {backend_name}",
+            hint=f"distlaunch run --on {cluster.name} SCRIPT",
+        )
+    backend = backends.load(cluster.backend if cluster else str(backend_name))
+    own = settings.resolve(backend.options, flags=of(backend.options, values), cluster=cluster)
+    checks.check(backend.options, own)
+    tell_project(settings, backend.options, own, cluster)
+    _leave_out(cluster.name if cluster else "", own)
+    return Chosen(backend(config.build(backend.options, own)), cluster, own)
+
+
+def tell_project(
+    settings: config.Config, options: type, found: Mapping[str, config.Setting], cluster: config.ClusterProfile | None = None
+) -> None:
+    """Say what a project's file changes of what is executed: it may be somebody else's work, and is found, not named."""
+    path = settings.project.path if settings.project else ""
+    given = settings.of_project(options, found) + ["backend"] * bool(cluster and path and cluster.redefined_by == path)
+    if given:
+        output.note(f"{path} sets {', '.join(given)}")
+
+
+def warn_of_variables(env: Mapping[str, str]) -> None:
+    """Say which variables look like settings and are none; `SpecError` for one that only a flag can be."""
+    if not (unknown := checks.unknown_variables(env, (config.GlobalOptions, JobOptions))):
+        return
+    every = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
+    flags = {item.name.upper(): item.metadata["flags"] or (f"--{item.name.replace('_', '-')}",) for item in fields(LaunchOptions)}
+    settings = [config.ENV_PREFIX + item.name.upper() for cls in every for item in fields(cls)]
+    for name in checks.unknown_variables(dict.fromkeys(unknown, ""), every):
+        if flag := flags.get(name.removeprefix(config.ENV_PREFIX)):
+            raise SpecError(f"{name}: {flag[-1]} is no setting", hint="it concerns a single launch: give it as a flag")
+        close = names.nearest(name, settings)
+        output.warn(f"{name} is no setting of distlaunch" + (f": did you mean {close}?" if close else ""))
+
+
+def check_job(job: Mapping[str, config.Setting], *, every: bool = False) -> None:
+    """Check the job's options; variables whose values look like keys are to be secrets."""
+    checks.check(JobOptions, job, every=every)
+    if not job["ship_secrets"].value:
+        checks.blame("env", job["env"].layers, lambda pairs: credentials.check_variables(pairs, os.environ))
+
+
+def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:
+    """Add the cluster's quarantined hosts to its backend's `exclude`."""
+    from launcher.settings import quarantine
+
+    bad = quarantine.hosts(cluster, os.environ) if cluster else {}
+    if bad and "exclude" not in own:
+        output.note(f"{cluster}'s quarantine ({', '.join(bad)}) has no effect: this backend chooses no hosts")
+    elif bad:
+        given = own["exclude"]
+        own["exclude"] = config.Setting(",".join([*filter(None, [given.value]), *bad]), f"{given.source} + quarantine")
+        output.note(f"leaving out {', '.join(bad)}: distlaunch doctor put them into quarantine")
+
+
+def _job(options: JobOptions, launching: LaunchOptions, script: str, args: list[str]) -> JobSpec:
+    """The job, with its script found and checked."""
+    from launcher.payload import scripts
+
+    if launching.module and options.no_python:
+        raise SpecError("--module and --no-python exclude each other")
+    kind: Kind = "module" if launching.module else "program" if options.no_python else "script"
+    try:
+        cwd = os.getcwd()
+    except OSError as error:
+        raise SpecError(f"the working folder is gone: {error.strerror}", hint="cd somewhere else") from error
+    found = scripts.find_script(script, kind, cwd)
+    if found.bundled:
+        output.note(f"using the bundled {script}")
+    job = job_spec.from_options(options, (found.path, *args), kind=kind, cwd=cwd)
+    if options.name not in ("", job.name):
+        output.note(f"name {options.name!r} becomes {job.name!r}, as names have to be valid everywhere")
+    return job
+
+
+def of(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that belong to this options class."""
+    own = {item.name: values.get(item.name) for item in fields(cls)}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}

@@ -1,0 +1,1 @@
+"""Settings: options, files, and where each value came from."""

@@ -1,0 +1,85 @@
+"""Whether settings have values that their options can have, and whether variables that look like settings are some."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import RequestError, SpecError
+from launcher.settings.config import ENV_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from launcher.settings.config import Setting
+
+_NOT_SETTINGS = {
+    *("SYSTEM_CONFIG", "RUN_ID", "RUN_DIR", "DEADLINE_FILE", "ATTEMPT", "ATTEMPT_REASON", "FACTS", "HOST", "TIMES_LOST"),
+    *("TIMES_DISRUPTED", "KEY"),
+}
+"""Variables that distlaunch itself gives to agents and workers, or that name a file to it."""
+
+_MAX_INT = 1 << 31
+_OTHERS = ("SLURM_", "TEST_")
+"""Beginnings of such."""
+
+
+def check(cls: type, settings: Mapping[str, Setting], *, every: bool = False) -> None:
+    """Raise the error of the first value that its option cannot have, with where it is from; `every`: overridden ones, too."""
+    for item in fields(cls):
+        for test in filter(None, (item.metadata.get("check"), _not_empty(item), _bounded(item.name))):
+            setting = settings[item.name]
+            blame(item.name, setting.layers if every or item.metadata["adds_up"] else setting.layers[-1:], test)
+
+
+def _not_empty(item: Field[Any]) -> Callable[[Any], None]:
+    """A check: no part of a list is empty, and no text but one that is empty where nobody gives it."""
+
+    def check(value: Any) -> None:
+        if "" in (value if isinstance(value, tuple) else (value,)) and value != item.default:
+            raise SpecError(f"{item.name.replace('_', '-')} '' is empty")
+
+    return check
+
+
+def _bounded(name: str) -> Callable[[Any], None]:
+    """A check: nothing is counted that far, nor does every program that is given the number take it."""
+
+    def check(value: Any) -> None:
+        if isinstance(value, int) and abs(value) >= _MAX_INT:
+            raise SpecError(f"{name.replace('_', '-')} {str(value)[:40]} is too large")
+
+    return check
+
+
+def blame(name: str, given: Iterable[Setting], test: Callable[[Any], object]) -> None:
+    """Apply the test to each layer's value of a setting; its error says which file, variable or flag has the bad one."""
+    for setting in given:
+        try:
+            test(setting.value)
+        except RequestError as error:
+            flag, place = f"--{name.replace('_', '-')}", f"{setting.source}: "
+            if setting.source == "flag":
+                place = "--" if error.message.startswith(flag[2:]) else f"{flag}: "
+            raise type(error)(f"{place}{error.message}", hint=error.hint) from None
+
+
+@contextmanager
+def placed(settings: Mapping[str, Setting]) -> Iterator[None]:
+    """Errors that begin with the name of a setting get the file and line, or the variable, that it is from in front."""
+    try:
+        yield
+    except RequestError as error:
+        for name, setting in settings.items():
+            dashed = name.replace("_", "-")
+            if setting.layers and setting.source != "flag" and error.message.startswith((f"{dashed} ", f"{dashed}: ")):
+                raise type(error)(f"{setting.source}: {error.message}", hint=error.hint) from error
+        raise
+
+
+def unknown_variables(env: Mapping[str, str], options: Iterable[type]) -> list[str]:
+    """Variables with our prefix that are neither a setting of these classes nor anything else of ours."""
+    known = {item.name.upper() for cls in options for item in fields(cls)}.union(_NOT_SETTINGS)
+    given = (name.removeprefix(ENV_PREFIX) for name in env if name.startswith(ENV_PREFIX))
+    return sorted(ENV_PREFIX + name for name in given if name not in known and not name.startswith(_OTHERS))

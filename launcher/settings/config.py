@@ -1,0 +1,289 @@
+"""Settings in layers; every value knows where it came from.
+
+    defaults < /etc/distlaunch/config.toml < user file < project file < [clusters.NAME] < DISTLAUNCH_* < flags
+
+Which options exist is said by dataclasses (`launcher.settings.options`); this module knows none by name but its own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from launcher.errors import ConfigError, RequestError, SpecError
+from launcher.runs import reader
+from launcher.settings.options import JobOptions, option
+from launcher.settings.paths import anchored
+from launcher.settings.toml_file import ConfigFile, project_file, read_file
+from launcher.system import names, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+ENV_PREFIX = "DISTLAUNCH_"
+SYSTEM_FILE = "/etc/distlaunch/config.toml"
+PROJECT_FILE = "distlaunch.toml"
+_NOT_IN_PROJECT = {"trust": "whom to trust", "runs_dir": "where runs are"}
+"""What a file that is found, not named, does not say: a run's folder names programs that whoever looks at it runs."""
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
+
+
+def ranks(text: str) -> reader.Wanted | None:
+    """The ranks of `--log-ranks`, None for all; `SpecError` for what is no list of ranks."""
+    try:
+        return reader.parse_ranks(text)
+    except ValueError:
+        raise SpecError(f"log-ranks {text!r} is no list of ranks", hint="write all, or 0,3-5") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalOptions:
+    """Settings of the command line itself, at the top level of a settings file."""
+
+    runs_dir: str = option(
+        "", metavar="DIR", help="Folder of the run folders; otherwise ~/.distlaunch/runs.", path="whole", group="files"
+    )
+    output: str = option("human", metavar="human|json", help="How results are printed.")
+    log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.", check=ranks)
+    trust: tuple[str, ...] = option((), metavar="DIR|@GROUP", help="Folders and groups whose word counts as yours.", adds_up=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from: `flag`, `DISTLAUNCH_NODES`, `/path/file.toml:12` or `default`."""
+
+    value: Any
+    source: str
+    layers: tuple[Setting, ...] = field(default=(), compare=False)
+    """What each layer gave, the last one last; none for a default."""
+
+    file: str = field(default="", compare=False)
+    """Path of the settings file that it stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProfile:
+    """One `[clusters.NAME]`, its keys merged over all files and checked."""
+
+    name: str
+    backend: str
+    values: Mapping[str, Setting]
+    redefined_by: str = ""
+    """Path of the file whose backend replaces that of an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings files and the environment, read once; `load` makes it."""
+
+    files: tuple[ConfigFile, ...]
+    env: Mapping[str, str]
+    project: ConfigFile | None = None
+    """That of these files that was found, not named."""
+
+    def resolve(
+        self, cls: type, *, flags: Mapping[str, Any] | None = None, cluster: ClusterProfile | None = None
+    ) -> dict[str, Setting]:
+        """Each field of the options class with its value and source; a flag of None was not given."""
+        layers = [self._section(file, cls) for file in self.files]
+        layers.append(dict(cluster.values) if cluster else {})
+        layers.append(self._from_env(cls))
+        layers.append({key: Setting(value, "flag") for key, value in (flags or {}).items() if value is not None})
+        return {
+            item.name: _pile([layer[item.name] for layer in layers if item.name in layer], item.default, item.metadata)
+            for item in fields(cls)
+        }
+
+    def of_project(self, cls: type, found: Mapping[str, Setting]) -> list[str]:
+        """The options of the class that change what is executed, and have a value that the project's file has given."""
+        path = self.project.path if self.project else None
+        executing = [item for item in fields(cls) if item.metadata["executes"]]
+        counting = {item.name: found[item.name].layers[0 if item.metadata["adds_up"] else -1 :] for item in executing}
+        return [name for name, layers in counting.items() if any(layer.file == path for layer in layers)]
+
+    def cluster_names(self) -> list[str]:
+        """All clusters of all files, sorted."""
+        return sorted({name for file in self.files for name in file.tables("clusters")})
+
+    def cluster(self, name: str, options_of: Callable[[str], type]) -> ClusterProfile:
+        """The profile with its keys checked; `options_of` gives a backend's options class or raises `LaunchError`."""
+        parts = [(file, file.tables("clusters")[name]) for file in self.files if name in file.tables("clusters")]
+        if not parts:
+            known = self.cluster_names()
+            hint = names.hint(name, known) if known else f"add [clusters.{name}] to a settings file"
+            raise ConfigError(f"unknown cluster {name!r}", hint=hint)
+        backend, types, redefined_by = self._backend(name, parts, options_of)
+        values: dict[str, Setting] = {}
+        for file, table in parts:
+            own = {key: value for key, value in table.items() if key != "backend"}
+            found = checked(file, ("clusters", name), own, types, ("backend",))
+            values |= _anchored(found, file, JobOptions, options_of(backend))
+        return ClusterProfile(name, backend, values, redefined_by)
+
+    def _backend(
+        self, name: str, parts: list[tuple[ConfigFile, dict[str, Any]]], options_of: Callable[[str], type]
+    ) -> tuple[str, dict[str, type], str]:
+        """The cluster's backend, the keys with their types that it may have with that, and the file that replaced another's."""
+        given = [(file, table["backend"]) for file, table in parts if "backend" in table]
+        if not given:
+            where = parts[-1][0].where("clusters", name, "backend")
+            raise ConfigError(f"{where}: [clusters.{name}] names no backend", hint='add a line like backend = "slurm"')
+        file, backend = given[-1]
+        try:
+            options = options_of(str(backend))
+        except RequestError as error:
+            where = file.where("clusters", name, "backend")
+            raise ConfigError(f"{where}: {error.message} in [clusters.{name}]", hint=error.hint) from None
+        redefined_by = file.path if len({str(backend) for _, backend in given}) > 1 else ""
+        return str(backend), {**field_types(JobOptions), **field_types(options)}, redefined_by
+
+    def _section(self, file: ConfigFile, cls: type) -> dict[str, Setting]:
+        """What the file says of these options: global ones at its top level, job options in `[defaults]`."""
+        if cls is GlobalOptions:
+            top = {key: value for key, value in file.values.items() if key not in ("defaults", "clusters")}
+            return _anchored(checked(file, (), top, field_types(cls), ("defaults", "clusters")), file, cls)
+        if cls is JobOptions:
+            return _anchored(checked(file, ("defaults",), file.table("defaults"), field_types(cls)), file, cls)
+        return {}
+
+    def _from_env(self, cls: type) -> dict[str, Setting]:
+        found = {}
+        for key, kind in field_types(cls).items():
+            name = ENV_PREFIX + key.upper()
+            if name in self.env:
+                found[key] = Setting(_from_text(self.env[name], kind, name), name)
+        return found
+
+
+def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config:
+    """Read the settings files that exist; `ConfigError` for one that is broken or cannot be read."""
+    env = os.environ if env is None else env
+    trust.except_for(_trusted(Config((), env)._from_env(GlobalOptions)))
+    files: list[ConfigFile] = []
+    for path in (env.get("DISTLAUNCH_SYSTEM_CONFIG") or SYSTEM_FILE, user_file(env)):
+        if path and (file := read_file(path)):
+            files.append(file)
+            own = Config((), env)._section(file, GlobalOptions)
+            trust.except_for([*trust.words(), *_trusted(own)])
+    path = project_file(PROJECT_FILE, cwd)
+    nearer = f"; or put a {PROJECT_FILE} of your own nearer, which may be empty"
+    project = read_file(path, more=nearer) if path else None
+    if project:
+        for key in filter(project.values.__contains__, _NOT_IN_PROJECT):
+            hint = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set {ENV_PREFIX}{key.upper()}"
+            raise ConfigError(f"{project.where(key)}: a project file does not say {_NOT_IN_PROJECT[key]}", hint=hint)
+        files.append(project)
+    config = Config(tuple(files), env, project)
+    for cls in (GlobalOptions, JobOptions):
+        config.resolve(cls)
+    return config
+
+
+def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The words of `trust`, checked."""
+    setting = settings.get("trust", Setting((), "default"))
+    for word in setting.value:
+        if not word.startswith(("/", "~/", "@")):
+            raise ConfigError(f"{setting.source}: trust {word!r} is neither a whole path nor @GROUP")
+    return tuple(setting.value)
+
+
+def _anchored(settings: dict[str, Setting], file: ConfigFile, *classes: type) -> dict[str, Setting]:
+    """The settings with paths relative to the file."""
+    values = anchored({key: item.value for key, item in settings.items()}, os.path.dirname(os.path.abspath(file.path)), *classes)
+    return {key: replace(item, value=values[key]) for key, item in settings.items()}
+
+
+def user_file(env: Mapping[str, str]) -> str | None:
+    """Path of the user's file; None without a home."""
+    base = env.get("XDG_CONFIG_HOME") or (os.path.join(env["HOME"], ".config") if env.get("HOME") else None)
+    return os.path.join(base, "distlaunch", "config.toml") if base else None
+
+
+def build(cls: type[T], settings: Mapping[str, Setting]) -> T:
+    """An instance of the options class with the resolved values."""
+    return cls(**{key: setting.value for key, setting in settings.items()})
+
+
+def field_types(cls: type) -> dict[str, type]:
+    """Each field of an options class with the plain type that it takes; `tuple` stands for `tuple[str, ...]`."""
+    hints = get_type_hints(cls)
+    return {item.name: getattr(hints[item.name], "__origin__", hints[item.name]) for item in fields(cls)}
+
+
+def checked(
+    file: ConfigFile, section: tuple[str, ...], table: Mapping[str, Any], types: Mapping[str, type], more: tuple[str, ...] = ()
+) -> dict[str, Setting]:
+    """The table's values as settings; `ConfigError` for a key that is not in `types` or a value of another type."""
+    settings = {}
+    for key, value in table.items():
+        where = file.where(*section, key)
+        place = f"in [{'.'.join(section)}]" if section else "at the top level"
+        if key not in types:
+            what = "section" if isinstance(value, dict) else "key"
+            raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=names.hint(key, [*types, *more]))
+        settings[key] = Setting(_from_toml(value, types[key], f"{where}: {key}"), where, file=file.path)
+    return settings
+
+
+def _from_toml(value: Any, kind: type, what: str) -> Any:
+    """The value as the field's type. A number is taken for a text too: `nodes = 4`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is str and number:
+        return str(value)
+    if kind is float and number:
+        return float(value)
+    if kind is tuple and isinstance(value, list) and all(type(part) in (str, int, float) for part in value):
+        return _passable(tuple(str(part) for part in value), what)
+    if type(value) is not kind:
+        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {value!r}")
+    return _passable(value, what)
+
+
+def _passable(value: T, what: str) -> T:
+    """The value, whose texts can be arguments, variables and paths of a process."""
+    text = "".join(value) if isinstance(value, tuple) else str(value)
+    if "\0" in text:
+        raise ConfigError(f"{what} holds a NUL character", hint="no program can be given one")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} holds half of a character, which is no text") from None
+    return value
+
+
+def _from_text(text: str, kind: type, what: str) -> Any:
+    """The environment variable's text as the field's type; a list is comma-separated or a JSON array."""
+    try:
+        if kind is tuple:
+            return _passable(_list(text), what)
+        return _WORDS[text.strip().lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError, RecursionError):
+        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {text[:80]!r}") from None
+
+
+def _list(text: str) -> tuple[str, ...]:
+    """`a,b`; or `["a", "b,c"]` where a part holds a comma, as in NCCL_IB_HCA=mlx5_0,mlx5_1."""
+    if text.lstrip().startswith("["):
+        import json
+
+        parts = json.loads(text)
+        if not all(type(part) in (str, int, float) for part in parts):
+            raise ValueError(text)
+        return tuple(str(part) for part in parts)
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:
+    """The last layer's value; for options that add up, all layers' values with the last ones at the end."""
+    if not given:
+        return Setting(default, "default")
+    if not meta.get("adds_up"):
+        return Setting(given[-1].value, given[-1].source, tuple(given))
+    values = tuple(dict.fromkeys(value for setting in given for value in setting.value))
+    return Setting(values, " + ".join(setting.source for setting in given), tuple(given))

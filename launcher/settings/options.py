@@ -1,0 +1,193 @@
+"""Settings as dataclass fields: the command line and the TOML files are both made from them.
+
+A field's name is the TOML key and, with dashes, the flag; its type (`str`, `int`, `float`, `bool` or `tuple[str, ...]`)
+is what both accept. A backend adds its own options by declaring a dataclass like `JobOptions` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from launcher import spec
+from launcher.errors import SpecError
+from launcher.system import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def option(
+    default: T,
+    *,
+    help: str,
+    metavar: str | None = None,
+    flags: tuple[str, ...] = (),
+    adds_up: bool = False,
+    executes: bool = False,
+    path: Literal["", "whole", "list", "at", "dots"] = "",
+    check: Callable[[Any], object] | None = None,
+    group: str = "",
+    default_text: str | None = None,
+) -> T:
+    """A dataclass field with what the command line needs to know about it.
+
+    `flags` replaces the flag that the field's name gives, for short forms: `("-e", "--env")`. A list that `adds_up` has
+    the values of all layers (files, environment, flags), where otherwise the last layer that gives one replaces it.
+    `executes`: it changes what is executed, or with what; a project file that sets it is said. `path`: in a settings file it is
+    relative to that file; all of it, each part between colons, what follows an `@`, or where it begins with `./` or `../`.
+    `check` raises a `SpecError` for a value that it cannot have, whatever other options are; the message begins with the name.
+    `group` is where the help lists it (`launcher.cli.parameters.GROUPS`), `default_text` what it says in place of the default.
+    """
+    meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
+    meta |= {"group": group, "default_text": default_text}
+    meta |= {"adds_up": adds_up, "executes": executes, "path": path, "check": check}
+    return field(default=default, metadata=meta)
+
+
+def one_of(what: str, *known: str) -> Callable[[str], object]:
+    """A check: the value is one of these words."""
+
+    def check(text: str) -> None:
+        if text not in known:
+            raise SpecError(f"{what} {text!r} is not known", hint=names.hint(text, known))
+
+    return check
+
+
+def not_below(what: str, least: int = 0) -> Callable[[int], object]:
+    """A check: the number is not below `least`."""
+
+    def check(number: int) -> None:
+        if number < least:
+            raise SpecError(f"{what} {number} is below {least}")
+
+    return check
+
+
+def duration(what: str) -> Callable[[str], object]:
+    """A check: the text is a duration."""
+    return lambda text: spec.parse_duration(text, what)
+
+
+def _numa_binding(text: str) -> None:
+    from launcher.agent.fabric.numa import MODES
+
+    if text:
+        one_of("numa-binding", *MODES)(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What every backend takes; `spec.from_options` turns it into a `JobSpec`."""
+
+    nodes: str = option(
+        "",
+        metavar="N|MIN:MAX",
+        help="Number of nodes, otherwise 1, or all hosts of an inventory; MIN:MAX makes the run elastic.",
+        check=lambda text: text and spec.NodeRange.parse(text),
+        group="resources",
+    )
+    nproc_per_node: str = option(
+        "auto",
+        metavar="M|auto",
+        help="Workers per node; auto: one per GPU, or one on a node without GPUs.",
+        check=spec.parse_workers,
+        group="resources",
+    )
+    name: str = option("", help="Name of the run; otherwise the script's name.")
+    python: str = option("", metavar="PATH", help="Python with torch that runs the workers.", executes=True, path="dots")
+    env: tuple[str, ...] = option(
+        (),
+        metavar="K=V|K",
+        flags=("-e", "--env"),
+        help="Variable for the workers; K alone takes its value from here.",
+        adds_up=True,
+        executes=True,
+        check=spec.check_variables,
+    )
+    secret: tuple[str, ...] = option(
+        (),
+        metavar="NAME",
+        help="Variable whose value is in no rendered file, argument or log.",
+        adds_up=True,
+        executes=True,
+        check=spec.check_secrets,
+    )
+    ship_secrets: bool = option(
+        False, help="Send files and variables along that look like credentials.", executes=True, group="files"
+    )
+    start: str = option(
+        "fork",
+        metavar="fork|spawn",
+        help="fork: torch is imported once per node; spawn: once per worker, like torchrun.",
+        check=one_of("start", "fork", "spawn"),
+    )
+    preload: tuple[str, ...] = option(
+        (),
+        metavar="MODULE",
+        help="Further module to import once per node before the fork.",
+        adds_up=True,
+        executes=True,
+        check=spec.check_modules,
+    )
+    max_restarts: int = option(
+        0, metavar="K", help="How often the whole gang is restarted after a worker failed.", check=not_below("max-restarts")
+    )
+    time: str = option(
+        "",
+        metavar="DURATION",
+        help="Time limit: 90s, 10m, 2h, 1-12:00:00. Then SIGTERM, later SIGKILL.",
+        check=lambda text: text and spec.parse_duration(text, "time"),
+    )
+    grace: str = option("30s", metavar="DURATION", help="Time between SIGTERM and SIGKILL.", check=duration("grace"))
+    rdzv_timeout: str = option(
+        "10m",
+        metavar="DURATION",
+        help="How long nodes wait for one another at the start.",
+        check=duration("rdzv-timeout"),
+        group="network",
+    )
+    peer_timeout: str = option(
+        "5m",
+        metavar="DURATION",
+        help="How long a node may give no sign of life though its host answers, before the run takes it for lost.",
+        check=duration("peer-timeout"),
+        group="network",
+    )
+    master_port: int = option(
+        0,
+        metavar="PORT",
+        help="MASTER_PORT; 0: a free one, chosen on the master at start.",
+        check=spec.check_port,
+        group="network",
+    )
+    log_limit: str = option(
+        "4GB",
+        metavar="SIZE|none",
+        help="Most that is kept of what each rank writes: the first half, and the latest lines of the rest.",
+        check=spec.parse_log_limit,
+        group="output",
+    )
+    role: str = option("default", metavar="NAME", help="What workers find in ROLE_NAME.", check=spec.check_role)
+    numa_binding: str = option(
+        "",
+        metavar="MODE",
+        help="Bind each worker to processors near its GPU: node, socket, exclusive or core-complex, as torchrun does.",
+        check=_numa_binding,
+        group="resources",
+    )
+    near_nics: bool = option(False, help="Each worker uses those RDMA ports alone that are nearest to its GPU.", group="network")
+    tty: str = option(
+        "auto",
+        metavar="auto|never",
+        help="auto: a worker that is alone, or shown alone, has a terminal where ours is one.",
+        check=one_of("tty", "auto", "never"),
+        group="output",
+    )
+    virtual_local_rank: bool = option(
+        False, help="LOCAL_RANK is 0 for all workers, and each sees its own GPU alone.", group="resources"
+    )
+    no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

@@ -1,0 +1,1 @@
+"""This machine as the launcher uses it: files, programs, the installation."""

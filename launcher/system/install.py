@@ -1,0 +1,52 @@
+"""This installation: where its data is, and how to get packages that are missing, in words that work for how it was made."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import launcher
+
+_ROOT = Path(launcher.__file__).parents[1]
+_DIST = "distlaunch"
+
+
+def command(extra: str) -> str:
+    """The command that installs what an extra of ours stands for.
+
+    Our name is on no package index: an installer that was asked for it would take whatever somebody else has put there. So it
+    is asked for this checkout, for the wheel or folder that this was installed from, or else for the packages themselves.
+    """
+    if (_ROOT / "pyproject.toml").is_file():
+        return "pip install " + shlex.join(["-e", f"{_ROOT}[{extra}]"])
+    return "pip install " + shlex.join(_from_where_it_came(extra) or _packages(extra))
+
+
+def _from_where_it_came(extra: str) -> list[str]:
+    """The file or folder that this installation was made from, if it is still there."""
+    try:
+        text = next(_ROOT.glob(f"{_DIST}-*.dist-info/direct_url.json")).read_text(encoding="utf-8")
+        url = urlsplit(json.loads(text)["url"])
+    except (StopIteration, OSError, ValueError, KeyError, TypeError):
+        return []
+    path = unquote(url.path)
+    return [f"{path}[{extra}]"] if url.scheme == "file" and os.path.exists(path) else []
+
+
+def _packages(extra: str) -> list[str]:
+    """What the extra requires, by this installation's own metadata."""
+    from importlib.metadata import distributions
+
+    found = next(iter(distributions(name=_DIST, path=[str(_ROOT)])), None)
+    wanted = (re.fullmatch(r"([^;]+);\s*extra\s*==\s*['\"]([^'\"]+)['\"]\s*", text) for text in (found and found.requires) or ())
+    return [match[1].strip() for match in wanted if match and match[2] == extra] or [f"the packages of {_DIST}'s extra {extra}"]
+
+
+def data(folder: str) -> Path:
+    """`train`, `playbooks` or `slurm_templates`: inside the installed package, or at the top of a checkout."""
+    installed = _ROOT / "launcher/_data" / folder
+    return installed if installed.is_dir() else _ROOT / folder

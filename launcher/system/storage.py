@@ -1,0 +1,99 @@
+"""Files that appear whole: written beside their place, flushed to disk, then moved there in one step."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.system import files
+from launcher.errors import StorageError
+from launcher.system import input_file, numbers, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+StrPath = str | os.PathLike[str]
+_JSON_BYTES = 1 << 30
+_LEFT_BYTES, _LEFT_PART = 1 << 30, 20
+"""What nodes send is kept as long as so many bytes, or that part of a smaller disk, are left to others."""
+
+_STEP_BYTES = 1 << 20
+
+
+def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace the file: readers see the old content or all of the new one. Raises `StorageError`."""
+    with storage_errors(path):
+        files.write_whole(os.fspath(path), data, mode)
+
+
+def write_once(path: StrPath, data: bytes, *, mode: int = 0o644) -> bool:
+    """Create the file with this content; False, and nothing is changed, when it exists already."""
+    with storage_errors(path):
+        return files.write_once(os.fspath(path), data, mode)
+
+
+def encode_json(value: Any) -> bytes:
+    """Readable JSON in ASCII; text that is no valid UTF-8 survives as escapes."""
+    return json.dumps(value, indent=1).encode("ascii") + b"\n"
+
+
+def read_json(path: StrPath) -> dict[str, Any] | None:
+    """The object in the file; None when it is missing, unreadable or no JSON object."""
+    return _json_of(lambda: input_file.read(path, limit_bytes=_JSON_BYTES))
+
+
+def read_trusted_json(what: str, path: StrPath) -> dict[str, Any] | None:
+    """`read_json` of a file that nobody else may have a hand in, else `UntrustedError`."""
+    return _json_of(lambda: trust.read(what, path, limit_bytes=_JSON_BYTES))
+
+
+def _json_of(read: Callable[[], bytes]) -> dict[str, Any] | None:
+    try:
+        value = numbers.loads(read())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@contextmanager
+def read_errors(path: StrPath) -> Iterator[None]:
+    """Turns an `OSError` of what is read into a `StorageError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{os.fspath(path)}: {error.strerror}") from error
+
+
+@contextmanager
+def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
+    """Turns an `OSError` about the path into a `StorageError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}", hint=hint) from error
+
+
+class Room:
+    """Keeps what nodes send, any number of bytes, from filling the disk of a folder."""
+
+    def __init__(self) -> None:
+        self._checked = 0
+
+    def take(self, path: StrPath, size: int, hint: str) -> None:
+        """Say that so many bytes are about to be written to the file. Raises `StorageError` where there is no room for them."""
+        self._checked -= size
+        if self._checked < 0:
+            free, total = _space(os.path.dirname(path) or ".")
+            left = min(_LEFT_BYTES, total // _LEFT_PART)
+            if free - size < left:
+                why = f"what nodes send leaves {left >> 20} MiB of its disk to others, and {free >> 20} MiB are free"
+                raise StorageError(f"cannot write {os.fspath(path)!r}: {why}", hint=hint)
+            self._checked = _STEP_BYTES
+
+
+def _space(folder: StrPath) -> tuple[int, int]:
+    """Bytes that are free for us, and all, of the disk that the folder is on."""
+    about = os.statvfs(folder)
+    return about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize

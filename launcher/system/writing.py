@@ -1,0 +1,137 @@
+"""Writes bytes to streams that may be slow, or that nobody reads; in a thread of its own where nobody is to wait for that."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Callable
+
+_TO_END = b"\033[K"
+"""Erases what is right of the cursor."""
+
+BACKLOG_BYTES = 8 << 20
+_PART_BYTES = 4096
+_STUCK_S = 1.0
+_CLEAR_S = 0.2
+_DRAIN_LOOK_S = 0.002
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes; a slow non-blocking pipe or terminal is waited for. Raises `OSError` where nobody reads them."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            import select
+
+            select.select([], [fd], [], 1.0)
+
+
+def _takes(fd: int) -> bool:
+    """Whether bytes can be written there at once: nobody has stopped the terminal, and somebody reads it."""
+    import select
+
+    return bool(select.select([], [fd], [], 0)[1])
+
+
+class LiveLine:
+    """A line of ours at the cursor, which is there while nobody writes: others' bytes come where it was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal's handler may write, too
+        self._drawn_on = -1
+        self._drawing = False
+        self._open = False
+        """What others wrote last has not ended its line."""
+
+    def draw(self, fd: int, line: bytes, wanted: Callable[[], bool]) -> None:
+        """Draw it, in place of the one before, while it is `wanted`."""
+        with self._lock:
+            self._drawing = True
+            try:
+                if not self._open and wanted() and _takes(fd):
+                    write_all(fd, b"\r" + line + _TO_END)
+                    self._drawn_on = fd
+            finally:
+                self._drawing = False
+
+    def clear(self) -> None:
+        """Leave the terminal as if it had never been there; one that is stopped keeps nobody waiting."""
+        if self._drawn_on < 0 and not self._drawing:  # whoever writes to a stopped terminal holds the lock
+            return
+        if not self._lock.acquire(timeout=_CLEAR_S):
+            return
+        try:
+            if self._drawn_on >= 0 and _takes(self._drawn_on):
+                fd, self._drawn_on = self._drawn_on, -1
+                write_all(fd, b"\r" + _TO_END)
+        finally:
+            self._lock.release()
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Others' bytes."""
+        with self._lock:
+            if self._drawn_on >= 0:
+                above, self._drawn_on = self._drawn_on, -1
+                write_all(above, b"\r" + _TO_END)
+            self._open = not data.endswith(b"\n")
+            write_all(fd, data)
+
+
+class Writer:
+    """A thread that writes what it is given, in its order."""
+
+    def __init__(self, stopping: Callable[[], bool], write: Callable[[int, bytes], object]) -> None:
+        """`write` writes bytes, and returns once they are written or nobody reads them."""
+        import queue  # few processes print in the background
+
+        self._write = write
+        self._stopping = stopping
+        self._queue: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()  # may be put to by a signal's handler
+        self._given = self._written = 0
+        self._lock = threading.RLock()
+        self._moved = time.monotonic()
+        threading.Thread(target=self._run, name="printing", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not written yet."""
+        return self._given - self._written
+
+    @property
+    def given_up(self) -> bool:
+        """We are to stop, and nobody has read anything for a while."""
+        return self._stopping() and time.monotonic() - self._moved > _STUCK_S
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Write that, too; what nobody reads is not kept without end."""
+        size = len(data)  # before the sum: a signal's handler that runs at this call may add to it as well
+        with self._lock:
+            if self.waiting > BACKLOG_BYTES and self.given_up:
+                return
+            if not self.waiting:
+                self._moved = time.monotonic()
+            self._given += size
+        self._queue.put((fd, data))
+
+    def drain(self) -> None:
+        """Wait until all is written, or given up."""
+        while self.waiting and not self.given_up:
+            time.sleep(_DRAIN_LOOK_S)
+
+    def _run(self) -> None:
+        while True:
+            fd, data = self._queue.get()
+            if fd < 0:
+                return
+            for start in range(0, len(data), _PART_BYTES):
+                part = data[start : start + _PART_BYTES]
+                self._write(fd, part)
+                self._written += len(part)
+                self._moved = time.monotonic()

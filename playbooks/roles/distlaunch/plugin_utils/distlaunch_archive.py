@@ -1,0 +1,39 @@
+"""The agent's archive: a start by hand has no launcher, so what hosts run before they have the agent is taken from there."""
+
+from __future__ import annotations
+
+import io
+import types
+import zipfile
+from typing import Any
+
+
+class Archive:
+    """The agent, as it goes to the hosts."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.rule = self._module("system/trust.py")
+        """The rule about whose paths count."""
+
+        self.name = str(self.rule.agent_name(content))
+        """The agent's folder on the hosts."""
+
+    def rule_text(self) -> str:
+        """The rule, for a host without an agent."""
+        return self._text("system/trust.py")
+
+    def boot(self) -> str:
+        """What follows `python -c` on a host: the program that installs the agent, and becomes it."""
+        texts = (self._text("ssh/python_version.py"), self._text("ssh/boot.py"))
+        return str(self._module("ssh/login.py").code(*texts))
+
+    def _text(self, name: str) -> str:
+        with zipfile.ZipFile(io.BytesIO(self.content)) as archive:
+            return archive.read(f"distlaunch_agent/{name}").decode()
+
+    def _module(self, name: str) -> Any:
+        """A module of the agent's that needs no other one."""
+        module = types.ModuleType(f"distlaunch_{name.rpartition('/')[2][:-3]}")
+        exec(self._text(name), module.__dict__)  # noqa: S102 - the run's own
+        return module

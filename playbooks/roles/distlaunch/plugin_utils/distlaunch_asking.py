@@ -1,0 +1,93 @@
+"""All hosts of a task, asked at once over one connection each; a launcher that reads along is told what they answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import distlaunch_choice
+import distlaunch_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    Answer = dict[str, Any]
+
+_PROBLEM_CHARACTERS = 4000
+_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "ssh", "python_used")
+
+
+class Asking:
+    """The connections while the task runs, and `result`, Ansible's, which grows by what the hosts answer."""
+
+    def __init__(self, hosts: Sequence[str], result: dict[str, Any], report: str, limit_s: float) -> None:
+        self.result = result
+        self._report, self._limit_s = report, limit_s
+        self._sessions: dict[str, distlaunch_session.Session] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(len(hosts))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self._pool.shutdown()
+        with ThreadPoolExecutor(max(1, len(self._sessions))) as pool:
+            list(pool.map(lambda session: session.close(), self._sessions.values()))
+
+    def connect(self, host: str, argv: Sequence[str], python: str, program: str) -> None:
+        """What is asked of the host from now on goes through that ssh command, to that program."""
+        self._sessions[host] = distlaunch_session.Session(argv, python, program)
+
+    def ask(self, host: str, request: Answer, payload: str | bytes | None = None, *, times: int = 1) -> Answer:
+        """One host's answer; it may take so many times as long as others."""
+        return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
+
+    def each(
+        self, step: str, hosts: Sequence[str], work: Callable[[str], Answer], asked: Answer | None = None
+    ) -> dict[str, Answer]:
+        """What `work` gives for each host, all at once; `asked`: what an answer is held to."""
+
+        def one(host: str) -> Answer:
+            answer = work(host)
+            answer = distlaunch_choice.misfit(step, answer, asked) or answer
+            if answer.get("problem"):  # what else the host says was held to no form
+                answer = {name: answer[name] for name in _OF_PROBLEMS if name in answer}
+                answer["problem"] = str(answer["problem"])[:_PROBLEM_CHARACTERS]
+            with self._lock:
+                self.result["answers"].setdefault(step, {})[host] = answer
+                self.report(step=step, host=host, answer=answer)
+            done_there = {key for key, value in answer.items() if value}
+            if {"agent", "unpacked", "signalled"} & done_there and "running" not in done_there:
+                self.result["changed"] = True
+            return answer
+
+        self.report(step=step, hosts=list(hosts))
+        return dict(zip(hosts, self._pool.map(one, hosts), strict=True))
+
+    def failed(self, answers: Mapping[str, Answer]) -> bool:
+        """Note the problems among these answers; whether there are any."""
+        found = {}
+        for host, answer in answers.items():
+            if answer.get("problem"):
+                kind = "unreachable" if answer.get("unreachable") else "host"
+                found[host] = {"kind": kind, "message": str(answer["problem"]).strip()}
+        self.result["problems"].update(found)
+        if found:
+            self.report(problems=found)
+        return bool(found)
+
+    def report(self, **what: Any) -> None:
+        """A line for the launcher, where there is one."""
+        if self._report:
+            fd = os.open(self._report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(fd, json.dumps(what).encode("ascii") + b"\n")
+            finally:
+                os.close(fd)

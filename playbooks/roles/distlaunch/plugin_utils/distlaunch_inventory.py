@@ -1,0 +1,85 @@
+"""What the inventory and Ansible's settings say of a host: how it is reached, and our own variables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import distlaunch_ssh
+from ansible import constants
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.loader import connection_loader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Target(NamedTuple):
+    """A host of the inventory."""
+
+    ssh: list[str] | None
+    """The command that reaches it; None where it is not reached by ssh, or may not be."""
+
+    refused: str
+    """Why it may not be."""
+
+    connection: str
+    python: str
+    workers: str
+    addr: str
+    shared: bool
+    """Whether its disk may be other hosts', too."""
+
+
+def target(
+    host: str, hostvars: Mapping[str, Any], context: Any, *, rule: Any, trusted: Sequence[str], here: str | None
+) -> Target:
+    """The host by its variables; `context`: the play's. Relative paths are looked for in `here`, and beside the inventory."""
+    try:
+        known = hostvars[host]
+    except (KeyError, AnsibleError):
+        raise AnsibleActionFail(f"{host} is not in the inventory") from None
+    transport = str(known.get("ansible_connection") or "ssh")
+    argv, refused = None, ""
+    if transport in ("ssh", "smart", "ansible.builtin.ssh"):
+        connection = _connection(host, known, context)
+        places = [here or os.getcwd(), str(known.get("inventory_dir") or os.getcwd())]
+        try:
+            _check_user(known, connection, context)
+            argv = distlaunch_ssh.ssh_argv(connection, rule, trusted, list(dict.fromkeys(places)))
+        except distlaunch_ssh.RefusedError as error:
+            refused = str(error)
+    return Target(
+        ssh=argv,
+        refused=refused,
+        connection=transport,
+        python=str(known.get("distlaunch_python") or known.get("ansible_python_interpreter") or "python3"),
+        workers=str(known.get("distlaunch_workers") or "auto"),
+        addr=str(known.get("distlaunch_addr") or ""),
+        shared=str(known.get("distlaunch_shared", True)).strip().lower() not in ("false", "no", "off", "0"),
+    )
+
+
+def _connection(host: str, known: Mapping[str, Any], context: Any) -> Any:
+    """Ansible's own ssh connection plugin, with the host's settings."""
+    connection = connection_loader.get("ssh", context, new_stdin=None)
+    names = [name for name in constants.config.get_plugin_vars("connection", "ssh") if name in known]
+    variables = {"inventory_hostname": host, **{name: known[name] for name in names}}
+    connection.set_options(task_keys={"timeout": context.timeout, "remote_user": context.remote_user}, var_options=variables)
+    return connection
+
+
+def _check_user(known: Mapping[str, Any], connection: Any, context: Any) -> None:
+    """Refuse what would be a run of another user's, or with another secret, than Ansible's own tasks have there."""
+    user = str(known.get("ansible_become_user") or context.become_user or "root")
+    if boolean(known.get("ansible_become", context.become), strict=False) and user != connection.get_option("remote_user"):
+        raise distlaunch_ssh.RefusedError(
+            f"become is set, to {user}: a run is its ssh user's; set ansible_user={user} and ansible_become=false"
+        )
+    for name in ("password", "private_key", "private_key_passphrase"):
+        with contextlib.suppress(AnsibleError, KeyError):  # an Ansible that does not know it
+            if connection.get_option(name) or (name == "password" and context.password):
+                what = f"{name.replace('_', ' ')} is given (ansible_{name}), and only keys that ssh itself finds are used"
+                raise distlaunch_ssh.RefusedError(f"a {what}: ssh-copy-id, ssh-agent, or ansible_ssh_private_key_file")

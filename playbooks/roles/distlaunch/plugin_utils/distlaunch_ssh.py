@@ -1,0 +1,104 @@
+"""The ssh command by which Ansible reaches a host: what it executes and reads here, and where its connections are shared."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+def ssh_argv(connection: Any, rule: Any, trusted: Sequence[str], places: Sequence[str]) -> list[str]:
+    """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list whose last is the host.
+
+    Files that it names are looked for in `places`: ssh is started elsewhere, also to follow the run. Raises `RefusedError`.
+    """
+    argv = [connection.get_option("ssh_executable") or "ssh"]
+    for option in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
+        argv += shlex.split(connection.get_option(option) or "")
+    if connection.get_option("host_key_checking") is False:
+        argv += ["-o", "StrictHostKeyChecking=no"]  # the user's own setting, as Ansible heeds it
+    key = os.path.expanduser(str(connection.get_option("private_key_file") or ""))
+    if key and not os.path.isabs(key) and _found(key, places) == key:
+        raise RefusedError(f"its key file {key} is neither in {' nor in '.join(places)}")
+    options = (("Port", "port"), ("IdentityFile", key), ("User", "remote_user"), ("ConnectTimeout", "timeout"))
+    for name, option in options:
+        value = option if name == "IdentityFile" else connection.get_option(option)
+        if value:
+            argv += ["-o", f"{name}={value}"]
+    argv.append(str(connection.get_option("host")))
+    words = _whole_paths(list(map(str, argv)), places)
+    for path in _programs(words):
+        found = rule.problem(os.path.expanduser(path), trusted)
+        if found:
+            raise RefusedError(f"what SSH executes here: {found.message}; {found.hint}")
+    folder = os.path.expanduser(str(connection.get_option("control_path_dir")))
+    return _shared(words, folder, lambda path: rule.problem(path, trusted, searched=True), rule.make)
+
+
+class RefusedError(Exception):
+    """What the inventory or Ansible's settings ask for is not done."""
+
+
+_FILES = ("identityfile", "certificatefile", "userknownhostsfile", "globalknownhostsfile", "revokedhostkeys")
+"""Options of ssh that name files."""
+
+
+def _whole_paths(words: Sequence[str], places: Sequence[str]) -> list[str]:
+    """The words with relative paths of files made whole."""
+    found: list[str] = []
+    before = ""
+    for word in words:
+        flag, value = (before, word) if before in ("-i", "-F", "-o") else (word[:2], word[2:])
+        start = word[: len(word) - len(value)]
+        if flag in ("-i", "-F") and value:
+            value = _found(value, places)
+        elif flag == "-o":
+            match = re.match(r"(\w*)(\s*=\s*|\s+|)(.*)", value, re.DOTALL)
+            if match and match[1].lower() in _FILES:
+                value = match[1] + match[2] + " ".join(_found(one, places) for one in match[3].split(" "))
+        found.append(start + value)
+        before = word if len(word) == 2 else ""
+    return found
+
+
+def _programs(words: list[str]) -> list[str]:
+    """The files of an ssh command that say what is executed here: ssh itself where it is a path, and settings (`-F`)."""
+    settings = [word[2:] or following for word, following in zip(words, [*words[1:], ""], strict=True) if word[:2] == "-F"]
+    return [word for word in words[:1] if "/" in word] + [path for path in settings if path != "none"]
+
+
+def _shared(words: list[str], folder: str, problem: Callable[[str], Any], make: Callable[[str], Any]) -> list[str]:
+    """The words with a socket in that folder, where a connection is to be shared. It is the host to ssh, whoever has made it."""
+    if any("ControlPersist" in word for word in words) and not any("controlpath" in word.lower() for word in words):
+        import hashlib
+
+        make(folder)
+        path = os.path.join(folder, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
+        words[-1:-1] = ["-o", f"ControlPath={path}"]
+    for place in _control_folders(words):
+        found = problem(place)
+        if found:
+            mend = found.hint if place == folder else "name one of your own: -o ControlPath=~/.ssh/cm-%C"
+            raise RefusedError(f"the folder of SSH's connections here: {found.message}; {mend}")
+    return words
+
+
+def _control_folders(words: Sequence[str]) -> Iterator[str]:
+    """Where the sockets of shared connections are that these words name, as far as no host's name is in it."""
+    for before, word in zip(["", *words], words, strict=False):
+        text = word if before in ("-o", "-S") else word[2:] if word[:2] in ("-o", "-S") else ""
+        value = re.fullmatch(r'\s*ControlPath(?:\s*=\s*|\s+)"?(.+?)"?\s*', text, re.IGNORECASE | re.DOTALL)
+        path = value[1] if value else text if "-S" in (before, word[:2]) else ""
+        if path not in ("", "none"):
+            path = os.path.expandvars(os.path.expanduser(path.replace("%d", "~")))
+            yield os.path.dirname(re.split("[%$]", path)[0])
+
+
+def _found(path: str, places: Sequence[str]) -> str:
+    """The path in the first of these folders that has it; as it is where none does, or it is whole already."""
+    whole = [os.path.join(place, path) for place in places if path and not path.startswith(("/", "~", "%", "$"))]
+    return next((one for one in whole if os.path.exists(one)), path)

@@ -1,0 +1,129 @@
+"""The start of a run on the hosts that were chosen: files, node 0, then all others at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import distlaunch_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distlaunch_asking import Answer, Asking
+    from distlaunch_inventory import Target
+
+_FILES_TIMES = 10
+"""How much longer than a question the user's files may take."""
+
+
+class Start:
+    """`args` are the role's, `found` the hosts' facts; `secrets` go to the workers, and nowhere else."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        args: Mapping[str, Any],
+        targets: Mapping[str, Target],
+        *,
+        found: Mapping[str, Answer],
+        choice: Mapping[str, Any],
+        secrets: Mapping[str, str],
+    ) -> None:
+        self._asking, self._args, self._targets, self._choice, self._secrets = asking, args, targets, choice, secrets
+        self._folders = {host: found[host]["folder"] for host in choice["ranks"]}
+        with open(args["job"], encoding="ascii") as file:  # no variable: templates in a script's arguments are the script's
+            self._job = json.load(file)
+        self._key = _key(os.path.join(os.path.dirname(args["job"]), "key"))
+
+    def run(self) -> None:
+        """Files to those that lack them, node 0, then all others; where one cannot, what has started is stopped."""
+        asking, choice, first = self._asking, self._choice, self._choice["master"]
+        if choice["lacking"] and asking.failed(asking.each("files", choice["lacking"], self._unpack)):
+            return
+        answer = asking.each("start", [first], lambda host: self._start(host, addr=self._targets[host].addr))[first]
+        if not answer.get("problem") and not _is_meeting_point(answer):
+            answer = {"problem": "it answers, but not as an agent does: it tells nowhere to meet"}
+        if not asking.failed({first: answer}) and choice["others"]:
+            where = self._meet(answer)
+            if where is not None:
+                port = answer["port"]
+                others = asking.each("start", choice["others"], lambda host: self._start(host, reached=where[host], port=port))
+                asking.failed(others)
+        if asking.result["problems"].keys() & self._folders.keys():
+            self._stop()
+
+    def _unpack(self, host: str) -> Answer:
+        request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
+        return self._asking.ask(host, request, self._args["payload"], times=_FILES_TIMES)
+
+    def _start(self, host: str, **where: Any) -> Answer:
+        """Start the host's agent; `where` the nodes meet."""
+        request = {
+            "call": "start",
+            "folder": self._folders[host],
+            "copies": host in self._choice["copying"],
+            "node_rank": self._choice["ranks"][host],
+            "workers": self._targets[host].workers,
+            "job": self._job,
+            "key": self._key,
+            "secrets": self._secrets,
+            **{name: self._args[name] for name in ("dir", "digest", "cwd")},
+            **where,
+        }
+        return self._asking.ask(host, request)
+
+    def _meet(self, first: Answer) -> dict[str, str] | None:
+        """Which of node 0's addresses each of the others uses: all are tried by all of them. None where one reaches none."""
+        known, port, ranks = list(first["addresses"]), first["port"], self._choice["ranks"]
+
+        def reach(host: str) -> Answer:
+            request = {"call": "reach", "candidates": known, "port": port, "folder": self._folders[host]}
+            return self._asking.ask(host, {**request, "node_rank": ranks[host]})
+
+        answers = self._asking.each("reach", self._choice["others"], reach)
+        if any(answer.get("problem") for answer in answers.values()):
+            why = self._why_node_0_ended()
+            if why:  # then it is no wonder that it was not reached
+                answers = {self._choice["master"]: {"problem": f"the agent of node 0 has ended: {why}"}}
+        if self._asking.failed(answers):
+            return None
+        # What else a host says to have tried counts for nothing.
+        tried = {host: {one: bool(answer["tried"].get(one)) for one in known} for host, answer in answers.items()}
+        chosen, common, reason = distlaunch_choice.meeting_point(tried)
+        meeting = {"port": port, "address": common, "reason": reason, "tried": tried}
+        self._asking.result["meeting"] = meeting
+        self._asking.report(meeting=meeting)
+        return chosen
+
+    def _why_node_0_ended(self) -> str:
+        """Empty where it goes on."""
+        host = self._choice["master"]
+        request = {"call": "ended", "folder": self._folders[host], "node_rank": self._choice["ranks"][host]}
+        return str(self._asking.each("ended", [host], lambda host: self._asking.ask(host, request))[host].get("ended") or "")
+
+    def _stop(self) -> None:
+        """End what has started, as not all could."""
+        request = {"call": "runs", "dir": self._args["dir"], "run": self._args["run"], "signal": 15, "force": True}
+        answers = self._asking.result["answers"].get("start", {})
+        started = [host for host in self._folders if answers.get(host, {}).get("agent")]
+        self._asking.each("stop", started, lambda host: self._asking.ask(host, request))
+
+
+def _key(path: str) -> str:
+    """The run's secret, by which its nodes know one another: made when it is started for the first time."""
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+        if key := file.read():
+            return key
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(key := os.urandom(32).hex() + "\n")
+    return key
+
+
+def _is_meeting_point(answer: Answer) -> bool:
+    addresses, port = answer.get("addresses"), answer.get("port")
+    good = isinstance(addresses, list) and addresses and all(isinstance(one, str) for one in addresses)
+    return bool(good) and isinstance(port, int) and 0 < port < 65536

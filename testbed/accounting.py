@@ -1,0 +1,56 @@
+"""Accounting for a testbed's Slurm: slurmdbd and its data base, both on the controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from testbed import slurm_conf
+from testbed.errors import WaitError
+from testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    from testbed.hosts import Host
+    from testbed.slurm_conf import Files
+
+SMALL = (
+    "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0",
+    "--innodb-lock-wait-timeout=900", "--performance-schema=0",
+)  # fmt: skip
+"""A data base that is thrown away needs neither room nor care."""
+
+
+def start(controller: Host, files: Files) -> None:
+    """Start both, and make the cluster known to slurmdbd, which slurmctld expects."""
+    own = {"SLURM_CONF": str(files.conf)}
+    start_database(controller, files)
+    conf = files.folder / "slurmdbd.conf"
+    conf.write_text(slurm_conf.slurmdbd_conf(controller, files))
+    conf.chmod(0o600)  # slurmdbd insists
+    controller.daemon(("slurmdbd", "-D"), files.logs / "slurmdbd.log", env=own)
+    said: list[str] = []
+
+    def known() -> bool:
+        done = controller.run(("sacctmgr", "--immediate", "add", "cluster", slurm_conf.CLUSTER), env=own)
+        said[:] = [done.stdout + done.stderr]
+        return done.returncode == 0
+
+    try:
+        wait_until(f"slurmdbd to know the cluster (see {files.logs}/slurmdbd.log)", known, limit_s=120, every_s=0.3)
+    except WaitError as error:
+        raise WaitError(f"{error}; sacctmgr said: {said[0].strip()}") from None
+
+
+def start_database(controller: Host, files: Files) -> None:
+    """MariaDB with a data folder of its own. All may enter: it listens on the controller's loopback address, its own too."""
+    data, socket = files.folder / "mariadb", files.state / "mariadb.socket"
+    common = ("--no-defaults", f"--datadir={data}", "--user=root")
+    controller.run(
+        ("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db", *SMALL),
+        timeout_s=180, check=True,
+    )  # fmt: skip
+    argv = (
+        "mariadbd", *common, *SMALL, f"--socket={socket}", f"--pid-file={data}/pid", "--bind-address=127.0.0.1",
+        "--skip-grant-tables", "--skip-networking=0",
+    )  # fmt: skip
+    controller.daemon(argv, files.logs / "mariadb.log")
+    wait_until(f"MariaDB's socket to be there (see {files.logs}/mariadb.log)", socket.exists, limit_s=120)

@@ -1,0 +1,372 @@
+"""Controllers of other kinds of jobs: JobSet, Kubeflow Trainer, Kubeflow's older training operator, and the queues of Kueue.
+
+They run on the testbed's controller instead of in pods. Their own manifests are used but for their Deployments: as no Service has
+an address here, the API server reaches their webhooks by a name in its /etc/hosts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import ssl
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from testbed import kube_image, kube_programs
+from testbed.errors import TestbedError
+from testbed.kube_api import ClosingSocket
+from testbed.kube_conf import flags
+from testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+    from testbed.hosts import Host
+    from testbed.kube_api import KubeApi, Object
+    from testbed.kube_conf import KubeFiles
+    from testbed.kube_programs import Build
+
+LIMIT_S = 120
+CERTIFICATES = Path("/tmp/k8s-webhook-server")
+"""Where they all look for their certificates; each sees a folder of its own there."""
+
+HEALTH = 100
+"""Added to the port of its webhooks this is the port where a controller says whether it is ready."""
+
+PLAIN = ("Namespace", "CustomResourceDefinition", "Secret")
+INIT_CONTAINER = """- name: init-pytorch
+  image: {{.InitContainerImage}}
+  imagePullPolicy: IfNotPresent
+  command: ['sh', '-c', 'for i in $(seq {{.MaxTries}}); do getent hosts {{.MasterAddr}} && exit 0; sleep 1; done; exit 1']
+"""
+"""What waits for the master's name, in words that our image has."""
+
+RUNTIME = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "ClusterTrainingRuntime",
+    "metadata": {"name": "torch-distributed", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+    "spec": {
+        "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
+        "template": {
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": "node",
+                        "template": {
+                            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+                            "spec": {"template": {"spec": {"containers": [{"name": "node", "image": kube_image.PINNED}]}}},
+                        },
+                    }
+                ]
+            }
+        },
+    },
+}
+"""Kubeflow's own `torch-distributed`, with our image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One controller: where it is, and what it is called."""
+
+    build: Build
+    overlay: str
+    """Its kustomization, in the folder with its program."""
+
+    port: int
+    """Of its webhooks."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    """What its `--config` file has, but for ports."""
+
+    flags: dict[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    """Kinds that it could do and shall not, because they are large and take long."""
+
+    objects: tuple[Object, ...] = ()
+    """What is made once it runs."""
+
+
+KINDS = {
+    "jobset": Kind(
+        build=kube_programs.JOBSET,
+        overlay="config/default",
+        port=9441,
+        config={"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "internalCertManagement": {"enable": True}},
+    ),
+    "trainer": Kind(
+        build=kube_programs.TRAINER,
+        overlay="manifests/overlays/manager",
+        port=9442,
+        flags={"metrics-bind-address": "0"},
+        objects=(RUNTIME,),
+    ),
+    "training-operator": Kind(
+        build=kube_programs.TRAINING_OPERATOR,
+        overlay="manifests/overlays/standalone",
+        port=9443,
+        flags={"metrics-bind-address": "0", "enable-scheme": "pytorchjob", "pytorch-init-container-image": kube_image.PINNED},
+        without=tuple(f"{name}jobs.kubeflow.org" for name in ("jax", "mpi", "paddle", "tf", "xgboost")),
+    ),
+    "kueue": Kind(
+        build=kube_programs.KUEUE,
+        overlay="config/default",
+        port=9444,
+        config={
+            "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+            "namespace": "kueue-system",
+            "internalCertManagement": {
+                "enable": True,
+                "webhookServiceName": "kueue-webhook-service",
+                "webhookSecretName": "kueue-webhook-server-cert",
+            },
+            "integrations": {
+                "frameworks": [
+                    "batch/job",
+                    "jobset.x-k8s.io/jobset",
+                    "trainer.kubeflow.org/trainjob",
+                    "kubeflow.org/pytorchjob",
+                    "pod",
+                ]
+            },
+        },
+        flags={"feature-gates": "VisibilityOnDemand=false"},
+    ),
+}
+"""In the order in which they are installed: Trainer makes JobSets."""
+
+
+def builds(names: Sequence[str]) -> list[Build]:
+    """The modules of these controllers, and of those that they need."""
+    return [KINDS[name].build for name in wanted(names)]
+
+
+def wanted(names: Sequence[str]) -> list[str]:
+    """These controllers and those that they need, in the order of `KINDS`."""
+    unknown = set(names) - set(KINDS)
+    if unknown:
+        raise TestbedError(f"no such controller: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    return [name for name in KINDS if name in names or (name == "jobset" and "trainer" in names)]
+
+
+class Cluster(Protocol):
+    """The control plane that the controllers run beside (`testbed.kube.Kube`)."""
+
+    controller: Host
+    files: KubeFiles
+
+    @property
+    def api(self) -> KubeApi:
+        """The administrator's connection."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+
+    def connect(self) -> KubeApi:
+        """A further connection."""
+
+    def kubectl(self, *args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator."""
+
+    def know_name(self, host: str) -> None:
+        """Have the API server resolve this name to the controller's address."""
+
+
+def install(kube: Cluster, names: Sequence[str]) -> None:
+    """Install these controllers; returns when all answer."""
+    all_of_them = [Controller(name, kube, kube.connect()) for name in names]
+    if not all_of_them:
+        return
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(Controller.prepare, all_of_them))
+    wait_until("all new kinds to be served", lambda: all_served(kube.api), limit_s=LIMIT_S)
+    with ThreadPoolExecutor(len(all_of_them)) as pool:
+        list(pool.map(Controller.run, all_of_them))
+    for controller in all_of_them:  # one may look later for kinds that another has brought
+        wait_until(f"{controller.name}'s webhooks to answer (see {kube.files.logs})", controller.answers, limit_s=LIMIT_S)
+        controller.api.close()
+
+
+def all_served(api: KubeApi) -> bool:
+    """Whether the API server has all kinds that were made known to it."""
+    for crd in api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]:
+        spec = crd["spec"]
+        for version in (each["name"] for each in spec["versions"] if each["served"]):
+            told = api.get_or_none(f"/apis/{spec['group']}/{version}") or {"resources": ()}
+            if spec["names"]["plural"] not in {resource["name"] for resource in told["resources"]}:
+                return False
+    return True
+
+
+@dataclass
+class Controller:
+    """One of them in one cluster."""
+
+    name: str
+    kube: Cluster
+    api: KubeApi = field(repr=False)
+    secret: tuple[str, str] = ("", "")
+    """Where it puts its certificate: namespace and name."""
+
+    webhooks: list[Object] = field(default_factory=list, repr=False)
+    """What the API server is to ask it."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        return KINDS[self.name]
+
+    @property
+    def folder(self) -> Path:
+        """Its files."""
+        return self.kube.files.folder / self.name
+
+    def prepare(self) -> None:
+        """Make its kinds known, and its webhooks, which nobody answers yet."""
+        documents = self._documents()
+        self.secret = place_of(next(text for text in documents if kind_of(text) == "Secret"))
+        plain = "\n---\n".join(
+            text for text in documents if kind_of(text) in PLAIN and place_of(text)[1] not in self.kind.without
+        )
+        self.kube.kubectl("create", "--validate=false", "-f", "-", stdin=plain)
+        for text in documents:
+            if kind_of(text).endswith("WebhookConfiguration"):
+                self._install_webhooks(text)
+
+    def run(self) -> None:
+        """Start it, and wait until it answers."""
+        certificates = self.folder / "serving-certs"
+        certificates.mkdir()
+        daemon = self._start()
+        self._copy_certificates(certificates, daemon)
+        wait_until(f"{self.name} to be ready (see {self.kube.files.logs})", lambda: self._is_ready(daemon), limit_s=LIMIT_S)
+        for made in self.kind.objects:
+            self.kube.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+
+    def _documents(self) -> list[str]:
+        """Its manifests, one by one."""
+        tree = self.kind.overlay.partition("/")[0]
+        shutil.copytree(kube_programs.folder(self.kind.build) / tree, self.folder / tree)
+        overlay = self.folder / self.kind.overlay / "kustomization.yaml"
+        lines = overlay.read_text().splitlines()
+        overlay.write_text("\n".join(line for line in lines if "third-party/jobset" not in line))  # it is on the internet
+        return re.split(r"^---$", self.kube.kubectl("kustomize", str(overlay.parent)).stdout, flags=re.MULTILINE)
+
+    def _install_webhooks(self, text: str) -> None:
+        """Let the API server call its webhooks by a name, instead of by a Service's address."""
+        made = json.loads(
+            self.kube.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text).stdout
+        )
+        hosts = set()
+        for webhook in made["webhooks"]:
+            service = webhook["clientConfig"].pop("service")
+            host = f"{service['name']}.{service['namespace']}.svc"
+            webhook["clientConfig"]["url"] = f"https://{host}:{self.kind.port}{service['path']}"
+            self.webhooks.append({"path": service["path"], "rules": webhook["rules"]})
+            hosts.add(host)
+        for host in sorted(hosts):
+            self.kube.know_name(host)
+        self.kube.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(made))
+
+    def _start(self) -> subprocess.Popen[Any]:
+        """Start its program, which sees a folder of its own where certificates are."""
+        CERTIFICATES.mkdir(exist_ok=True)
+        health, port = f":{self.kind.port + HEALTH}", self.kind.port
+        values = dict(self.kind.flags)
+        if self.kind.config:
+            config = {
+                **self.kind.config,
+                "kind": "Configuration",
+                "health": {"healthProbeBindAddress": health},
+                "metrics": {"bindAddress": "0"},
+                "webhook": {"port": port},
+                "leaderElection": {"leaderElect": False},
+            }
+            (self.folder / "config.json").write_text(json.dumps(config))
+            values["config"] = str(self.folder / "config.json")
+        else:
+            values |= {"health-probe-bind-address": health, "webhook-server-port": str(port)}
+        if self.name == "training-operator":
+            (self.folder / "init.yaml").write_text(INIT_CONTAINER)
+            values["pytorch-init-container-template-file"] = str(self.folder / "init.yaml")
+        (program,) = self.kind.build.programs
+        enter = f'mount --bind "$0" {CERTIFICATES} && exec "$@"'
+        argv = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", enter, str(self.folder))
+        return self.kube.controller.daemon(
+            (*argv, kube_programs.find(self.kind.build, program), *flags(values)),
+            self.kube.files.logs / f"{self.name}.log",
+            env={"KUBECONFIG": str(self.kube.kubeconfig)},
+        )
+
+    def _copy_certificates(self, folder: Path, daemon: subprocess.Popen[Any]) -> None:
+        """Do what a kubelet would: put the secret that the controller has filled where it looks for files."""
+        namespace, name = self.secret
+
+        def filled() -> dict[str, str] | None:
+            self._is_alive(daemon)
+            data: dict[str, str] = self.api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}").get("data") or {}
+            return data if "tls.crt" in data else None
+
+        data = wait_until(f"{self.name} to have made its certificate (see {self.kube.files.logs})", filled, limit_s=LIMIT_S) or {}
+        for file in sorted(data, key="tls.crt".__eq__):  # it looks for the certificate, so the others come first
+            (folder / f".{file}").write_bytes(base64.b64decode(data[file]))
+            (folder / f".{file}").rename(folder / file)
+
+    def _is_ready(self, daemon: subprocess.Popen[Any]) -> bool:
+        """Whether it says that its webhooks answer."""
+        self._is_alive(daemon)
+        url = f"http://{self.kube.controller.address}:{self.kind.port + HEALTH}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def answers(self) -> bool:
+        """Whether it knows all webhooks for kinds that there are; it looks for some kinds only now and then."""
+        while self.webhooks:
+            if any(self._is_served(rule) for rule in self.webhooks[-1]["rules"]):
+                url = f"https://{self.kube.controller.address}:{self.kind.port}{self.webhooks[-1]['path']}"
+                unverified = ssl._create_unverified_context()  # its name is known to the hosts alone
+                unverified.sslsocket_class = ClosingSocket
+                try:
+                    urllib.request.urlopen(url, data=b"{}", timeout=5, context=unverified).close()
+                except urllib.error.HTTPError as error:
+                    with error:
+                        if error.code == HTTPStatus.NOT_FOUND:
+                            return False
+                except OSError:
+                    return False
+            self.webhooks.pop()
+        return True
+
+    def _is_served(self, rule: Object) -> bool:
+        """Whether the API server has the kinds of a webhook's rule."""
+        places = [f"/apis/{group}/{version}" for group in rule["apiGroups"] if group for version in rule["apiVersions"]]
+        served = [(self.api.get_or_none(place) or {"resources": ()})["resources"] for place in places]
+        return any(resource["name"] in rule["resources"] for resources in served for resource in resources)
+
+    def _is_alive(self, daemon: subprocess.Popen[Any]) -> None:
+        """Say at once that it has ended."""
+        if daemon.poll() is not None:
+            raise TestbedError(f"{self.name} has ended: {(self.kube.files.logs / f'{self.name}.log').read_text()[-800:]}")
+
+
+def kind_of(text: str) -> str:
+    """The kind of one manifest."""
+    return "".join(re.findall(r"^kind: (\w+)$", text, re.MULTILINE)[:1])
+
+
+def place_of(text: str) -> tuple[str, str]:
+    """The namespace and the name of one manifest."""
+    name, namespace = (re.findall(rf"^  {key}: (\S+)$", text, re.MULTILINE)[:1] for key in ("name", "namespace"))
+    return "".join(namespace), "".join(name)

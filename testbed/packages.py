@@ -1,0 +1,128 @@
+"""Debian packages for the testbed: what is missing is installed, and no service of theirs is started."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+NETWORK: Mapping[str, str] = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "setpriv": "util-linux",
+}
+SLURM: Mapping[str, str] = {
+    "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "mungekey": "munge",
+}  # fmt: skip
+ACCOUNTING: Mapping[str, str] = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
+SSH: Mapping[str, str] = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+NETWORK_FOLDER: Mapping[str, str] = {"sshfs": "sshfs"}
+KUBERNETES: Mapping[str, str] = {"openssl": "openssl"}
+KUBERNETES_NODE: Mapping[str, str] = {
+    "containerd": "containerd", "ctr": "containerd", "runc": "runc", "/usr/lib/cni/host-local": "containernetworking-plugins",
+}  # fmt: skip
+KUBERNETES_POLICIES: Mapping[str, str] = {"iptables": "iptables", "ipset": "ipset"}
+
+SERVICES: Mapping[str, str] = {
+    "slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb",
+    "openssh-server": "ssh", "containerd": "containerd",
+}  # fmt: skip
+"""The service that a package would bring to life, at once or when the machine boots."""
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+POLICY = Path("/usr/sbin/policy-rc.d")
+LOCK = Path("/run/lock/distlaunch-testbed-packages.lock")
+
+_failed: dict[tuple[str, ...], str] = {}
+"""Packages that could not be installed, and why: nobody waits for that twice."""
+
+
+def program(name: str) -> str | None:
+    """Where a program is; daemons are not on everybody's PATH."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{PATH}")
+
+
+def missing(programs: Mapping[str, str]) -> tuple[str, ...]:
+    """The packages whose programs are not there."""
+    return tuple(sorted({package for name, package in programs.items() if program(name) is None}))
+
+
+def require(*groups: Mapping[str, str], limit_s: float = 170) -> None:
+    """Have these programs, or say why not (`NotAvailableError`)."""
+    if os.geteuid() != 0:
+        raise NotAvailableError("the testbed needs root: no network namespaces can be made here")
+    wanted = {name: package for group in groups for name, package in group.items()}
+    packages = missing(wanted)
+    if not packages:
+        return
+    if packages in _failed:
+        raise NotAvailableError(_failed[packages])
+    try:
+        have(packages, wanted, limit_s)
+    except NotAvailableError as error:
+        _failed[packages] = str(error)
+        raise
+
+
+def have(packages: Sequence[str], wanted: Mapping[str, str], limit_s: float) -> None:
+    """Install what is missing, unless another process does."""
+    if program("apt-get") is None:
+        raise NotAvailableError(f"the testbed needs {', '.join(packages)}, and there is no apt-get to install that")
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        packages = missing(wanted)  # somebody else may have installed them meanwhile
+        if packages:
+            install(packages, limit_s)
+    if missing(wanted):
+        raise NotAvailableError(f"the testbed needs {', '.join(missing(wanted))}: installed, but its programs are not there")
+
+
+def install(packages: Sequence[str], limit_s: float) -> None:
+    """Install packages without their services."""
+    quiet = ("-qq", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=60", "-o", "Acquire::Retries=2")
+    with no_services():
+        apt(packages, ("apt-get", "update", *quiet), limit_s)
+        apt(packages, ("apt-get", "install", "--yes", "--no-install-recommends", *quiet, *packages), limit_s)
+    if program("systemctl"):
+        for service in filter(None, map(SERVICES.get, packages)):
+            subprocess.run(("systemctl", "disable", service), capture_output=True, timeout=30, check=False)
+
+
+def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float) -> None:
+    """Run apt-get; what it says is the reason when it fails."""
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": f"{os.environ.get('PATH', '')}:{PATH}"}
+    needs = f"the testbed needs {', '.join(packages)}: {' '.join(argv[:2])}"
+    try:
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise NotAvailableError(f"{needs} did not end within {limit_s:g} s") from None
+    if done.returncode:
+        raise NotAvailableError(f"{needs} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+
+
+@contextmanager
+def no_services() -> Iterator[None]:
+    """Forbid services to start, in Debian's way, unless the machine has a policy of its own."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)

@@ -1,0 +1,161 @@
+"""Which testbeds this machine has: each has an index, from which its names and addresses are made, and an owner process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed import kube_cgroups, processes
+from testbed.errors import NotAvailableError
+from testbed.processes import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATE = Path("/run/distlaunch-testbed")
+NETNS = Path("/run/netns")
+LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One testbed, as written down for whoever has to clean up after its owner."""
+
+    index: int
+    pid: int
+    start_ticks: int
+    folder: str
+    own_folder: bool
+    """Whether the folder was made for it, and goes with it."""
+
+    @property
+    def owner(self) -> Process:
+        """The process that brought it up."""
+        return Process(self.pid, self.start_ticks)
+
+    @property
+    def state(self) -> Path:
+        """Its sockets; a short path, whatever the length of its folder's."""
+        return STATE / str(self.index)
+
+    @property
+    def network(self) -> ipaddress.IPv4Network:
+        """Its addresses."""
+        return network(self.index)
+
+    @property
+    def link(self) -> str:
+        """The machine's own link into it."""
+        return f"dlt{self.index}"
+
+    def anchors(self) -> list[Process]:
+        """The processes that hold its hosts' namespaces."""
+        found = []
+        for path in (self.state / "anchors").glob("*"):
+            with contextlib.suppress(OSError, ValueError):
+                pid, ticks = path.read_text().split()
+                found.append(Process(int(pid), int(ticks)))
+        return found
+
+    def cgroup(self, host: str) -> str:
+        """The name of the control groups of a host's containers."""
+        return f"distlaunch-testbed-{self.index}-{host}"
+
+    def netns(self, host: str) -> str:
+        """The name of a host's network namespace, as `ip netns` shows it."""
+        return f"dlt{self.index}-{host}"
+
+
+def network(index: int) -> ipaddress.IPv4Network:
+    """The private range of one testbed."""
+    return ipaddress.IPv4Network(f"10.77.{index}.0/24")
+
+
+def claim(folder: Path, *, own_folder: bool) -> Record:
+    """A free index for this process; what dead owners left behind is removed first."""
+    me = Process.of(os.getpid())
+    assert me
+    with locked():
+        clean()
+        taken = routed()
+        for index in range(LIMIT):
+            record = Record(index, me.pid, me.start_ticks, str(folder), own_folder)
+            if not record.state.exists() and not any(network(index).overlaps(other) for other in taken):
+                write(record)
+                return record
+    raise NotAvailableError(f"the testbed found no free network in 10.77.0.0/16: {LIMIT} tried")
+
+
+def write(record: Record) -> None:
+    """Write a record down; it is there whole or not at all."""
+    new = STATE / f"{record.index}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o755)
+    (new / "anchors").mkdir()
+    (new / "record.json").write_text(json.dumps(asdict(record)))
+    new.rename(record.state)
+
+
+def read() -> list[Record]:
+    """All testbeds of this machine."""
+    found = []
+    for path in sorted(STATE.glob("*/record.json")):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if path.parent.name.isdigit():  # else it is about to be one
+                found.append(Record(**json.loads(path.read_text())))
+    return found
+
+
+def left_over() -> list[Record]:
+    """Testbeds whose owner is dead."""
+    return [record for record in read() if not record.owner.alive()]
+
+
+def clean() -> list[Record]:
+    """Remove what testbeds of dead owners left behind; the lock must be held."""
+    dead = left_over()
+    known = {record.index for record in read()}
+    for path in STATE.iterdir():
+        if path.suffix == ".new":  # its owner was killed while it wrote it
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.isdigit() and int(path.name) not in known:  # its remover was killed
+            remove(Record(int(path.name), 0, 0, "", own_folder=False))
+    for record in dead:
+        remove(record)
+    return dead
+
+
+def remove(record: Record) -> None:
+    """End all processes of a testbed and take its namespaces, links and mounts away. Asked twice, it does nothing more."""
+    names = sorted(NETNS.glob(record.netns("*")))
+    with processes.pinned(record.anchors(), names) as own:
+        processes.end(own)
+    kube_cgroups.remove(record.cgroup("*"))  # containers are in namespaces of their own
+    processes.run(("ip", "link", "delete", record.link), timeout_s=120)
+    batch = "".join(f"netns delete {path.name}\n" for path in names)
+    processes.run(("ip", "-batch", "-"), stdin=batch, timeout_s=120, check=True)
+    if record.own_folder:
+        shutil.rmtree(record.folder, ignore_errors=True)
+    shutil.rmtree(record.state, ignore_errors=True)
+
+
+def routed() -> list[ipaddress.IPv4Network]:
+    """The networks that the machine has a route to, other than the default."""
+    answer = processes.run(("ip", "-json", "-4", "route"), timeout_s=120, check=True)
+    return [ipaddress.IPv4Network(route["dst"]) for route in json.loads(answer.stdout or "[]") if route["dst"] != "default"]
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """Hold the machine's list of testbeds."""
+    STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (STATE / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,172 @@
+"""A testbed: hosts on one bridge, with Slurm and sshd if wanted; everything goes with `down`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from testbed import network, packages, registry
+from testbed.errors import NotAvailableError, TestbedError
+from testbed.kube import Kube
+from testbed.slurm import Slurm
+from testbed.ssh import SshHosts
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from testbed.hosts import Host
+    from testbed.kube_conf import KubeOptions
+    from testbed.registry import Record
+    from testbed.slurm_conf import SlurmOptions
+
+MAX_HOSTS = 250
+ROOM_BYTES = 500_000_000
+"""Logs, spools, a data base, and some more."""
+
+
+@final
+class Testbed:
+    """Hosts, each a network namespace of its own, on this machine.
+
+        with Testbed().up(hosts=4, slurm=SlurmOptions()) as testbed:
+            testbed.slurm.run(("srun", "-N4", "hostname"))
+
+    Args:
+        folder: where configuration, logs and spools go; it stays. None: a new folder in /tmp that goes with the testbed.
+            Users other than root must be able to reach it if they are to run jobs.
+    """
+
+    __test__ = False  # not a test, whatever its name says
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._wanted_folder = folder
+        self._record: Record | None = None
+        self._slurm: Slurm | None = None
+        self._ssh: SshHosts | None = None
+        self._kube: Kube | None = None
+        self._all: dict[str, Host] = {}
+
+    def up(
+        self, hosts: int = 4, *, slurm: SlurmOptions | None = None, ssh: bool = False, kubernetes: KubeOptions | None = None
+    ) -> Testbed:
+        """Bring it up; when that fails, nothing is left.
+
+        Raises:
+            NotAvailableError: not root, or packages that cannot be installed, or programs that cannot be built, or a full disk.
+        """
+        if not 1 <= hosts <= MAX_HOSTS:
+            raise TestbedError(f"{hosts} hosts: from 1 to {MAX_HOSTS} are possible")
+        groups = [packages.NETWORK]
+        groups += [packages.SLURM] if slurm else []
+        groups += [packages.ACCOUNTING] if slurm and slurm.accounting else []
+        groups += [packages.SSH] if ssh else []
+        packages.require(*groups)
+        if kubernetes:
+            Kube.require(kubernetes)
+        try:
+            self._build(hosts)
+            if ssh:
+                self._ssh = SshHosts.start(self.hosts, self.folder)
+            if slurm:
+                self._slurm = Slurm(slurm, self.hosts, self.controller, self.folder, self.record.state)
+                self._slurm.start()
+            if kubernetes:
+                self._kube = Kube.start(kubernetes, self.hosts, self.controller, self.record)
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def _build(self, hosts: int) -> None:
+        """Claim names and addresses, and make the hosts."""
+        own = self._wanted_folder is None
+        folder = Path(tempfile.mkdtemp(prefix="distlaunch-testbed-")) if own else self._wanted_folder
+        assert folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise TestbedError(f"{folder} is not empty: a testbed does not go on where another ended")
+        free = shutil.disk_usage(folder).free
+        if free < ROOM_BYTES:
+            if own:
+                folder.rmdir()
+            needs = f"the testbed needs {ROOM_BYTES / 1e9:.1f} GB of disk"
+            raise NotAvailableError(f"{needs}, and {free / 1e9:.1f} GB are free in {folder.parent}")
+        folder.chmod(0o755)
+        self._record = registry.claim(folder.absolute(), own_folder=own)
+        atexit.register(self.down)
+        network.build(self._record, [f"n{n}" for n in range(1, hosts + 1)], self.folder, self._all)
+
+    def down(self) -> None:
+        """End all processes that run in it, and remove its hosts; a second call does nothing."""
+        record = self._record
+        if record is None or record.pid != os.getpid():  # a fork of its owner is not its owner
+            return
+        if self._kube:
+            self._kube.close()
+        with registry.locked():
+            registry.remove(record)
+        for host in self._all.values():
+            host.down()
+        self._all.clear()
+        self._record = self._slurm = self._ssh = self._kube = None
+        atexit.unregister(self.down)
+
+    @property
+    def record(self) -> Record:
+        """Its names and addresses."""
+        if self._record is None:
+            raise TestbedError("the testbed is not up")
+        return self._record
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Its hosts n1, n2, ..., without the controller."""
+        return tuple(
+            sorted((host for name, host in self._all.items() if name != network.CONTROLLER), key=lambda host: int(host.name[1:]))
+        )
+
+    @property
+    def controller(self) -> Host:
+        """The host of slurmctld and its company; there without Slurm too."""
+        return self._all[network.CONTROLLER]
+
+    @property
+    def folder(self) -> Path:
+        """Where its configuration, logs and spools are."""
+        return Path(self.record.folder)
+
+    @property
+    def address(self) -> str:
+        """The address by which its hosts reach this machine; they also know it as `submit`."""
+        return network.address(self.record, 253)
+
+    @property
+    def slurm(self) -> Slurm:
+        """Its Slurm."""
+        if self._slurm is None:
+            raise TestbedError("this testbed has no Slurm: up(slurm=SlurmOptions())")
+        return self._slurm
+
+    @property
+    def ssh(self) -> SshHosts:
+        """Its hosts with sshd."""
+        if self._ssh is None:
+            raise TestbedError("this testbed has no sshd: up(ssh=True)")
+        return self._ssh
+
+    @property
+    def kube(self) -> Kube:
+        """Its Kubernetes."""
+        if self._kube is None:
+            raise TestbedError("this testbed has no Kubernetes: up(kubernetes=KubeOptions())")
+        return self._kube
+
+    def __enter__(self) -> Testbed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()

@@ -1,0 +1,45 @@
+"""Waiting, always with a limit."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from testbed.errors import WaitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def wait_until(
+    what: str,
+    condition: Callable[[], T],
+    *,
+    limit_s: float = 120,
+    every_s: float = 0.1,
+    progress: Callable[[], object] | None = None,
+) -> T:
+    """Ask until the answer is true, and return it: for what tells nobody when it changes.
+
+    Args:
+        what: what is waited for, as the error will say it: "n4 to be down".
+        condition: asked at least once, and once more after the limit.
+        limit_s: after so many seconds it is a `WaitError` that names the last answer.
+        every_s: pause between two questions.
+        progress: how far it has come; whenever that changes, the limit begins anew. The error has it, too.
+    """
+    deadline = time.monotonic() + limit_s
+    seen: object = None
+    while True:
+        late = time.monotonic() >= deadline
+        answer = condition()
+        if answer:
+            return answer
+        if progress is not None and (now := progress()) != seen:
+            seen, late, deadline = now, False, time.monotonic() + limit_s
+        if late:
+            instead = f"; it has come to {seen!r}" if progress else ""
+            raise WaitError(f"waited {limit_s:g} s for {what}; the last answer was {answer!r}{instead}")
+        time.sleep(every_s)

@@ -1,0 +1,153 @@
+"""A function on all ranks, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import distlaunch
+from distlaunch import _call
+from tests.command import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def add(left: int, right: int = 1) -> tuple[int, int]:
+    import os
+
+    return int(os.environ["RANK"]), left + right
+
+
+def fails_on_one() -> None:
+    import os
+
+    if os.environ["RANK"] == "1":
+        raise LookupError("not here")
+    import time
+
+    time.sleep(600)
+
+
+class StubbornError(Exception):
+    """Cannot be made again from its pickle."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__("stubborn")
+
+
+def is_stubborn() -> None:
+    raise StubbornError(1, 2)
+
+
+@pytest.mark.parametrize("by", ["pickle", "source"])
+def test_what_ranks_return_comes_back_by_rank(here: Path, by: Any) -> None:
+    assert distlaunch.call(add, (2,), {"right": 3}, by=by, nodes=2, nproc_per_node=2) == [(rank, 5) for rank in range(4)]
+
+
+def test_closures_and_lambdas_travel_by_cloudpickle_and_not_as_source(here: Path) -> None:
+    factor = 3
+
+    assert distlaunch.call(lambda number: number * factor, (4,)) == [12]
+    assert distlaunch.call(partial(add, 4)) == [(0, 5)]
+    for function in (lambda number: number * factor, partial(add, 4)):
+        with pytest.raises(distlaunch.SpecError, match="cannot be sent as source"):
+            distlaunch.call(function, by="source")
+
+
+@pytest.mark.parametrize("by", ["pickle", "source"])
+def test_an_exception_comes_back_as_one_with_rank_and_host(here: Path, by: Any) -> None:
+    with pytest.raises(distlaunch.WorkerError, match=f"rank 1 on {os.uname().nodename}: LookupError: not here") as caught:
+        distlaunch.call(fails_on_one, by=by, nproc_per_node=2)
+
+    error = caught.value
+    assert (error.rank, error.host, error.result.state) == (1, os.uname().nodename, "failed")
+    assert isinstance(error.__cause__, LookupError)
+    assert error.__cause__.args == ("not here",)
+    assert "fails_on_one" in error.traceback
+    assert error.traceback.endswith("LookupError: not here\n")
+
+
+def test_an_exception_that_cannot_travel_is_told_in_words(here: Path) -> None:
+    with pytest.raises(distlaunch.WorkerError, match="stubborn") as caught:
+        distlaunch.call(is_stubborn)
+
+    assert caught.value.__cause__ is None
+    assert "StubbornError: stubborn" in caught.value.traceback
+
+
+def test_a_worker_that_is_killed_is_an_error_without_an_exception(here: Path) -> None:
+    def dies() -> None:
+        import os
+
+        os.kill(os.getpid(), 9)
+
+    with pytest.raises(distlaunch.WorkerError) as caught:
+        distlaunch.call(dies)
+    assert (caught.value.rank, caught.value.__cause__) == (0, None)
+
+
+def test_a_value_that_cannot_travel_fails_the_call(here: Path) -> None:
+    def returns_a_lock() -> Any:
+        import threading
+
+        return threading.Lock()
+
+    with pytest.raises(distlaunch.WorkerError, match="cannot pickle"):
+        distlaunch.call(returns_a_lock)
+    with pytest.raises(distlaunch.SpecError, match="cannot be sent"):
+        distlaunch.call(add, (returns_a_lock(),))
+
+
+def test_a_call_that_takes_too_long_is_cancelled(here: Path) -> None:
+    def sleeps() -> None:
+        import time
+
+        time.sleep(600)
+
+    with pytest.raises(TimeoutError):
+        distlaunch.call(sleeps, timeout=0.1)
+    assert distlaunch.get("last").wait(60).state == "cancelled"
+
+
+def test_pickles_are_their_owners_alone_and_others_are_not_read(here: Path) -> None:
+    distlaunch.call(add, (1,))
+    directory = distlaunch.get("last").path / "call"
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+
+    assert files == {"request": 0o600, "result-0": 0o600}
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+    os.chmod(directory / "result-0", 0o666)
+    with pytest.raises(distlaunch.UntrustedError):
+        _call._result(directory, 0)
+    os.chmod(directory / "request", 0o666)
+    argv = [sys.executable, str(ROOT / "train/_call.py"), str(directory)]
+    done = subprocess.run(argv, env={**os.environ, "RANK": "1"}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "is not yours alone: it is not run" in done.stderr
+
+
+def test_where_results_cannot_come_back_it_is_said_before_anything_is_sent(here: Path) -> None:
+    with pytest.raises(distlaunch.BackendUnavailableError, match="its workers do not see the run's directory"):
+        distlaunch.call(add, (1,), backend="ansible", inventory="localhost,", nodes=1)
+    assert distlaunch.runs() == []
+
+
+def test_a_function_of_ones_own_module_is_found_by_the_workers(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "own").mkdir()
+    (here / "own/__init__.py").write_text("")
+    (here / "own/sums.py").write_text("from own import parts\ndef total():\n    return parts.ONE + 1\n")
+    (here / "own/parts.py").write_text("ONE = 1\n")
+    monkeypatch.syspath_prepend(str(here))
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    from own.sums import total  # type: ignore[import-not-found]
+
+    assert distlaunch.call(total) == [2]

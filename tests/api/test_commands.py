@@ -1,0 +1,165 @@
+"""Each command of the command line has its function: what both say of the same runs is the same."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import distlaunch
+from launcher import backends
+from launcher.cli.group import command_names
+from tests.command import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def told(here: Path, *words: str) -> Any:
+    """What a command says in JSON."""
+    done = Cli(here)(*words, env={"DISTLAUNCH_OUTPUT": "json"})
+    assert done.stdout, done.stderr
+    return done.json["result"]
+
+
+def ended(here: Path, *args: str) -> str:
+    """The id of a run that has ended."""
+    run = distlaunch.submit("work.py", args, nproc_per_node=2)
+    run.wait(120)
+    return run.id
+
+
+def as_result(run: distlaunch.Run) -> dict[str, Any]:
+    """What every launch of one script comes to."""
+    result = run.wait(120)
+    cause = result.cause
+    return {
+        "state": result.state,
+        "exit_code": result.exit_code,
+        "restarts": result.restarts,
+        "attempt": result.attempt,
+        "cause": cause and (cause.failure_class, cause.message, cause.rank, cause.host, cause.traceback),
+    }
+
+
+def of_command(data: dict[str, Any]) -> dict[str, Any]:
+    """The same in a command's JSON."""
+    cause = data["cause"]
+    return {
+        **{key: data[key] for key in ("state", "exit_code", "restarts", "attempt")},
+        "cause": cause and tuple(cause[key] for key in ("class", "message", "rank", "host", "traceback")),
+    }
+
+
+def launches(here: Path) -> None:
+    for args in ([], ["fail"]):
+        run = distlaunch.submit("work.py", args, nproc_per_node=2)
+        assert of_command(told(here, "local", "--nproc-per-node", "2", "work.py", *args)) == as_result(run)
+    ours = distlaunch.plan("work.py", nodes=2, time=60).to_json()
+    theirs = told(here, "local", "--nodes", "2", "--time", "60s", "--dry-run", "work.py")
+    assert json.dumps(ours).replace(ours["plan"]["spec"]["run"], "ID") == json.dumps(theirs).replace(
+        theirs["plan"]["spec"]["run"], "ID"
+    )
+
+
+def runs_on(here: Path) -> None:
+    (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\nnproc_per_node = 2\n')
+    run = distlaunch.submit("work.py", cluster="lab")
+    data = told(here, "run", "--on", "lab", "work.py")
+    assert of_command(data) == as_result(run)
+    assert distlaunch.get(data["run"]).cluster == run.cluster == "lab"
+
+
+def ls(here: Path) -> None:
+    for _ in range(2):
+        ended(here)
+    rows = told(here, "ls")["runs"]
+    assert [(row["run"], row["state"], row["command"]) for row in rows] == [
+        (run.id, run.state, list(run.command)) for run in distlaunch.runs()
+    ]
+    (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\n')
+    with pytest.raises(distlaunch.BackendUnavailableError) as caught:
+        distlaunch.cluster_runs("lab")
+    assert Cli(here)("ls", "--on", "lab", "--output", "json").json["error"]["message"] == caught.value.message
+
+
+def status(here: Path) -> None:
+    run = ended(here, "fail")
+    assert told(here, "status", run) == distlaunch.get(run).status()
+
+
+def logs(here: Path) -> None:
+    run = ended(here)
+    done = Cli(here)("logs", run, "--rank", "1")
+    assert done.stdout.splitlines() == [line.text for line in distlaunch.get(run).logs(rank=1)]
+
+
+def cancel(here: Path) -> None:
+    ids = []
+    for _ in range(2):
+        run = distlaunch.submit("work.py", ["wait"])
+        assert next(line for line in run.logs(follow=True) if line.text == "waits")
+        ids.append(run.id)
+    result = distlaunch.get(ids[0]).cancel(force=True)
+    assert result
+    assert told(here, "cancel", "--force", ids[1]) == {"run": ids[1], "state": result.state, "exit_code": result.exit_code}
+
+
+def requeue(here: Path) -> None:
+    ids = [ended(here), ended(here)]
+    attempt = distlaunch.get(ids[0]).requeue()
+    assert told(here, "requeue", ids[1]) == {"run": ids[1], "attempt": attempt}
+    assert [distlaunch.get(run).wait(120).attempt for run in ids] == [attempt, attempt]
+
+
+def adopt(here: Path) -> None:
+    """Of hosts that are none: tests/ansible/test_adopt.py has some."""
+    (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\n')
+    with pytest.raises(distlaunch.BackendUnavailableError) as caught:
+        distlaunch.adopt("x-20250101-120000-abcd", cluster="lab")
+    done = Cli(here)("adopt", "x-20250101-120000-abcd", "--on", "lab", "--output", "json")
+    assert done.json["error"] == {"code": caught.value.code, "message": caught.value.message, "hint": caught.value.hint}
+
+
+def config(here: Path) -> None:
+    (here / "distlaunch.toml").write_text('[defaults]\nnodes = 3\n[clusters.lab]\nbackend = "local"\nshare_gpus = true\n')
+    for ours, words in ((distlaunch.settings(), ()), (distlaunch.settings("lab"), ("--cluster", "lab"))):
+        theirs = Cli(here)("config", *words, "--output", "json").json["result"]
+        for said in (ours, theirs):  # the one thing that the two were asked differently
+            del said["settings"]["output"]
+        assert theirs == ours
+
+
+def doctor(here: Path) -> None:
+    ours, theirs = distlaunch.doctor(nodes=2, seconds=0.1), told(here, "doctor", "local", "--nodes", "2", "--seconds", "0.1")
+    assert ours["nodes"] == theirs["nodes"]
+    assert set(ours) == set(theirs)
+    assert (ours["ok"], distlaunch.get(ours["run"]).state) == (theirs["ok"], distlaunch.get(theirs["run"]).state)
+
+
+CALLS: dict[str, Callable[[Path], None]] = {
+    **dict.fromkeys(backends.names(), launches),
+    "run": runs_on,
+    "ls": ls,
+    "status": status,
+    "logs": logs,
+    "cancel": cancel,
+    "requeue": requeue,
+    "adopt": adopt,
+    "config": config,
+    "doctor": doctor,
+}
+"""What the command does, done by the function that is it."""
+
+NO_CALLS = {"torchrun": "it is this process that takes part in a run which somebody else starts"}
+
+
+def test_every_command_has_its_call() -> None:
+    assert set(CALLS) | set(NO_CALLS) == {*backends.names(), *command_names()}
+
+
+@pytest.mark.parametrize("name", ["local", *(name for name in CALLS if name not in backends.names())])
+def test_the_call_does_what_the_command_does(here: Path, name: str) -> None:
+    CALLS[name](here)

@@ -1,0 +1,70 @@
+"""`scripts/prose` finds what it is for, in the right line, and nothing in code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests import prose
+from tests.command import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The gang restarts.", [(1, "gang")]),
+        ("# A title\n\nIts folders are\nthe host's.", [(3, "folders")]),
+        ("`gang` and [a word](folder/gang.md) of it", []),
+        ("```python\ngang = folder\n```\nA gang.", [(4, "gang")]),
+        ("on this machine; other machines follow", [(1, "machines")]),
+        ("It stops; it waits; it ends.", [(1, "chained semicolons")]),
+        ("| one; two | three; four |", []),
+        ("word " * 30, [(1, "150 characters")]),
+        ("| " + "word " * 30 + "|", []),
+        ("A list:\n- one\n- two", [(2, "a list right after a paragraph")]),
+        ("A list:\n\n- one\n  more of it\n- two", []),
+    ],
+)
+def test_what_an_editor_would_change_is_found(tmp_path: Path, text: str, found: list[tuple[int, str]]) -> None:
+    (tmp_path / "page.md").write_text(text)
+
+    assert [(one.line, one.found) for one in prose.examine(tmp_path / "page.md")] == found
+
+
+def test_the_pages_are_in_order_and_each_is_looked_at() -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.prose"], cwd=ROOT, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert {ROOT / "README.md", ROOT / "docs/tutorials/slurm.md"} <= set(prose.pages())
+
+
+def test_a_finding_is_told_with_its_place_and_what_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name, text in {"README.md": "One gang.\n", "CONTRIBUTING.md": "\n", "docs/torchrun.md": "As it should be.\n"}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    monkeypatch.setattr(prose, "pages", lambda pages=prose.pages: pages(tmp_path))
+    monkeypatch.setattr(prose, "rules", lambda: {"words": {"gang": "worker group"}, "unedited": {"pages": ["docs/torchrun.md"]}})
+
+    assert prose.main() == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["README.md:1: gang -> worker group", "docs/torchrun.md: edited; take it out of scripts/words.toml"]
+
+
+def test_hooks_before_a_commit_are_what_lint_runs() -> None:
+    """Nothing of them is fetched."""
+    listed = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    lint = (ROOT / "scripts/lint").read_text("utf-8").splitlines()
+
+    assert [repo["repo"] for repo in listed] == ["local"]
+    assert len(listed[0]["hooks"]) >= 5
+    assert [hook["entry"] for hook in listed[0]["hooks"] if not [line for line in lint if line.startswith(hook["entry"])]] == []

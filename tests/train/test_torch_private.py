@@ -1,0 +1,43 @@
+"""Where a torch lacks a private name that the trainer uses, a public one has the same result."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+def test_copies_are_the_same_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from trainer import torch_private
+
+    values = [torch.randn(3, 2), torch.arange(4)]
+    for lacks in (False, True):
+        if lacks:
+            monkeypatch.delattr(torch, "_foreach_copy_")
+        into = [torch.empty(3, 2), torch.empty(4, dtype=torch.long)]
+        torch_private.copy_each(into, values)
+        assert all(torch.equal(one, value) for one, value in zip(into, values, strict=True))
+
+
+def test_resized_images_are_the_same_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from trainer import torch_private
+
+    image = torch.randint(0, 256, (1, 3, 40, 30), dtype=torch.uint8)
+    slots = torch.zeros(2, 1, 3, 16, 16, dtype=torch.uint8)
+    torch_private.resize_into(slots[0], image)
+    monkeypatch.setattr(torch.ops, "aten", SimpleNamespace())
+    torch_private.resize_into(slots[1], image)
+    assert torch.equal(slots[0], slots[1])
+    assert slots[0].float().std() > 1
+
+
+def test_a_cpu_of_which_torch_says_nothing_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from trainer import torch_private
+
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    assert not torch_private.has_fast_bfloat16()

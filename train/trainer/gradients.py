@@ -1,0 +1,27 @@
+"""A model's gradients, and many tensors as one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def gradients_of(net: nn.Module) -> list[Tensor]:
+    """All gradients, in the parameters' order; zeros where a parameter had no part."""
+    parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    """All values in one new tensor of shape (total,)."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+@torch.no_grad()
+def unflatten(flat: Tensor, tensors: list[Tensor]) -> None:
+    """Write the values of `flat`, (total,), back to where `flat` took them from."""
+    for tensor, values in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors])):
+        tensor.copy_(values.view(tensor.shape))

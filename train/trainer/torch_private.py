@@ -1,0 +1,52 @@
+"""The private names of torch that the trainer uses, in this file alone, each with a public way for a torch that lacks it.
+
+That way has the same result, and takes a copy or some kernel starts more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+try:
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+except ImportError:
+    SEES_OPERATIONS = False
+    """Whether a subclass of `TorchDispatchMode` is told of each operation."""
+
+    TorchDispatchMode = object  # type: ignore[assignment, misc]
+    tree_leaves = list  # type: ignore[assignment]
+else:
+    SEES_OPERATIONS = True
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SEES_OPERATIONS", "TorchDispatchMode", "copy_each", "has_fast_bfloat16", "resize_into", "tree_leaves"]
+
+
+def copy_each(into: list[Tensor], values: list[Tensor], *, non_blocking: bool = False) -> None:
+    """Copy each of `values` to the tensor at its place in `into`, with as few kernels as torch can."""
+    every = getattr(torch, "_foreach_copy_", None)
+    if every is not None:
+        every(into, values, non_blocking=non_blocking)
+        return
+    for target, value in zip(into, values):
+        target.copy_(value, non_blocking=non_blocking)
+
+
+def resize_into(slot: Tensor, images: Tensor) -> None:
+    """Write `images` (n, channels, height, width), resized with antialias, to `slot` (n, channels, any, any)."""
+    size = list(slot.shape[-2:])
+    kernel = getattr(getattr(torch.ops.aten, "_upsample_bilinear2d_aa", None), "out", None)
+    if kernel is not None:  # interpolate would take a copy more
+        kernel(images, size, False, None, None, out=slot)
+        return
+    slot.copy_(torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True))
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this CPU computes in bfloat16 itself; False where torch does not say."""
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
