@@ -5,6 +5,7 @@ Whatever others wrote is made `Text` of what `escapes.plain` leaves of it: rich 
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ _NAMES = ("RUN", "TASK", "HOST", "NODE", "COMMAND", "SETTING", "VALUE", "FILE", 
 def console(fd: int, at_most: int | None = None) -> Console:
     """One that renders for that terminal, and writes nothing itself: `output` does."""
     return Console(
+        file=io.StringIO(),  # what it captures it writes as well, as nothing: an unbuffered stdout in a stopped terminal waits
         width=min(output.columns(fd), at_most or sys.maxsize),
         force_terminal=True,
         color_system="standard",
