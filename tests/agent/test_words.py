@@ -12,12 +12,17 @@ import sys
 import threading
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from launcher.agent import cause
 from launcher.agent.channel import Channel
+from launcher.agent.node.loop import Loop
+from launcher.agent.node.messages import Messages
+from launcher.agent.system.processes import limit_files
 from tests.agent.harness import LIMIT_S, gone
 
 if TYPE_CHECKING:
@@ -72,6 +77,42 @@ def test_a_message_that_comes_in_parts_is_not_ready_before_it_is_whole() -> None
     assert channel.ready()
     assert channel.receive() == (None, [])
     channel.close()
+
+
+def test_what_the_group_asks_before_its_worker_is_known_to_run_is_answered() -> None:
+    """A worker that dies at once: the word of its start may be read only when the group already asks why it ended."""
+    server, server_end = Channel.pair()
+    group, group_end = Channel.pair()
+    stderr, stderr_end = os.pipe()
+    loop, told = Loop(), []
+    parts: Any = {name: MagicMock() for name in ("place", "out", "stderr", "joining", "workers", "outcome", "stopping")}
+    parts["workers"].round = 0
+    parts["outcome"].analysis.of_workers.return_value = []
+    parts["outcome"].analysis.of_node.return_value = {"class": "node"}
+    children: Any = SimpleNamespace(channel=server, group=group, stderr=stderr, said=lambda: None)
+    Messages(loop=loop, server=children, **parts).listen({})
+
+    def ask() -> None:
+        loop.forget(reader)
+        group_end.send({"cause?": [0]})
+
+    reader, writer = os.pipe()
+    loop.on_input(reader, ask)
+    os.write(writer, b".")  # the loop has seen this, and the start: what is asked now it does not see before its next turn
+    server_end.send({"started": {"pid": 1, "rank": 0, "round": 0}, "terminal": None})
+    for _ in range(3):
+        loop.turn(0.0)
+        while group_end.ready():
+            told.append(group_end.receive()[0])
+
+    assert told == [{"cause": {"class": "node"}, "waited": {kind: [] for kind in cause.WAITED}}]
+    for channel in (server, server_end, group, group_end):
+        channel.close()
+    loop.selector.close()
+    loop.use_spare_files()
+    limit_files(loop.soft_limit)
+    for fd in (stderr, stderr_end, reader, writer):
+        os.close(fd)
 
 
 @pytest.mark.parametrize(("start", "size"), [*(("fork", size) for size in SIZES), ("spawn", 137_000), ("spawn", MIB)])

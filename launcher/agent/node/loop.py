@@ -32,7 +32,7 @@ class Loop:
         self._failure: Optional[Tuple[str, str]] = None
         self._wakeup: Optional[Wakeup] = None
 
-    def on_input(self, fd: int, call: Callable[[], None]) -> None:
+    def on_input(self, fd: int, call: Callable[[], object]) -> None:
         """Call that when there is something to read."""
         self.selector.register(fd, selectors.EVENT_READ, call)
 

@@ -79,8 +79,8 @@ class Messages:
             self._stderr.write(said)
 
     def _worker_started(self, about: Message, fds: List[int], lent: Optional[Message]) -> None:
-        while self._group_speaks() and self._workers.round != about["round"]:  # it has told of its round before
-            self._from_group()
+        while self._workers.round != about["round"] and self._from_group():  # it has told of its round before
+            pass
         self._workers.started(about, fds, lent)
         self._stopping.catch_up()
 
@@ -103,8 +103,8 @@ class Messages:
         self._outcome.group_gone = True
 
     def _group_exited(self, code: int) -> None:
-        while self._group_speaks():  # what it said last is still in the socket
-            self._from_group()
+        while self._from_group():  # what it said last is still in the socket
+            pass
         self._outcome.group_gone = True
         if self._outcome.awaits_result():
             self._part_ended("the process of the worker group", code)
@@ -115,13 +115,13 @@ class Messages:
 
     # -- the worker group's process -----------------------------------------------------------------------------------
 
-    def _group_speaks(self) -> bool:
-        """Whether it has said something: it may have been read in the same turn of the loop, or only a part has come."""
-        return self._group_open and self._server.group.ready()
+    def _from_group(self) -> bool:
+        """Take the next message, if all of it has come; whether one was taken.
 
-    def _from_group(self) -> None:
-        if not self._group_speaks():
-            return
+        None is looked at and left: it would be in the channel's buffer then, where the loop does not see it.
+        """
+        if not self._group_open or not self._server.group.ready():
+            return False
         message, _ = self._server.group.receive()
         if message is None:
             self._loop.forget(self._server.group.fileno())
@@ -146,6 +146,7 @@ class Messages:
                 word = message["word"]
                 by = {"node": word.get("node"), "host": word.get("host")}
                 self._stopping.stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
+        return True
 
     def _begin_round(self, about: Message) -> None:
         self._joining.met = True
