@@ -13,7 +13,7 @@ from distlaunch import _inside
 if TYPE_CHECKING:
     from distlaunch._call import WorkerError, call
     from distlaunch._clusters import adopt, cluster_runs, doctor, settings
-    from distlaunch._events import CauseKnown, Event, NodeEvent, StateChanged, WorkerLine
+    from distlaunch._events import CauseKnown, Event, NodeEvent, Progress, StateChanged, WorkerLine
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
     from distlaunch._run import Run, get, runs
@@ -40,6 +40,7 @@ __all__ = [
     "LaunchError",
     "NodeEvent",
     "Plan",
+    "Progress",
     "RequestError",
     "Result",
     "Run",
@@ -65,7 +66,7 @@ __all__ = [
 _MODULES = {
     "distlaunch._call": ("WorkerError", "call"),
     "distlaunch._clusters": ("adopt", "cluster_runs", "doctor", "settings"),
-    "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "StateChanged", "WorkerLine"),
+    "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "Progress", "StateChanged", "WorkerLine"),
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),
     "distlaunch._run": ("Run", "get", "runs"),

@@ -9,12 +9,14 @@ from distlaunch._result import Cause
 from launcher.agent import protocol
 from launcher.runs import records, status
 from launcher.runs.reader import StreamReader
+from launcher.runs.start_progress import StartProgress
 from launcher.service import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from launcher.runs.reader import Wanted
+    from launcher.runs.start_progress import Phase
 
 _LONGEST_LINE_BYTES = 1 << 20
 
@@ -26,6 +28,19 @@ class StateChanged:
     state: str
     detail: str = ""
     """Why it is so, where there is something to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The run has come so far on its way to its first worker; also after a restart."""
+
+    phase: Phase
+    """`queued`: no agent runs yet; `starting`: some run; `importing`: they import torch; `meeting`: they meet for the rendezvous."""
+
+    done: int
+    """Nodes that have it behind them."""
+
+    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +71,28 @@ class NodeEvent:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event: TypeAlias = StateChanged | WorkerLine | CauseKnown | NodeEvent
+Event: TypeAlias = StateChanged | Progress | WorkerLine | CauseKnown | NodeEvent
 
 
 def of_streams(run: records.Run, *, follow: bool) -> Iterator[Event]:
     """Events of the run's streams: in order of time where it is followed, node by node where it has ended."""
     live = follow and run.result is None
     report, state, cause = status.report_of(run), "", None
+    start = StartProgress(len(run.hosts))
+    present = start.present() if live else None
+    if present:
+        yield Progress(**present._asdict())
     for node, record in _records(run, None, None, follow=follow):
         if isinstance(record, WorkerLine):
             yield record
             continue
         yield NodeEvent(node=node, name=record.name, fields=record.fields)
         report.add(node, record)
+        start.heard(node, record.name)
+        if live and (now := start.present()) != present:
+            present = now
+            if present:
+                yield Progress(**present._asdict())
         outcome = report.outcome()
         if live and not outcome.final and outcome.state != state:
             state = outcome.state

@@ -11,7 +11,7 @@ from launcher import output
 from launcher.agent.failures import Failure, again
 from launcher.agent.protocol import Event
 from launcher.console import summary
-from launcher.console.start_progress import StartProgress
+from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
 from launcher.runs.reader import lost_text
 from launcher.runs.records import JOB_OUTPUT
@@ -70,7 +70,7 @@ class Announcer:
         self._said: dict[bytes, None] = {}
         self._waits: dict[int, tuple[str, float]] = {}
         self._unreached: dict[int, float] = {}
-        self._progress = StartProgress(backend, len(hosts))
+        self._progress = StartLine(backend, len(hosts))
 
     def record(self, node: int, record: Event | Foreign) -> None:
         """Tell of an event or a foreign line, if a person should know."""

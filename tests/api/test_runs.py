@@ -27,6 +27,10 @@ def waiting(**options: Any) -> distlaunch.Run:
     return run
 
 
+def first_line(events: list[distlaunch.Event]) -> distlaunch.WorkerLine:
+    return next(event for event in events if isinstance(event, distlaunch.WorkerLine))
+
+
 def test_a_run_is_followed_to_its_end(here: Path) -> None:
     run = distlaunch.submit("work.py", ["a b"], nproc_per_node=2)
     events = list(run.events())
@@ -39,6 +43,8 @@ def test_a_run_is_followed_to_its_end(here: Path) -> None:
     assert states[-1] == "success"
     assert states.index("running") < states.index("success")
     assert "rendezvous" in [event.name for event in events if isinstance(event, distlaunch.NodeEvent)]
+    assert events[0] == distlaunch.Progress(phase="queued", done=0, total=1)
+    assert not any(isinstance(event, distlaunch.Progress) for event in events[events.index(first_line(events)) :])
     result = run.wait(LIMIT_S)
     assert result == run.result
     assert (result.run, result.state, result.ok, result.exit_code, result.cause) == (run.id, "success", True, 0, None)
