@@ -35,7 +35,7 @@ class Progress:
     """The run has come so far on its way to its first worker; also after a restart."""
 
     phase: Phase
-    """`queued`: no agent runs yet; `starting`: some run; `importing`: they import torch; `meeting`: they meet for the rendezvous."""
+    """`queued`: no agent runs yet; `starting`: some run; `importing`: they import torch; `meeting`: they wait for one another."""
 
     done: int
     """Nodes that have it behind them."""

@@ -8,7 +8,14 @@ from launcher.runs.start_progress import Progress, StartProgress
 def test_nodes_start_import_and_meet_until_a_worker_runs() -> None:
     start = StartProgress(2)
     seen = [start.present()]
-    told = [(0, "agent_started"), (0, "host_facts"), (1, "agent_started"), (1, "heartbeat"), (1, "host_facts"), (0, "worker_started")]
+    told = [
+        (0, "agent_started"),
+        (0, "host_facts"),
+        (1, "agent_started"),
+        (1, "heartbeat"),
+        (1, "host_facts"),
+        (0, "worker_started"),
+    ]
     for node, event in told:
         start.heard(node, event)
         seen.append(start.present())
