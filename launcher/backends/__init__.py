@@ -33,12 +33,12 @@ def about(name: str) -> str:
     return importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}").__doc__ or ""
 
 
-def load(name: str) -> type[Backend[Any]]:
+def load(name: str) -> type[Backend[Any, Any]]:
     """The backend class of that name; `SpecError` lists the known ones."""
     import importlib
 
     if name not in names():
         raise SpecError(f"unknown backend {name!r}", hint=similar.hint(name, names()))
     module = importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}.backend")
-    backend: type[Backend[Any]] = module.BACKEND
+    backend: type[Backend[Any, Any]] = module.BACKEND
     return backend

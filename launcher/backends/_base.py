@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.payload.snapshot import Snapshot
+    from launcher.runs.handle import Handle
     from launcher.runs.liveness import Liveness
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
 _UNDO_S = 20.0
 
-Handle = dict[str, Any]
-"""What a backend needs to find a submitted run again: plain JSON, kept in the run's `run.json`."""
-
-Record = Callable[[Handle], None]
-"""Notes a handle in the run's folder."""
+Record = Callable[["Handle"], None]
+"""Notes a handle in the run's directory."""
 
 
 def unrecorded(_handle: Handle) -> None:
@@ -62,6 +60,7 @@ class Plan(Protocol):
 
 
 P = TypeVar("P", bound=Plan)
+H = TypeVar("H", bound="Handle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class Stream(Protocol):
         """Let go of files and connections."""
 
 
-class Backend(ABC, Generic[P]):
+class Backend(ABC, Generic[P, H]):
     """Sends a `JobSpec` to one kind of cluster and watches it there."""
 
     name: ClassVar[str]
@@ -167,21 +166,21 @@ class Backend(ABC, Generic[P]):
         raise NotImplementedError(flag)
 
     @abstractmethod
-    def submit(self, plan: P, record: Record = unrecorded) -> Handle:
+    def submit(self, plan: P, record: Record = unrecorded) -> H:
         """Send the plan; the run folder exists already. Returns the handle that the other calls take.
 
         Before anything is started, `record` gets a handle that `recover` finds it by, and again where there is more to find.
         Where it fails, the caller has `undo` end what was started. An error that is `in_part`: something may yet come of it.
         """
 
-    def recover(self, handle: Handle) -> Handle | None:
+    def recover(self, handle: H) -> H | None:
         """What is there of a submission that was cut off, out of what was recorded last; None where nothing was started.
 
         Changes nothing there: commands that only look ask for it.
         """
         return handle
 
-    def undo(self, handle: Handle) -> None:
+    def undo(self, handle: H) -> None:
         """End at once what there is of a submission that went wrong. Raises where it is not certain that nothing is left."""
         found = self.recover(handle)
         if found is None:
@@ -194,21 +193,21 @@ class Backend(ABC, Generic[P]):
             time.sleep(0.05)
 
     @abstractmethod
-    def liveness(self, handle: Handle) -> Liveness:
+    def liveness(self, handle: H) -> Liveness:
         """Which nodes still have something of this run on them."""
 
-    def left(self, handle: Handle) -> str:  # noqa: ARG002 - for those that can
+    def left(self, handle: H) -> str:  # noqa: ARG002 - for those that can
         """What of the run is still there, in words by which a person finds it; empty where nobody knows."""
         return ""
 
-    def refresh(self, handle: Handle) -> None:
+    def refresh(self, handle: H) -> None:
         """Bring the streams in the run's folder up to date, where it is us who writes them there. Has a limit of its own."""
 
     @abstractmethod
-    def open_stream(self, handle: Handle) -> Stream:
+    def open_stream(self, handle: H) -> Stream:
         """The agent streams: from their start, or from the byte offsets per node that the handle has as `shown`."""
 
-    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:
+    def open_terminal(self, handle: H, node: int, rank: int) -> Bridge:
         """A connection to the agent's socket for the terminal of that rank's worker, which runs on that node.
 
         Waits for it, with a limit, and raises `LaunchError`; what goes wrong later ends the stream, and its `end` says why.
@@ -216,14 +215,14 @@ class Backend(ABC, Generic[P]):
         raise NotImplementedError
 
     @abstractmethod
-    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+    def cancel(self, handle: H, *, force: bool = False) -> None:
         """Ask the run to end (SIGTERM, then SIGKILL after its grace time); `force`: SIGKILL at once. Returns at once."""
 
-    def release(self, handle: Handle) -> None:
+    def release(self, handle: H) -> None:
         """The run, which was followed, is over: let go of what it may still hold there."""
 
     @abstractmethod
-    def signal(self, handle: Handle, signum: int) -> None:
+    def signal(self, handle: H, signum: int) -> None:
         """Pass a signal on to every worker."""
 
     def found(self) -> list[dict[str, Any]]:
@@ -234,11 +233,11 @@ class Backend(ABC, Generic[P]):
         """Make a run that another machine has started, found by the start of its id, one of `runs_root`."""
         raise NotImplementedError
 
-    def goes_on(self, handle: Handle, outcome: Outcome) -> bool:  # noqa: ARG002 - for those that can
+    def goes_on(self, handle: H, outcome: Outcome) -> bool:  # noqa: ARG002 - for those that can
         """Whether a run that ended so, while it was followed, is to be started again by `requeue`."""
         return False
 
-    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+    def requeue(self, handle: H, attempt: int, record: Record = unrecorded) -> H:
         """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on.
 
         `record` as in `submit`: once it was called, the run has not ended any more.

@@ -26,6 +26,8 @@ from launcher.system import numbers, storage, trust
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from launcher.runs.handle import Handle
+
 LATEST = "last"
 JOB_OUTPUT = -1
 """In place of a node rank: what the scheduler or the job file wrote, not an agent."""
@@ -57,7 +59,7 @@ class Run:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, and `tasks` of an array."""
 
-    handle: dict[str, Any] | None = None
+    handle: Handle | None = None
     """None until its submission began; with `submitting`, that has not ended, and only part of it may be there.
 
     With `before`, it is one of a run that had ended: how, as which attempt, and the handle of that time.
@@ -82,13 +84,18 @@ class Run:
     def task(self, index: int) -> Run:
         """The run of one index of the array."""
         plan = {key: value for key, value in self.plan.items() if key != "tasks"}
-        handle = None if self.handle is None else {**self.handle, "task": index}
+        handle: Handle | None = None if self.handle is None else {**self.handle, "task": index}
         return replace(self, id=f"{self.id}/{index}", path=self.path / "tasks" / str(index), plan=plan, handle=handle)
 
     @property
     def whole_path(self) -> Path:
         """The folder of the run, or of the array that it is a task of: what is locked."""
         return self.path.parents[1] if "/" in self.id else self.path
+
+    @property
+    def known(self) -> Handle:
+        """What it is found by; where its submission never began, only its directory."""
+        return self.handle or {"run_dir": str(self.path)}
 
     @property
     def submitted(self) -> bool:
@@ -98,7 +105,7 @@ class Run:
     @property
     def hosts(self) -> list[str]:
         """Host of each node in rank order: as it was chosen at the start, else as planned."""
-        chosen = (self.handle or {}).get("hosts")
+        chosen = self.known.get("hosts")
         if isinstance(chosen, list):
             return [str(host) for host in chosen]
         nodes = self.plan.get("nodes")
@@ -196,7 +203,7 @@ def _put_in_place(unfinished: Path, run: Run) -> None:
         _record(run)
 
 
-def record_handle(run: Run, handle: dict[str, Any]) -> Run:
+def record_handle(run: Run, handle: Handle) -> Run:
     """Note that the run was submitted, and how the backend finds it again."""
     submitted = replace(run, handle=handle)
     _record(submitted)
@@ -244,7 +251,7 @@ def unsubmitted(state: str, error: BaseException | None = None) -> dict[str, Any
     return {"state": state, "exit_code": exit_code, "cause": cause, "nodes": []}
 
 
-def start_again(run: Run, handle: dict[str, Any], attempt: int) -> Run:
+def start_again(run: Run, handle: Handle, attempt: int) -> Run:
     """Forget how the run ended, as it has been started once more."""
     with storage.storage_errors(run.path):
         for name in ("cancel.json", "result.json"):
@@ -252,22 +259,22 @@ def start_again(run: Run, handle: dict[str, Any], attempt: int) -> Run:
     return record_handle(replace(run, attempt=attempt, ended=None), handle)
 
 
-def before(handle: dict[str, Any], run: Run) -> dict[str, Any]:
+def before(handle: Handle, run: Run) -> Handle:
     """The handle of a submission that has only begun, and in it the run as it was: for `give_back`."""
     return {**handle, "before": {"handle": run.handle, "attempt": run.attempt, "result": run.result}}
 
 
 def as_before(run: Run) -> Run | None:
     """A run that somebody began to start again, as it was before; None where it was not started before."""
-    former = (run.handle or {}).get("before")
-    return former and replace(run, handle=former["handle"], attempt=former["attempt"], ended=former["result"])
+    former = run.known.get("before")
+    return None if former is None else replace(run, handle=former["handle"], attempt=former["attempt"], ended=former["result"])
 
 
 def give_back(run: Run) -> None:
     """Have the folder say what `as_before` has told."""
     if run.ended is not None:
         finish(run, run.ended)
-    record_handle(run, run.handle or {})
+    record_handle(run, run.known)
     (run.path / "cancel.json").unlink(missing_ok=True)
 
 

@@ -36,7 +36,7 @@ _PARTLY_SENT = "its launcher ended while it submitted the run, which may lack no
 
 def unsure(run: Run) -> str:
     """Why something may be left of a submission that went wrong; empty where its launcher had no time to say so."""
-    left = (run.handle or {}).get("submitting")
+    left = run.known.get("submitting")
     return left if isinstance(left, str) else ""
 
 

@@ -11,11 +11,12 @@ from launcher.runs import lock, records, status
 from launcher.service import observe, undo
 
 if TYPE_CHECKING:
-    from launcher.backends._base import Backend, Handle
+    from launcher.backends._base import Backend
+    from launcher.runs.handle import Handle
     from launcher.runs.records import Run
 
 
-def start(run: Run, backend: Backend[Any], attempt: int, *, doing: str) -> Run:
+def start(run: Run, backend: Backend[Any, Any], attempt: int, *, doing: str) -> Run:
     """The run, started again; where that cannot be done, it is left as it had ended."""
     if not backend.can_requeue:
         raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it anew")
@@ -39,7 +40,7 @@ def start(run: Run, backend: Backend[Any], attempt: int, *, doing: str) -> Run:
         except BaseException as error:
             if left := undo.undo(backend, begun, error):
                 output.warn(f"what was started may still run there: {left}; to end it: distlaunch cancel --force {run.id}")
-                note(begun or {}, left)
+                note(begun or run.known, left)
             elif begun is not None:
                 records.give_back(now)
             raise

@@ -71,7 +71,7 @@ def _tell(run: Run, task: dict[str, Any]) -> None:
 def _cancel(run: Run, *, force: bool) -> None:
     output.note(f"killing {run.id}" if force else f"cancelling {run.id}; once more to kill it")
     with records.cancelling(run, force=force):
-        observe.backend_of(run).cancel(run.handle or {}, force=force)
+        observe.backend_of(run).cancel(run.known, force=force)
 
 
 def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:

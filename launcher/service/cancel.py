@@ -54,7 +54,7 @@ def _end(found: Run, *, force: bool) -> Run:
     if not found.submitted and sent.whole_path == sent.path:
         sent = records.record_handle(sent, sent.handle)
     with records.cancelling(sent, force=force):  # whoever started it again has taken our first note away
-        observe.backend_of(sent).cancel(sent.handle or {}, force=force)
+        observe.backend_of(sent).cancel(sent.known, force=force)
     return sent
 
 

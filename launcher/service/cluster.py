@@ -44,7 +44,7 @@ def adopt(text: str, folder: Path, cluster: str | None, flags: Mapping[str, Any]
     return backend.adopt(text, folder)
 
 
-def _backend(settings: config.Config, cluster: str | None, backend_name: str, flags: Mapping[str, Any]) -> Backend[Any]:
+def _backend(settings: config.Config, cluster: str | None, backend_name: str, flags: Mapping[str, Any]) -> Backend[Any, Any]:
     profile = settings.cluster(cluster, lambda kind: backends.load(kind).options) if cluster else None
     backend = backends.load(profile.backend if profile else backend_name)
     own = settings.resolve(backend.options, flags=flags, cluster=profile)

@@ -113,7 +113,7 @@ def to_leave_out(found: list[Finding], sure: set[tuple[int, str]], hosts: dict[i
 def _names(run: Run, outcome: Outcome) -> dict[int, str]:
     """What the backend calls each node's host: as it was chosen at the start, else as its agent says."""
     told = {node.node: node.host for node in outcome.nodes}
-    return told | (dict(enumerate(run.hosts)) if isinstance((run.handle or {}).get("hosts"), list) else {})
+    return told | (dict(enumerate(run.hosts)) if isinstance(run.known.get("hosts"), list) else {})
 
 
 def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
@@ -144,7 +144,7 @@ def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[R
 
 def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
     """What the streams hold, from their start."""
-    stream = request.backend.open_stream(run.handle or {})
+    stream = request.backend.open_stream(run.known)
     readers = {node: StreamReader(None, node) for node in range(len(run.hosts))}
     found = Reports(len(run.hosts))
     limit = time.monotonic() + _COLLECT_S

@@ -64,7 +64,7 @@ class Follower:
     def __init__(
         self,
         run: Run,
-        backend: Backend[Any],
+        backend: Backend[Any, Any],
         *,
         ranks: Wanted | None,
         interrupts: Interrupts | Unattended,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from launcher.backends._base import Backend, Handle, Plan
+    from launcher.backends._base import Backend, Plan
+    from launcher.runs.handle import Handle
     from launcher.runs.outcome import Outcome
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.request import Request
@@ -77,7 +78,7 @@ def _run(request: Request, plan: Plan, path: Path) -> records.Run:
     )
 
 
-def _submit(backend: Backend[Any], plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
+def _submit(backend: Backend[Any, Any], plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
     """Send the plan; whatever goes wrong, nothing is left running and the run's folder says so, or what may be left is told."""
     begun: Handle | None = None
 
@@ -96,7 +97,7 @@ def _submit(backend: Backend[Any], plan: Plan, run: records.Run, interrupts: Int
             stopped = interrupts.stops > 0 or isinstance(error, KeyboardInterrupt)
             try:
                 if left := _left(backend, begun, error, interrupts):
-                    _leave(run, {**(begun or {}), "submitting": left}, stopped=stopped)
+                    _leave(run, {**(begun or run.known), "submitting": left}, stopped=stopped)
                 else:
                     records.finish(run, records.unsubmitted(Failure.CANCELLED if stopped else "failed", error))
             except StorageError as storage_error:
@@ -112,7 +113,7 @@ def _hear_of_cancel(run: records.Run, interrupts: Interrupts | Unattended) -> No
         interrupts.cancelled()
 
 
-def _left(backend: Backend[Any], begun: Handle | None, error: BaseException, interrupts: Interrupts | Unattended) -> str:
+def _left(backend: Backend[Any, Any], begun: Handle | None, error: BaseException, interrupts: Interrupts | Unattended) -> str:
     """End what was started, unless there is no time for that; why something may be left, if so."""
     hurry = "its launcher was told to leave at once"
     try:
@@ -150,7 +151,7 @@ def follow(launch: Launch, run: records.Run, interrupts: Interrupts | Unattended
             break
         note_places(launch, run)
         # For this terminal alone, which has shown the rest: `logs` shows all.
-        told = replace(run, handle={**(run.handle or {}), "shown": offsets})
+        told = replace(run, handle={**run.known, "shown": offsets})
         outcome = Follower(told, request.backend, **how).follow()
     if outcome.exit_code is None:
         raise observe.not_ended(run, forced=True)
@@ -159,4 +160,4 @@ def follow(launch: Launch, run: records.Run, interrupts: Interrupts | Unattended
 
 def note_places(launch: Launch, run: records.Run) -> None:
     """Say which nodes there are, and where they meet."""
-    output.note(*summary.plan_table(launch.plan, (run.handle or {}).get("rendezvous"), run.hosts).splitlines())
+    output.note(*summary.plan_table(launch.plan, run.known.get("rendezvous"), run.hosts).splitlines())

@@ -48,7 +48,7 @@ def blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[in
     run = observe.sent(run) if run.result is None or records.as_before(run) else run
     ended = run.handle is None or run.result is not None
     if not ended and not follow:
-        observe.backend_of(run).refresh(run.handle or {})
+        observe.backend_of(run).refresh(run.known)
     if ended or (not follow and any(path.exists() for path in paths.values())):
         for number, path in paths.items():
             yield from ((number, block) for block in _file_blocks(path))
@@ -73,9 +73,9 @@ def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:
             yield from _file_blocks(folder / f"{name}.{number}")
 
 
-def _live_blocks(run: Run, backend: Backend[Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:
+def _live_blocks(run: Run, backend: Backend[Any, Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:
     """What the backend's stream gives; to the run's end if `follow`, else until nothing comes any more."""
-    handle = run.handle or {}
+    handle = run.known
     stream = backend.open_stream(handle)
     report = status.report_of(run)
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]

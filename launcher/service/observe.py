@@ -17,7 +17,8 @@ from launcher.settings import checks, config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.backends._base import Backend, Handle
+    from launcher.backends._base import Backend
+    from launcher.runs.handle import Handle
     from launcher.runs.records import Run
 
 
@@ -34,7 +35,7 @@ def folder(fmt: str | None) -> Path:
     return records.root(settings["runs_dir"].value)
 
 
-def backend_of(run: Run) -> Backend[Any]:
+def backend_of(run: Run) -> Backend[Any, Any]:
     """The backend that a run was submitted with, with the options of that time."""
     # Imported here: a list of finished runs needs no backend.
     from launcher import backends
@@ -66,7 +67,10 @@ def whole(run: Run) -> Run:
 
 def begun(handle: Handle) -> Handle:
     """What the backend had recorded of a submission."""
-    return {key: value for key, value in handle.items() if key not in ("submitting", "before")}
+    found = handle.copy()
+    found.pop("submitting", None)
+    found.pop("before", None)
+    return found
 
 
 def not_ended(run: Run, *, forced: bool) -> CommandError:

@@ -65,7 +65,7 @@ class LaunchOptions:
 class Request:
     """One launch, with all settings resolved."""
 
-    backend: Backend[Any]
+    backend: Backend[Any, Any]
     backend_name: str
     """As the command line names it."""
 
@@ -150,7 +150,7 @@ def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
     return replace(options, interactive=options.interactive or options.debug)
 
 
-def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: Backend[Any]) -> dict[str, Any] | None:
+def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: Backend[Any, Any]) -> dict[str, Any] | None:
     """What workers have of our terminal and stdin."""
     from launcher.console import terminal_modes
 
@@ -164,7 +164,7 @@ def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend
 class Chosen(NamedTuple):
     """A backend with its options, and the cluster whose settings it has."""
 
-    backend: Backend[Any]
+    backend: Backend[Any, Any]
     cluster: config.ClusterProfile | None
     own: Mapping[str, config.Setting]
     """The backend's options with their sources."""

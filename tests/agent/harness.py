@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher import spec
+    from launcher.backends.local.handle import LocalHandle
     from tests.agent.warm import WarmStart
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -39,7 +40,7 @@ class Run:
     """A run that was started; `wait` reads its streams to their end."""
 
     folder: Path
-    handle: dict[str, Any]
+    handle: LocalHandle
     backend: LocalBackend
     events: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     stdout: dict[int, bytearray] = field(default_factory=lambda: defaultdict(bytearray))

@@ -24,6 +24,8 @@ from tests.command import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.backends.ansible.handle import AnsibleHandle
+
 pytestmark = pytest.mark.usefixtures("ansible_asked_once")
 
 
@@ -138,7 +140,7 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
         for each in tails:
             each.stream = stream
         backend._streams = SimpleNamespace(tails=tails)  # type: ignore[assignment]
-        return backend.liveness({"hosts": ["n1", "n2"]})
+        return backend.liveness({"run_dir": str(tmp_path), "hosts": ["n1", "n2"]})
 
     silent = tail(1, "running", silent_since=now, problem="ssh: timed out")
     both = said(tail(0, "running"), silent)
@@ -169,16 +171,20 @@ def test_whom_a_signal_did_not_reach_is_told_with_what_to_do(tmp_path: Path) -> 
     nodes = [node(tmp_path, 0, told), node(tmp_path, 1, refuses), node(tmp_path, 2, "exit 7")]
 
     with pytest.raises(CommandError) as error:
-        AnsibleBackend(AnsibleOptions()).cancel({"nodes": nodes}, force=True)
+        AnsibleBackend(AnsibleOptions()).cancel(handle_of(nodes), force=True)
 
     assert error.value.message == "n1: user@n1: Permission denied (publickey).; n2: ssh ended with code 7"
     assert "ssh-copy-id HOST" in str(error.value.hint)
     assert f"signal /x 0 {int(signal.SIGTERM)} --force" in (tmp_path / "told").read_text()
-    AnsibleBackend(AnsibleOptions()).signal({"nodes": nodes[:1]}, signal.SIGUSR1)
+    AnsibleBackend(AnsibleOptions()).signal(handle_of(nodes[:1]), signal.SIGUSR1)
     assert f"signal /x 0 {int(signal.SIGUSR1)}'" in (tmp_path / "told").read_text()
 
 
-def told_to_start(run_dir: Path, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+def handle_of(nodes: list[Any]) -> AnsibleHandle:
+    return {"run_dir": "/x", "nodes": nodes}
+
+
+def told_to_start(run_dir: Path, nodes: list[dict[str, Any]]) -> AnsibleHandle:
     """What there is of a submission once the hosts were told to start; the handle that was recorded before."""
     lines: list[dict[str, Any]] = [{"choice": {"ranks": {node["host"]: node["rank"] for node in nodes}}}]
     for each in nodes:
@@ -209,7 +215,7 @@ def test_who_is_interrupted_when_all_agents_have_started_knows_them(tmp_path: Pa
     monkeypatch.setattr(ansible, "start", lambda run_dir, *_: {**told_to_start(run_dir, nodes), "nodes": nodes})
     backend, recorded = AnsibleBackend(AnsibleOptions()), []
 
-    def record(handle: dict[str, Any]) -> None:
+    def record(handle: Any) -> None:
         recorded.append(handle)
         if "nodes" in handle:
             raise KeyboardInterrupt
@@ -217,7 +223,9 @@ def test_who_is_interrupted_when_all_agents_have_started_knows_them(tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         backend.submit(made, record)
 
-    assert [node["host"] for node in (backend.recover(recorded[0]) or {})["nodes"]] == ["n0"]
+    recovered = backend.recover(recorded[0])
+    assert recovered is not None
+    assert [node["host"] for node in recovered["nodes"]] == ["n0"]
     assert backend.submit(made, recorded.append)["nodes"] == nodes
     assert recorded[-1]["nodes"] == nodes
     assert backend.recover(recorded[0]) is None, "once they are on record, what the hosts have answered is not kept"

@@ -32,7 +32,7 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-def node(*words: str) -> dict[str, Any]:
+def node(*words: str) -> Any:
     """One whose ssh is real, and nobody listens at its port."""
     return {"host": "h", "rank": 0, "python": "python3", "agent_path": "/x/a", "ssh": ["ssh", *SHARING, *words, *NOBODY]}
 

@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def node(folder: Path, rank: int, program: str) -> dict[str, Any]:
+def node(folder: Path, rank: int, program: str) -> Any:
     """A node whose ssh is this shell program; it finds `started` in its folder, one line per connection."""
     ssh = folder / f"ssh-{rank}"
     ssh.write_text(f'#!/bin/sh\ncase "$*" in *"-O exit"*) exit;; esac\necho x >> {folder}/started-{rank}\n{program}\n')

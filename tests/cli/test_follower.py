@@ -86,7 +86,8 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[records.Run, Any]:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
     plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1, **about}
-    run = records.record_handle(records.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan), {})
+    run = records.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan)
+    run = records.record_handle(run, run.known)
     backend_: Any = backend
     return run, Follower(run, backend_, ranks=None, interrupts=Interrupts()).follow()
 
@@ -312,7 +313,7 @@ def test_a_line_that_was_written_right_before_its_agent_was_gone_is_among_the_lo
 ) -> None:
     monkeypatch.setattr(logs, "_POLL_S", 0.01)
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
-    run = dataclasses.replace(run, handle={}, plan={"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2})
+    run = dataclasses.replace(run, handle=run.known, plan={"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2})
     backend: Any = LastMoment(started(0), started(1))
 
     told = [(node, data) for node, data in logs._live_blocks(run, backend, follow=True) if data]

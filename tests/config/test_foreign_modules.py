@@ -51,7 +51,8 @@ def probe(_: pytest.MonkeyPatch) -> None:
 
 
 def call_over_ssh(_: pytest.MonkeyPatch) -> None:
-    words = ssh.argv({"ssh": ["ssh", "host"], "python": sys.executable, "agent_path": "/nowhere"}, "alive")
+    node: Any = {"ssh": ["ssh", "host"], "python": sys.executable, "agent_path": "/nowhere"}
+    words = ssh.argv(node, "alive")
     subprocess.run(["sh", "-c", words[-1]], check=False)
 
 

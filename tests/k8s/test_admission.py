@@ -285,7 +285,8 @@ def test_who_may_only_look_sees_how_a_run_is_that_should_be_ended_or_explained(
         (unmade, "1 of 1 pods are not made yet", "list events"),
     ):
         handle = json.loads((user.cli.runs / run / "run.json").read_text())["handle"]
-        watch = RunWatch({**handle, "kubeconfig": str(viewer.kubeconfig)})
+        handle["kubeconfig"] = str(viewer.kubeconfig)
+        watch = RunWatch(handle)
         found = [watch.liveness(60.0) for _ in range(2)]
         assert all(detail in state.detail for state in found), found
         assert capfd.readouterr().err.count(f"may not {right} in namespace") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -134,7 +134,7 @@ def test_a_run_that_was_started_in_a_pod_is_not_looked_for_in_another_cluster(
 ) -> None:
     """There, it would be taken for deleted."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "a", "one", current="one"))
-    handle = {"run_dir": str(tmp_path), "kind": "job", "nodes": 1, "kubeconfig": "", "context": "", "namespace": "ml"}
+    handle: Any = {"run_dir": str(tmp_path), "kind": "job", "nodes": 1, "kubeconfig": "", "context": "", "namespace": "ml"}
 
     with pytest.raises(BackendUnavailableError, match="in a pod of its cluster, and this is no pod"):
         _ = RunWatch(handle).cluster

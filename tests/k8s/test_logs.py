@@ -64,6 +64,10 @@ class FakeKubelet:
         return FakeResponse(data, None, self.rng)
 
 
+def handle(run_dir: Path, nodes: int) -> Any:
+    return {"run_dir": str(run_dir), "nodes": nodes, "kind": "job"}
+
+
 def stamp(when: float) -> bytes:
     whole, fraction = divmod(when, 1)
     return f"2026-11-20T14:{int(whole) // 60:02}:{int(whole) % 60:02}.{int(fraction * 1e9):09}Z".encode()
@@ -273,7 +277,7 @@ def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_wai
 
 def test_who_is_refused_the_lock_of_the_logs_does_not_take_it_from_who_has_it(tmp_path: Path) -> None:
     """As when a run is let go of while it is still being asked about, in another thread."""
-    watch = kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
+    watch = kube_watch.RunWatch(handle(tmp_path, 1))
     held = watch._lock()
     assert held is not None
 
@@ -298,7 +302,7 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
         if pod == "late" and (not starts or asked.count(pod) < 3):
             raise UnreachableError(f"pod {pod}: container not found")
 
-    watch = kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 3, "kind": "job"})
+    watch = kube_watch.RunWatch(handle(tmp_path, 3))
     watch.__dict__["cluster"] = SimpleNamespace()
     waiting = {"containerStatuses": [{"name": "node", "state": {"waiting": {}}}]}
     pods = [
@@ -326,7 +330,7 @@ def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(tmp_path: P
         asked.append(pod)
         raise UnreachableError(f"pod {pod}: no answer")
 
-    watch = kube_watch.RunWatch({"run_dir": str(tmp_path), "nodes": 1, "kind": "job"})
+    watch = kube_watch.RunWatch(handle(tmp_path, 1))
     watch.__dict__["cluster"] = SimpleNamespace(context="")
     monkeypatch.setattr(kube_watch, "execute", execute)
     running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}

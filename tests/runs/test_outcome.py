@@ -145,9 +145,13 @@ def test_foreign_and_odd_events_do_no_harm() -> None:
     assert made.outcome().state == "failed"
 
 
-def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
+def submitted(tmp_path: Path) -> records.Run:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
-    run = records.record_handle(run, {"x": 1})
+    return records.record_handle(run, {"run_dir": str(run.path)})
+
+
+def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
+    run = submitted(tmp_path)
     path = run.stream_path(0)
     path.parent.mkdir(parents=True)
     rendezvous = {"ranks": [0], "master_addr": "a", "master_port": 1}
@@ -168,7 +172,7 @@ def test_a_big_stream_is_judged_by_its_ends(tmp_path: Path) -> None:
 
 def test_a_cause_with_more_in_it_than_a_cause_has_spoils_no_listing_and_no_result(tmp_path: Path) -> None:
     """600 lists in one another are JSON, and too deep for whoever copies them."""
-    run = records.record_handle(make(tmp_path, "train-20250101-000000-abcd", result=None), {"x": 1})
+    run = submitted(tmp_path)
     path = run.stream_path(0)
     path.parent.mkdir(parents=True)
     deep = b"[" * 600 + b"]" * 600

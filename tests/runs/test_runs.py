@@ -48,7 +48,7 @@ def test_an_id_is_a_dns_label() -> None:
 
 def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     made = make(tmp_path, "train-20250101-000000-abcd", result=None)
-    submitted = records.record_handle(made, {"job": 5})
+    submitted = records.record_handle(made, {"run_dir": str(made.path), "task": 5})
 
     assert records.read(tmp_path, made.id) == submitted
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700

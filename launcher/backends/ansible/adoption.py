@@ -18,6 +18,7 @@ _MANY = 100_000
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.backends.ansible.inventory import Host
 
 
@@ -110,12 +111,21 @@ class Found:
         """The nodes as a plan has them."""
         return [{"node_rank": node["node"], "host": node["host"], "workers": node["workers"]} for node in self._nodes]
 
-    def handle(self, run_dir: Path) -> dict[str, Any]:
+    def handle(self, run_dir: Path) -> AnsibleHandle:
         """What a launcher that had started it would know."""
-        found = []
+        found: list[Node] = []
         for node in self._nodes:
             facts = self._facts[node["host"]]
-            about = {"host": node["host"], "rank": node["node"], "python": facts["python_used"], "ssh": facts["ssh"]}
-            where = {"folder": node["run_folder"], "agent_path": facts["agent_path"], "work": node["work"]}
-            found.append({**about, **where, "agent": node["agent"]})
+            found.append(
+                {
+                    "host": node["host"],
+                    "rank": node["node"],
+                    "python": facts["python_used"],
+                    "ssh": facts["ssh"],
+                    "folder": node["run_folder"],
+                    "agent_path": facts["agent_path"],
+                    "work": node["work"],
+                    "agent": node["agent"],
+                }
+            )
         return {"run_dir": str(run_dir), "hosts": [node["host"] for node in self._nodes], "nodes": found}

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import output
 from launcher.agent.failures import Failure, may_come_back
-from launcher.backends._base import Backend, Handle, Record, unrecorded
+from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, planning, playbook, ssh
+from launcher.backends.ansible.handle import AnsibleHandle
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, recover, start, target
@@ -42,7 +43,7 @@ _TAIL_BYTES = 256 * 1024
 """More than a node has to say before it has met the others."""
 
 
-class AnsibleBackend(Backend[AnsiblePlan]):
+class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle]):
     """Hosts with SSH, Python and torch; nothing else is asked of them."""
 
     name: ClassVar[str] = "ansible"
@@ -88,7 +89,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             found["files.tar.gz"] = packed.getvalue()
         return found
 
-    def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> Handle:
+    def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> AnsibleHandle:
         """Run start.yml: preflight, files, node 0, all others at once. Where one host cannot start, none is left running."""
         missing = [name for name in plan.job_secrets if name not in os.environ]
         if missing:
@@ -103,22 +104,22 @@ class AnsibleBackend(Backend[AnsiblePlan]):
                 with suppress(OSError):
                     (plan.run_dir / "ansible/files.tar.gz").unlink()
 
-    def recover(self, handle: Handle) -> Handle | None:
+    def recover(self, handle: AnsibleHandle) -> AnsibleHandle | None:
         """The hosts that may have been told to start, by what they had answered until then."""
         return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"])
 
-    def undo(self, handle: Handle) -> None:
+    def undo(self, handle: AnsibleHandle) -> None:
         """On all hosts that were told to start; one that does not answer may still run its agent."""
         super().undo(handle)
         forget(Path(handle["run_dir"]))
 
-    def goes_on(self, handle: Handle, outcome: Outcome) -> bool:
+    def goes_on(self, handle: AnsibleHandle, outcome: Outcome) -> bool:
         """With spares, as long as there are restarts: when a host was lost, or the way to it."""
         job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
         left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
         return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and may_come_back(outcome.cause)
 
-    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+    def requeue(self, handle: AnsibleHandle, attempt: int, record: Record = unrecorded) -> AnsibleHandle:
         """Start it again, on the first of its hosts and spares that can take part now."""
         run_dir = Path(handle["run_dir"])
         if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
@@ -167,7 +168,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         records.create(made)
         return made
 
-    def liveness(self, handle: Handle) -> Liveness:
+    def liveness(self, handle: AnsibleHandle) -> Liveness:
         """What the hosts said over the open connections; without such, each is asked once, and its stream fetched."""
         tails = self._streams.tails if self._streams else fetch(handle, _FETCH_S)
         states: list[NodeState] = ["ended"] * len(handle["hosts"])
@@ -186,7 +187,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         return Liveness(nodes=tuple(states), detail=f"no connection to {detail}{more}" if detail else "", causes=causes)
 
-    def refresh(self, handle: Handle) -> None:
+    def refresh(self, handle: AnsibleHandle) -> None:
         """Fetch what is new; of hosts that do not answer there is what was fetched before, which is said."""
         for tail in fetch(handle, _FETCH_S):
             if not tail.finished:
@@ -198,24 +199,24 @@ class AnsibleBackend(Backend[AnsiblePlan]):
         ended = any(other is not tail and other.state == "ended" for other in tails)
         return silent and (ended or not any(map(_has_met, tails)))
 
-    def open_stream(self, handle: Handle) -> HostStreams:
+    def open_stream(self, handle: AnsibleHandle) -> HostStreams:
         """One connection per host, again and again from where it broke."""
         self._streams = HostStreams(handle, handle.get("shown") or {})
         return self._streams
 
-    def open_terminal(self, handle: Handle, node: int, rank: int) -> proc.Bridge:
+    def open_terminal(self, handle: AnsibleHandle, node: int, rank: int) -> proc.Bridge:
         """A connection beside the one that follows the node."""
         return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
 
-    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+    def cancel(self, handle: AnsibleHandle, *, force: bool = False) -> None:
         """SIGTERM to every agent; `force`: twice, at which it kills its workers."""
         self._send(handle, signal.SIGTERM, *(("--force",) if force else ()))
 
-    def signal(self, handle: Handle, signum: int) -> None:
+    def signal(self, handle: AnsibleHandle, signum: int) -> None:
         """Agents pass every signal on."""
         self._send(handle, signum)
 
-    def _send(self, handle: Handle, signum: int, *more: str) -> None:
+    def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
         answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more))
         failed = [error.message for error in answers if isinstance(error, CommandError)]
         if failed:
@@ -223,7 +224,7 @@ class AnsibleBackend(Backend[AnsiblePlan]):
             raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
 
 
-def _on_record(handle: Handle, record: Record) -> Handle:
+def _on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:
     """Only then is it forgotten what the hosts have answered."""
     record(handle)
     forget(Path(handle["run_dir"]))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.ansible.plan import AnsiblePlan
+    from launcher.runs.handle import Meeting
 
     Answers = dict[str, dict[str, dict[str, Any]]]
     """By step and host."""
@@ -157,7 +158,7 @@ class Playbook:
         self.problems: dict[str, dict[str, str]] = {}
         self.notes: list[str] = []
         self.choice: dict[str, Any] = {}
-        self.meeting: dict[str, Any] = {}
+        self.meeting: Meeting = {}
         """Where the nodes meet: which host reached which address of node 0, what was chosen, and why."""
 
         self.failure = ""

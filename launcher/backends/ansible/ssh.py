@@ -23,9 +23,8 @@ from launcher.system.question import Question
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.backends._base import Handle
+    from launcher.backends.ansible.handle import AnsibleHandle, Node
 
-    Node = dict[str, Any]
 
 _AT_ONCE = 32
 _CALL_S = 25.0
@@ -131,7 +130,7 @@ def terminal(node: Node, rank: int) -> proc.ProgramBridge:
     return bridge
 
 
-def call_all(handle: Handle, work: Callable[[Node], Any]) -> list[Any]:
+def call_all(handle: AnsibleHandle, work: Callable[[Node], Any]) -> list[Any]:
     """What `work` returns for each node, in rank order, a `CommandError` in place of what failed.
 
     Who is interrupted meanwhile does not wait for hosts that do not answer, as an executor would.

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from launcher.backends._base import Handle
+    from launcher.backends.ansible.handle import AnsibleHandle, Node
+    from launcher.runs.handle import Meeting
 
 
-def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Handle:
+def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> AnsibleHandle:
     """Run the playbook that lies in the run's folder. What the hosts have answered is kept until it is told to `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
@@ -59,7 +60,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
     )
 
 
-def recover(run_dir: Path, hosts: Sequence[str]) -> Handle | None:
+def recover(run_dir: Path, hosts: Sequence[str]) -> AnsibleHandle | None:
     """What a launcher that died while it ran the playbook may have started; None where no host was told to."""
     running = _playbook(run_dir)
     running.follow()
@@ -72,43 +73,51 @@ def recover(run_dir: Path, hosts: Sequence[str]) -> Handle | None:
     return {"run_dir": str(run_dir), "hosts": chosen, "nodes": list(nodes.values())}
 
 
-def target(node: Mapping[str, Any]) -> tuple[str, str]:
+def target(node: Node) -> tuple[str, str]:
     """The words by which a call on a host names the node."""
     return str(node["folder"]), str(node["rank"])
 
 
-def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, dict[str, Any]]:
+def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, Node]:
     """How each node is reached and called, by host, in rank order."""
-    found = {}
+    found: dict[str, Node] = {}
     for host, rank in (running.choice.get("ranks") or {}).items():
         facts = answers.get(host) or {}
         if facts.get("ssh") is None:
             raise BackendUnavailableError(
                 f"{host} is not reached by ssh", hint="only ansible_connection: ssh can be followed; distlaunch local runs here"
             )
-        about = {"folder": facts["folder"], "agent_path": facts["agent_path"], "ssh": facts["ssh"]}
-        found[host] = {"host": host, "rank": rank, "python": facts["python_used"], **about}
+        found[host] = {
+            "host": host,
+            "rank": rank,
+            "python": facts["python_used"],
+            "ssh": facts["ssh"],
+            "folder": facts["folder"],
+            "agent_path": facts["agent_path"],
+        }
     return found
 
 
-def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> Handle:
+def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> AnsibleHandle:
     """All that another shell needs, with the same keys."""
     nodes = _nodes(running.answers["preflight"], running)
     hosts = list(planned)
     for host, node in nodes.items():
         started = running.answers["start"][host]
-        node.update(agent=started["agent"], work=started["work"])
+        node.update({"agent": started["agent"], "work": started["work"]})
         hosts[node["rank"]] = host
     first = running.answers["start"][running.choice["master"]]
+    meeting: Meeting = {"addresses": first["addresses"], "port": first["port"]}
+    meeting.update(running.meeting)
     return {
         "run_dir": str(run_dir),
         "hosts": hosts,
         "nodes": list(nodes.values()),
-        "rendezvous": {"addresses": first["addresses"], "port": first["port"], **running.meeting},
+        "rendezvous": meeting,
     }
 
 
-def _about_master(handle: Handle) -> str:
+def _about_master(handle: AnsibleHandle) -> str:
     """Where the nodes meet, and why there."""
     meeting = handle["rendezvous"]
     if "reason" not in meeting:

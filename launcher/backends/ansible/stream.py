@@ -24,8 +24,8 @@ from launcher.system.storage import Room, storage_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.backends._base import Chunk, Handle
-    from launcher.backends.ansible.ssh import Node
+    from launcher.backends._base import Chunk
+    from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.runs.liveness import NodeState
 
 _SILENT_S = (20.0, 160.0)
@@ -258,7 +258,7 @@ class Pump:
 class HostStreams:
     """The streams of all nodes, while somebody reads."""
 
-    def __init__(self, handle: Handle, offsets: Mapping[int, int]) -> None:
+    def __init__(self, handle: AnsibleHandle, offsets: Mapping[int, int]) -> None:
         run_dir = Path(handle["run_dir"])
         self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
         allow_files(_FILES_PER_NODE * len(self.tails))
@@ -280,7 +280,7 @@ class HostStreams:
         self._files.close()
 
 
-def fetch(handle: Handle, limit_s: float) -> list[Tail]:
+def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
     """What is new of all streams, once; nodes that do not answer in time stay `unknown`."""
     pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
     limit = time.monotonic() + limit_s

@@ -24,6 +24,8 @@ from launcher.system import install
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from launcher.backends.kubernetes.handle import KubernetesHandle
+
 _CONNECT_S = 10.0
 _ANSWER_S = 60.0
 _TRIES = 4
@@ -160,7 +162,7 @@ def connect(setting: str, context: str, namespace: str) -> Cluster:
     return _connect(kubeconfig.find(setting), context, namespace)
 
 
-def connect_again(handle: Mapping[str, Any]) -> Cluster:
+def connect_again(handle: KubernetesHandle) -> Cluster:
     """The cluster that a run was sent to, whatever is in the environment or in the kubeconfig's current context by now."""
     paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
     return _connect(paths, handle["context"], handle["namespace"], lost="the run was started in a pod of its cluster")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.agent.failures import Failure
-from launcher.backends._base import Backend, Handle, PlannedNode, Record, Written, new_key, unrecorded
+from launcher.backends._base import Backend, PlannedNode, Record, Written, new_key, unrecorded
 from launcher.backends.kubernetes import objects, pod
+from launcher.backends.kubernetes.handle import KubernetesHandle
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.plan import KubernetesPlan
 from launcher.errors import SpecError
@@ -36,7 +37,7 @@ _BEACONS = (20_000, 29_000)
 """Below the ports that Kubernetes gives to Services, and those that the kernel gives to connections."""
 
 
-class KubernetesBackend(Backend[KubernetesPlan]):
+class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle]):
     """Creates the objects through the API, and follows by pod logs."""
 
     name: ClassVar[str] = "k8s"
@@ -163,7 +164,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
         return rights.role(self.opts)
 
-    def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> Handle:
+    def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> KubernetesHandle:
         """Create the workload held back, then what it needs, owned by it; then let it go."""
         from launcher.backends.kubernetes import submission
 
@@ -172,7 +173,7 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         cluster = self._cluster()
         from launcher.backends.kubernetes import kubeconfig
 
-        handle = {
+        handle: KubernetesHandle = {
             "run_dir": str(plan.run_dir),
             "run": plan.run_dir.name,
             "name": plan.name,
@@ -187,14 +188,14 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         owner = submission.send(cluster, self.opts, plan, lambda: record(handle))
         return {**handle, "uid": owner["metadata"]["uid"]}
 
-    def recover(self, handle: Handle) -> Handle | None:
+    def recover(self, handle: KubernetesHandle) -> KubernetesHandle | None:
         """The object that owns the others, by its name."""
         from launcher.backends.kubernetes import api, submission
 
         owner = submission.find(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
         return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
 
-    def undo(self, handle: Handle) -> None:
+    def undo(self, handle: KubernetesHandle) -> None:
         """The workload is held back until all is there: to delete it is enough."""
         from launcher.backends.kubernetes import api, submission
 
@@ -211,31 +212,31 @@ class KubernetesBackend(Backend[KubernetesPlan]):
 
         return api.connect(self.opts.kubeconfig, self.opts.context, self.opts.namespace)
 
-    def liveness(self, handle: Handle) -> Liveness:
+    def liveness(self, handle: KubernetesHandle) -> Liveness:
         """One question for all pods; events only where pods wait for something."""
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
 
-    def refresh(self, handle: Handle) -> None:
+    def refresh(self, handle: KubernetesHandle) -> None:
         """Fetch what is new of the pods' logs."""
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).refresh()
 
-    def open_stream(self, handle: Handle) -> Stream:
+    def open_stream(self, handle: KubernetesHandle) -> Stream:
         """Pod logs, saved in the run's folder as they come."""
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).open_stream(handle.get("shown") or {})
 
-    def open_terminal(self, handle: Handle, node: int, rank: int) -> Bridge:
+    def open_terminal(self, handle: KubernetesHandle, node: int, rank: int) -> Bridge:
         """By an exec into the node's pod."""
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).open_terminal(node, rank)
 
-    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+    def cancel(self, handle: KubernetesHandle, *, force: bool = False) -> None:
         """Delete what owns everything: pods get SIGTERM, and SIGKILL after their grace time; `force`: now."""
         from launcher.backends.kubernetes import watch
 
@@ -243,13 +244,13 @@ class KubernetesBackend(Backend[KubernetesPlan]):
         if handle["kind"] == "trainjob":  # its submission may have been cut off before it owned its runtime
             self.undo(handle)
 
-    def release(self, handle: Handle) -> None:
+    def release(self, handle: KubernetesHandle) -> None:
         """End what others have put into the pods and what would hold them for ever."""
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).release()
 
-    def signal(self, handle: Handle, signum: int) -> None:
+    def signal(self, handle: KubernetesHandle, signum: int) -> None:
         """Kubernetes has no way to signal a pod, other than to run a program in it."""
         from launcher.backends.kubernetes import watch
 

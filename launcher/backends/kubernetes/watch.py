@@ -28,7 +28,7 @@ from launcher.system import proc, storage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.backends._base import Handle
+    from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.states import Pod
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
@@ -58,7 +58,7 @@ _NAMED = 5
 _runs: dict[str, RunWatch] = {}
 
 
-def of(handle: Handle) -> RunWatch:
+def of(handle: KubernetesHandle) -> RunWatch:
     """The run of that handle."""
     return _runs.get(handle["run_dir"]) or _runs.setdefault(handle["run_dir"], RunWatch(handle))
 
@@ -66,7 +66,7 @@ def of(handle: Handle) -> RunWatch:
 class RunWatch:
     """Asks about a run, fetches its logs, ends it."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: KubernetesHandle) -> None:
         self._handle = handle
         self._folder = Path(handle["run_dir"])
         self._nodes: int = handle["nodes"]

@@ -14,7 +14,6 @@ from launcher.agent.system import facts
 from launcher.agent.terminal import attach
 from launcher.backends._base import (
     Backend,
-    Handle,
     PlannedNode,
     Record,
     Written,
@@ -24,6 +23,7 @@ from launcher.backends._base import (
 )
 from launcher.backends._files import FileStream
 from launcher.backends.local import processes, programs
+from launcher.backends.local.handle import AgentProcess, LocalHandle
 from launcher.backends.local.options import LocalOptions
 from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
 from launcher.errors import CommandError, RequestError, SpecError, StorageError
@@ -44,7 +44,7 @@ _FAREWELL_S = 10.0
 """So long an agent may take to end after its last word."""
 
 
-class LocalBackend(Backend[LocalPlan]):
+class LocalBackend(Backend[LocalPlan, LocalHandle]):
     """Runs on this machine; several nodes are simulated by one agent each."""
 
     name: ClassVar[str] = "local"
@@ -94,7 +94,7 @@ class LocalBackend(Backend[LocalPlan]):
         write_key(folder)
         return Written(texts, (*more, KEY_FILE))
 
-    def submit(self, plan: LocalPlan, record: Record = unrecorded) -> Handle:
+    def submit(self, plan: LocalPlan, record: Record = unrecorded) -> LocalHandle:
         """Write the spec and the agent, start one detached agent per node."""
         with storage.storage_errors(plan.run_dir):
             (plan.run_dir / "spec.json").write_text(spec_text(plan.job), encoding="utf-8")
@@ -103,10 +103,12 @@ class LocalBackend(Backend[LocalPlan]):
         passed = plan.job.passes_stdin
         return self._start(plan.run_dir, plan.python, plan.job.cwd, len(plan.nodes), record, passes_stdin=passed)
 
-    def _start(self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record, *, passes_stdin: bool = False) -> Handle:
+    def _start(
+        self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record, *, passes_stdin: bool = False
+    ) -> LocalHandle:
         """`passes_stdin`: they have ours, for their workers."""
-        agents = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
-        handle = {"run_dir": str(run_dir), "python": python, "agents": agents}
+        agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
+        handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "agents": agents}
         told: list[proc.Told] = []
         more = {"stdin": 0} if passes_stdin else {}
         try:
@@ -135,11 +137,11 @@ class LocalBackend(Backend[LocalPlan]):
                 word.close()
         return handle
 
-    def recover(self, handle: Handle) -> Handle | None:
+    def recover(self, handle: LocalHandle) -> LocalHandle | None:
         """Each agent was noted before it began, and notes that it has."""
         return handle if any(agent.begun for agent in processes.of(handle)) else None
 
-    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+    def requeue(self, handle: LocalHandle, attempt: int, record: Record = unrecorded) -> LocalHandle:
         """Start the same agents again, when all have ended; those that have said so are waited for."""
         run_dir = Path(handle["run_dir"])
         limit = time.monotonic() + _FAREWELL_S
@@ -154,27 +156,27 @@ class LocalBackend(Backend[LocalPlan]):
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
         return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record)
 
-    def liveness(self, handle: Handle) -> Liveness:
+    def liveness(self, handle: LocalHandle) -> Liveness:
         """Which agents still run, by pid and start time."""
         return Liveness(nodes=tuple("running" if agent.living() else "ended" for agent in processes.of(handle)))
 
-    def left(self, handle: Handle) -> str:
+    def left(self, handle: LocalHandle) -> str:
         """Their pids."""
         pids = [str(identity.pid) for agent in processes.of(handle) for identity in agent.living()]
         return f"pids {', '.join(pids)}" if pids else ""
 
-    def open_stream(self, handle: Handle) -> FileStream:
+    def open_stream(self, handle: LocalHandle) -> FileStream:
         """The files that the agents write."""
         return FileStream(Path(handle["run_dir"]), len(handle["agents"]), handle.get("shown") or {})
 
-    def open_terminal(self, handle: Handle, node: int, rank: int) -> proc.Bridge:
+    def open_terminal(self, handle: LocalHandle, node: int, rank: int) -> proc.Bridge:
         """The agent's socket itself."""
         try:
             return proc.Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
         except attach.NOT_THERE as error:
             raise CommandError(f"rank {rank} has no terminal: {error}") from error
 
-    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+    def cancel(self, handle: LocalHandle, *, force: bool = False) -> None:
         """SIGTERM to every agent; `force`: the second one, at which an agent kills its workers, and SIGKILL where it does not."""
         agents = processes.of(handle)
         for agent in agents:
@@ -185,7 +187,7 @@ class LocalBackend(Backend[LocalPlan]):
             if not agent.living():
                 agent.remove_cgroup()
 
-    def signal(self, handle: Handle, signum: int) -> None:
+    def signal(self, handle: LocalHandle, signum: int) -> None:
         """Agents pass every signal on."""
         for agent in processes.of(handle):
             agent.send(signum)

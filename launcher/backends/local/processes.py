@@ -14,7 +14,9 @@ from launcher.agent.system import cgroup, processes
 from launcher.system import proc, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from launcher.backends.local.handle import LocalHandle
 
 _HEARS_S = 1.0
 """So long an agent may take to end at its second SIGTERM, by itself."""
@@ -87,7 +89,7 @@ class Agent:
         return found
 
 
-def of(handle: Mapping[str, Any]) -> list[Agent]:
+def of(handle: LocalHandle) -> list[Agent]:
     """The run's agents, by node rank."""
     nodes = Path(handle["run_dir"]) / "nodes"
     started = (proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"])

@@ -21,7 +21,8 @@ from launcher.system import proc, storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.backends._base import Handle, Record
+    from launcher.backends._base import Record
+    from launcher.backends.slurm.handle import SlurmHandle
     from launcher.runs.liveness import NodeState
     from launcher.spec import NodeRange
 
@@ -93,18 +94,19 @@ def useless(opts: Any) -> list[str]:
     return [name.replace("_", "-") for name in _OF_JOBS if getattr(opts, name)]
 
 
-def start(run_dir: Path, cwd: str, within: Allocation, record: Record) -> Handle:
+def start(handle: SlurmHandle, cwd: str, within: Allocation, record: Record) -> SlurmHandle:
     """Start the step's script, detached from this terminal."""
     if shutil.which("srun") is None:
         raise BackendUnavailableError(
             "srun is not on PATH", hint=f"job {within.job_id} can be used only where Slurm's commands are"
         )
+    run_dir = Path(handle["run_dir"])
     out = run_dir / "job.out"
     argv = ["bash", "-c", 'read -r && exec bash "$0" </dev/null', str(run_dir / "step.sh")]
 
-    def about(identity: proc.Identity) -> Handle:
-        known = {"job_id": within.job_id, "step": run_dir.name, "host": _host()}
-        return {**known, "pid": identity.pid, "ticks": identity.start_ticks}
+    def about(identity: proc.Identity) -> SlurmHandle:
+        srun: SlurmHandle = {**handle, "host": _host(), "pid": identity.pid, "ticks": identity.start_ticks}
+        return {**srun, "job_id": within.job_id, "step": run_dir.name}
 
     def note(identity: proc.Identity) -> None:
         record(about(identity))
@@ -112,7 +114,7 @@ def start(run_dir: Path, cwd: str, within: Allocation, record: Record) -> Handle
     return about(proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
 
 
-def liveness(handle: Handle) -> Liveness:
+def liveness(handle: SlurmHandle) -> Liveness:
     """Running as long as the step is there, or srun, which may still wait for it."""
     found: NodeState = "running" if _srun_lives(handle) else "ended"
     if found == "ended":
@@ -123,7 +125,7 @@ def liveness(handle: Handle) -> Liveness:
     return Liveness(nodes=(found,) * handle["nodes"], detail=f"a step of job {handle['job_id']}")
 
 
-def send(handle: Handle, *numbers: int) -> None:
+def send(handle: SlurmHandle, *numbers: int) -> None:
     """Signal the step's processes; where there is no step yet, end the script and its srun, which waits for free nodes."""
     step = _step(handle)
     for number in numbers if step else ():
@@ -139,7 +141,7 @@ def kill_all(job_id: str) -> None:
             _signal(step, signal.SIGKILL)
 
 
-def terminal(handle: Handle, folder: Path, node: int, rank: int, *, python: str = "") -> proc.ProgramBridge:
+def terminal(handle: SlurmHandle, folder: Path, node: int, rank: int, *, python: str = "") -> proc.ProgramBridge:
     """A step of its own beside the run's, on that node; `python` is there where the agent's is not, as that is in a container."""
     about = storage.read_json(folder / "nodes" / str(node) / "agent.json") or {}
     where = (f"--jobid={job_of(handle)}", f"--nodelist={about.get('node')}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
@@ -164,7 +166,7 @@ def _signal(step: str, number: int) -> None:
         raise CommandError(f"scancel: {said}")
 
 
-def _step(handle: Handle) -> str | None:
+def _step(handle: SlurmHandle) -> str | None:
     """`JOB.STEP`, by the step's name."""
     return next((step for step, name in _steps(handle["job_id"]).items() if name == handle["step"]), None)
 
@@ -178,7 +180,7 @@ def _steps(job_id: str) -> dict[str, str]:
     return {step.strip(): name for step, name in rows}
 
 
-def _srun_lives(handle: Handle) -> bool:
+def _srun_lives(handle: SlurmHandle) -> bool:
     return handle["host"] == _host() and proc.Identity(handle["pid"], handle["ticks"]).alive()
 
 

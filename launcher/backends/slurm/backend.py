@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.backends._base import Backend, Handle, PlannedNode, Record, unrecorded
+from launcher.backends._base import Backend, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends.slurm import allocation, control, run_files
+from launcher.backends.slurm.handle import SlurmHandle
 from launcher.backends.slurm.options import SlurmOptions
 from launcher.backends.slurm.plan import SlurmPlan
 from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.system.proc import ProgramBridge
 
 
-class SlurmBackend(Backend[SlurmPlan]):
+class SlurmBackend(Backend[SlurmPlan, SlurmHandle]):
     """Submits through submitit; follows by files on the shared file system, asks squeue only now and then."""
 
     name: ClassVar[str] = "slurm"
@@ -123,7 +124,7 @@ class SlurmBackend(Backend[SlurmPlan]):
         """What a submission sends, but that its folder may be moved; `sbatch job.sbatch` in it does the rest."""
         return run_files.fill(plan, folder, run_files.texts(plan, plan.by_hand, plan.job._replace(may_move=True)))
 
-    def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> Handle:
+    def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> SlurmHandle:
         """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""
         if plan.within is None:
             if shutil.which("sbatch") is None:
@@ -132,30 +133,25 @@ class SlurmBackend(Backend[SlurmPlan]):
         if plan.job.wants_keyboard and shutil.which("srun") is None:
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal is reached by it", hint=_NO_SRUN)
         run_files.fill(plan, plan.run_dir, self.render(plan))
-        handle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
+        handle: SlurmHandle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
         if plan.within:
             if useless := allocation.useless(self.opts):
                 output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")
-
-            def note(step: Handle) -> None:
-                record({**handle, **step})
-
-            return {**handle, **allocation.start(plan.run_dir, plan.job.cwd, plan.within, note)}
-        handle |= {"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name}
+            return allocation.start(handle, plan.job.cwd, plan.within, record)
+        handle.update({"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name})
         record(handle)
-        return {**handle, "job_id": control.send(self._jobs(), plan.run_dir)}
+        return _of_job(handle, control.send(self._jobs(), plan.run_dir))
 
-    def recover(self, handle: Handle) -> Handle | None:
+    def recover(self, handle: SlurmHandle) -> SlurmHandle | None:
         """The job by its comment, unless it is one that was there before: `besides`."""
         if "job_id" in handle:
             return handle
-        handle = dict(handle)
-        job_id = self._jobs().by_comment(handle["comment"], handle.pop("besides", ""))
+        job_id = self._jobs().by_comment(handle["comment"], handle.get("besides", ""))
         if job_id is None and not self._jobs().reached:
             raise BackendUnavailableError(self._jobs().refusal, hint=control.PING)
-        return {**handle, "job_id": job_id} if job_id else None
+        return _of_job(handle, job_id) if job_id else None
 
-    def requeue(self, handle: Handle, attempt: int, record: Record = unrecorded) -> Handle:
+    def requeue(self, handle: SlurmHandle, attempt: int, record: Record = unrecorded) -> SlurmHandle:
         """Slurm starts a job again that runs; when it has ended, the same file is submitted once more."""
         if "step" in handle:
             raise RequestError(f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation")
@@ -174,10 +170,12 @@ class SlurmBackend(Backend[SlurmPlan]):
         if spec is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**spec, "attempt": attempt}))
-        record({**{key: value for key, value in handle.items() if key != "job_id"}, "besides": job_id})
-        return {**handle, "job_id": control.send(self._jobs(), run_dir, besides=job_id)}
+        begun: SlurmHandle = {**handle, "besides": job_id}
+        del begun["job_id"]
+        record(begun)
+        return _of_job(handle, control.send(self._jobs(), run_dir, besides=job_id))
 
-    def liveness(self, handle: Handle) -> Liveness:
+    def liveness(self, handle: SlurmHandle) -> Liveness:
         """squeue first, sacct for what has left the queue; without accounting, what left the queue has ended."""
         if "step" in handle:
             return allocation.liveness(handle)
@@ -205,16 +203,16 @@ class SlurmBackend(Backend[SlurmPlan]):
                 causes[rank] = {"class": Failure.NODE, "message": f"the agent could not start on {host}: {why}", "host": host}
         return Liveness(nodes=tuple(states), detail=said, causes=causes)
 
-    def open_stream(self, handle: Handle) -> FileStream:
+    def open_stream(self, handle: SlurmHandle) -> FileStream:
         """The files that the agents write; following costs the controller nothing."""
         return FileStream(_folder(handle), handle["nodes"], handle.get("shown") or {}, job_output=True)
 
-    def open_terminal(self, handle: Handle, node: int, rank: int) -> ProgramBridge:
+    def open_terminal(self, handle: SlurmHandle, node: int, rank: int) -> ProgramBridge:
         """By srun on that node, inside the job."""
         python = "python3" if self.opts.container_image else ""
         return allocation.terminal(handle, _folder(handle), node, rank, python=python)
 
-    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+    def cancel(self, handle: SlurmHandle, *, force: bool = False) -> None:
         """A waiting job is cancelled; a running one's agents are told, and give the workers their grace time.
 
         A plain scancel would reach the workers before their agent could tell them the deadline.
@@ -237,7 +235,7 @@ class SlurmBackend(Backend[SlurmPlan]):
             error.in_part = "connect failure" not in error.message  # else a signal may have come to the agents
             raise
 
-    def signal(self, handle: Handle, signum: int) -> None:
+    def signal(self, handle: SlurmHandle, signum: int) -> None:
         """Slurm signals every process of the step."""
         if "step" in handle:
             allocation.send(handle, signum)
@@ -254,11 +252,18 @@ class SlurmBackend(Backend[SlurmPlan]):
 _NO_SRUN = "leave --interactive out, or run this where srun is"
 
 
-def _folder(handle: Handle) -> Path:
+def _of_job(handle: SlurmHandle, job_id: str) -> SlurmHandle:
+    """The handle once the job's id is known."""
+    found: SlurmHandle = {**handle, "job_id": job_id}
+    found.pop("besides", None)
+    return found
+
+
+def _folder(handle: SlurmHandle) -> Path:
     return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))
 
 
-def _last_word_said(handle: Handle) -> bool:
+def _last_word_said(handle: SlurmHandle) -> bool:
     """Whether the first node's agent has ended: then Slurm's word is worth a question at once."""
     try:
         last = input_file.end_of(_folder(handle) / "nodes/0/stream", 65536)

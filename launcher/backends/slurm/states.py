@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.schedulers.slurm import expand
@@ -12,9 +12,9 @@ from launcher.errors import CommandError
 from launcher.system import input_file, proc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from launcher.backends.slurm.handle import SlurmHandle
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
 
@@ -87,7 +87,7 @@ def out_of_reach(said: str) -> bool:
     return any(word.lower() in said.lower() for word in words)
 
 
-def job_of(handle: Mapping[str, Any]) -> str:
+def job_of(handle: SlurmHandle) -> str:
     """The id of the job, or of the task of a job array."""
     return f"{handle['job_id']}_{handle['task']}" if "task" in handle else str(handle["job_id"])
 
@@ -131,7 +131,7 @@ def not_started(job_output: Path) -> dict[str, str]:
     return found
 
 
-def from_accounting(handle: Mapping[str, Any]) -> str | None:
+def from_accounting(handle: SlurmHandle) -> str | None:
     """What sacct remembers of a job that has left the queue; None where there is no accounting, as on many clusters.
 
     Ids of jobs come round again; the name tells another's job from ours.

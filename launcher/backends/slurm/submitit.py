@@ -20,8 +20,9 @@ from launcher.errors import BackendUnavailableError, CommandError
 from launcher.system import proc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
+
+    from launcher.backends.slurm.handle import SlurmHandle
 
 _SBATCH_S = 60
 _SQUEUE_S = 30
@@ -100,7 +101,7 @@ class Queue(SlurmInfoWatcher):
         """A run is to end, and somebody waits for that: the next question is asked at once, and then every two seconds."""
         self._delay_s, self._last_status_check = 2, float("-inf")
 
-    def of(self, handle: Mapping[str, Any], *, now: bool = False) -> dict[str, str] | None:
+    def of(self, handle: SlurmHandle, *, now: bool = False) -> dict[str, str] | None:
         """The row of a run's job; None when it has left the queue, or nobody knows. Another's job of the same id is not ours."""
         info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")
         return info if info and info.get("comment") == handle["comment"] else None
