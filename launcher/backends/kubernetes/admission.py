@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.backends.kubernetes.options import amount
 from launcher.backends.kubernetes.states import event_text, timestamp
+from launcher.backends.kubernetes.words import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes import options as words
+from launcher.backends.kubernetes import words
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.options import KubernetesOptions
@@ -92,7 +92,7 @@ def _container(spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[d
     }
     if opts.pull_policy:
         found["imagePullPolicy"] = opts.pull_policy
-    if taken := words.resources(opts):
+    if taken := _resources(opts):
         found["resources"] = {"limits": taken, "requests": dict(taken)}
     if security := _security(opts):
         found["securityContext"] = security
@@ -185,3 +185,12 @@ def _security(opts: KubernetesOptions) -> dict[str, Any]:
     if opts.ipc_lock or any(name.startswith("rdma/") for name in opts.resource):
         capabilities["add"] = ["IPC_LOCK"]
     return {**found, "capabilities": capabilities} if capabilities else found
+
+
+def _resources(opts: KubernetesOptions) -> dict[str, str]:
+    """What one node's pod takes, by Kubernetes' names."""
+    found = {opts.gpu_resource: str(opts.gpus_per_node)} if opts.gpus_per_node else {}
+    for name in ("cpu", "memory"):
+        if value := getattr(opts, name):
+            found[name] = value
+    return found | words.resource_pairs(opts.resource)
