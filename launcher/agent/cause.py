@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
-from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, List, Optional, Tuple
 
 from .failures import Failure
 from .stream.tail import TRACEBACK
 from .system import files
+
+if TYPE_CHECKING:
+    from .messages import ExitedWorker
 
 Cause = Dict[str, Any]
 
@@ -61,7 +64,7 @@ _RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
 
 
 def of_worker(
-    *, host: str, node: int, about: Dict[str, Any], error_file: str, stderr_tail: bytes, oom_kills: int, kept: str = ""
+    *, host: str, node: int, about: ExitedWorker, error_file: str, stderr_tail: bytes, oom_kills: int, kept: str = ""
 ) -> Cause:
     """The cause for one worker that ended; `about` is the fork server's message, `oom_kills` counts since the start.
 

@@ -6,16 +6,18 @@ import errno
 import json
 import socket
 import struct
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar
 
 Message = Dict[str, Any]
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
 _LENGTH = struct.Struct("!Q")
 _READ_BYTES = 1 << 20
 _MAX_FDS = 4
 
 
-class Channel:
-    """One end of a pair; `receive` gives None when the other end is gone."""
+class Channel(Generic[Sent, Received]):
+    """One end of a pair, for the messages of one class each way; `receive` gives None when the other end is gone."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -26,13 +28,13 @@ class Channel:
         self._ended = False
 
     @classmethod
-    def pair(cls) -> Tuple[Channel, Channel]:
+    def pair(cls) -> Tuple[Channel[Sent, Received], Channel[Received, Sent]]:
         """Two connected ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        return cls(one), cls(other)
+        return cls(one), Channel(other)
 
     @classmethod
-    def from_fd(cls, fd: int) -> Channel:
+    def from_fd(cls, fd: int) -> Channel[Sent, Received]:
         """The end that this process inherited."""
         sock = socket.socket(fileno=fd)
         sock.set_inheritable(False)
@@ -42,7 +44,7 @@ class Channel:
         """For selectors."""
         return self._sock.fileno()
 
-    def send(self, message: Message, fds: Sequence[int] = ()) -> bool:
+    def send(self, message: Sent, fds: Sequence[int] = ()) -> bool:
         """Send one message; False when nobody is there to read it."""
         data = json.dumps(message).encode()
         data = _LENGTH.pack(len(data)) + data
@@ -53,7 +55,7 @@ class Channel:
             return False
         return True
 
-    def receive(self) -> Tuple[Optional[Message], List[int]]:
+    def receive(self) -> Tuple[Optional[Received], List[int]]:
         """The next message and its descriptors; waits for it."""
         while self._missing():
             self._read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_restart_names_the_rank_too(warm_agents: Runner) -> None:
 
 
 def ended(tmp_path: Path, code: int, stderr: str, oom_kills: int = 0) -> cause.Cause:
-    about = {"rank": 3, "local_rank": 1, "code": code, "time": 1.0}
+    about: Any = {"rank": 3, "local_rank": 1, "code": code, "time": 1.0}
     none = str(tmp_path / "none")
     return cause.of_worker(host="h", node=1, about=about, error_file=none, stderr_tail=stderr.encode(), oom_kills=oom_kills)
 

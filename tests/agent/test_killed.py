@@ -232,6 +232,8 @@ def test_an_agent_that_ends_by_itself_and_leaves_its_node_behind_is_not_called_k
     """Its parent may have waited for it before anybody else can see how it has ended."""
     heard: list[bool] = []
     for says in (False, True):
+        agent: channel.Channel[Any, Any]
+        mine: channel.Channel[Any, Any]
         agent, mine = channel.Channel.pair()
         child = os.fork()
         if child == 0:

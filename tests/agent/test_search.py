@@ -137,7 +137,8 @@ def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
             told.append((name, fields["what"]))
 
     link: Any = Link()
-    found = process._present_store(job, {"node_rank": 3, "host": "n3"}, link, lambda: stores.pop(0))
+    setup: Any = {"node_rank": 3, "host": "n3"}
+    found = process._present_store(job, setup, link, lambda: stores.pop(0))
 
     assert found is new
     assert old.closed

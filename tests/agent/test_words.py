@@ -37,6 +37,8 @@ KEY = "Unexpected key: model.layers.0.weight\n"
 
 @pytest.mark.parametrize("size", SIZES)
 def test_messages_of_any_size_arrive_in_order_with_their_descriptors(size: int) -> None:
+    one: Channel[Any, Any]
+    other: Channel[Any, Any]
     one, other = Channel.pair()
     reader, writer = os.pipe()
     texts = ["x" * size, "\0\n\udcff\u2028", "y" * size]
@@ -62,7 +64,7 @@ def test_messages_of_any_size_arrive_in_order_with_their_descriptors(size: int) 
 
 def test_a_message_that_comes_in_parts_is_not_ready_before_it_is_whole() -> None:
     sock, theirs = socket.socketpair()
-    channel = Channel(theirs)
+    channel: Channel[Any, Any] = Channel(theirs)
     text = json.dumps({"text": "x" * 1000}).encode()
     whole = len(text).to_bytes(8, "big") + text
     for at in (0, 3, 8, 9, len(whole) - 1):
@@ -81,8 +83,8 @@ def test_a_message_that_comes_in_parts_is_not_ready_before_it_is_whole() -> None
 
 def test_what_the_group_asks_before_its_worker_is_known_to_run_is_answered() -> None:
     """A worker that dies at once: the word of its start may be read only when the group already asks why it ended."""
-    server, server_end = Channel.pair()
-    group, group_end = Channel.pair()
+    ends: tuple[Channel[Any, Any], ...] = (*Channel.pair(), *Channel.pair())
+    server, server_end, group, group_end = ends
     stderr, stderr_end = os.pipe()
     loop, told = Loop(), []
     parts: Any = {name: MagicMock() for name in ("place", "out", "stderr", "joining", "workers", "outcome", "stopping")}
@@ -94,7 +96,7 @@ def test_what_the_group_asks_before_its_worker_is_known_to_run_is_answered() -> 
 
     def ask() -> None:
         loop.forget(reader)
-        group_end.send({"cause?": [0]})
+        group_end.send({"ask_cause": [0]})
 
     reader, writer = os.pipe()
     loop.on_input(reader, ask)
@@ -168,7 +170,7 @@ def test_an_error_file_is_a_workers_word_and_may_hold_anything(tmp_path: Path, w
     found = cause.of_worker(
         host="h",
         node=0,
-        about={"code": 3, "rank": 0, "local_rank": 0, "time": 1.0},
+        about={"code": 3, "rank": 0, "local_rank": 0, "round": 0, "pid": 1, "stopped": False, "time": 1.0},
         error_file=str(file),
         stderr_tail=b"",
         oom_kills=0,

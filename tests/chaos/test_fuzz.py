@@ -104,7 +104,7 @@ def test_a_stream_however_damaged_is_read_to_its_end_and_adds_up(lines: list[byt
         assert sum(len(r.data) for r in [*decoder.feed(data), *decoder.close()] if isinstance(r, protocol.Output)) <= len(data)
 
 
-def send(channel: Channel, messages: list[dict[str, Any]]) -> None:
+def send(channel: Channel[Any, Any], messages: list[dict[str, Any]]) -> None:
     """All of them, then the end."""
     for message in messages:
         channel.send(message)
@@ -114,6 +114,7 @@ def send(channel: Channel, messages: list[dict[str, Any]]) -> None:
 @given(st.lists(JSON, max_size=5))
 @MANY
 def test_messages_arrive_as_they_were_sent(values: list[Any]) -> None:
+    one: Channel[Any, Any]
     one, other = Channel.pair()
     sent = [{"value": value} for value in values]
     thread = threading.Thread(target=send, args=(one, sent))

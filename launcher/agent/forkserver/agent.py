@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..channel import Channel
+if TYPE_CHECKING:
+    from ..messages import ServerAgent
 
 
 class Agent:
     """Takes what there is to tell."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ServerAgent) -> None:
         self.channel = channel
 
     def event(self, name: str, **fields: Any) -> None:
@@ -22,7 +23,7 @@ class Agent:
         """For whoever follows the run."""
         self.event("warning", message=message)
 
-    def fail(self, what: str, trace: str, **about: str) -> NoReturn:
+    def fail(self, what: str, trace: str, *, message: str = "", module: str = "") -> NoReturn:
         """Tell what has failed, and end this process."""
-        self.channel.send({"failed": what, "traceback": trace, **about})
+        self.channel.send({"failed": what, "traceback": trace, "message": message, "module": module})
         os._exit(1)

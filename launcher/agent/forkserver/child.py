@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Callable, Dict, Optional
 
-from ..channel import Message
 from ..system import processes
 from . import ending, hidden, reexec, worker
 from .preload import Preload
@@ -13,13 +12,14 @@ from .program import Program
 from .setup import Setup
 
 if TYPE_CHECKING:
+    from ..messages import WorkerRequest
     from .debugger import Debugger
 
 Task = Callable[[], None]
 """What a forked child is to do once it has left the server's frames."""
 
 
-def task(setup: Setup, preload: Preload, request: Message, *, executes: bool) -> Task:
+def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bool) -> Task:
     """A worker's, whose signals and descriptors are its own already. `executes`: in an interpreter of its own."""
     env = {**setup.env, **request["env"]}
     program, python = setup.program, setup.env.get("PYTHON_EXEC", sys.executable)

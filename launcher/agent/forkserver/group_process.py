@@ -6,13 +6,16 @@ import contextlib
 import os
 import sys
 import time
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from ..channel import Channel, Message
+from ..channel import Channel
 from .agent import Agent
 from .child import Task
 from .setup import Setup
 from .signals import Signals
+
+if TYPE_CHECKING:
+    from ..messages import GroupAgent, GroupServer, ServerGroup, ServerSetup
 
 _LAST_WORD_S = 15.0
 
@@ -20,8 +23,10 @@ _LAST_WORD_S = 15.0
 class GroupProcess:
     """Meets the other nodes, and asks the fork server for workers."""
 
-    def __init__(self, agent_end: Channel) -> None:
+    def __init__(self, agent_end: GroupAgent) -> None:
         """`agent_end`: for its messages to the agent."""
+        self.channel: ServerGroup
+        self._server_end: GroupServer
         self.channel, self._server_end = Channel.pair()
         self.pid = 0
         self._agent_end = agent_end
@@ -52,7 +57,12 @@ class GroupProcess:
                 time.sleep(0.01)
 
 
-def _main(setup: Message, server: Channel, agent: Channel, listen_fd: Optional[int]) -> None:
+def _main(
+    setup: ServerSetup,
+    server: GroupServer,
+    agent: GroupAgent,
+    listen_fd: Optional[int],
+) -> None:
     from ..group import process
 
     try:

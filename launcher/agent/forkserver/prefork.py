@@ -10,11 +10,14 @@ import os
 import signal
 import sys
 import time
-from typing import Callable, Iterable, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Optional, Sequence
 
 from ..channel import Channel
 from ..system import processes
 from . import cpython
+
+if TYPE_CHECKING:
+    from ..messages import AgentGroup, AgentServer, GroupAgent, ServerAgent
 
 _OPTIONS = ["-u", "-c"]
 """How the login has to start Python: a fork server has -u."""
@@ -70,8 +73,8 @@ class Forked(NamedTuple):
     """A fork server that waits for its job, and the agent's ends of the channels to it."""
 
     process: Process
-    channel: Channel
-    group: Channel
+    channel: AgentServer
+    group: AgentGroup
     stderr: int
     """The end of a pipe from which its stderr is read."""
 
@@ -87,6 +90,10 @@ def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or cpython.exit_hooks() or len(os.listdir("/proc/self/task")) != 1:
         return None
+    channel: AgentServer
+    server_end: ServerAgent
+    group: AgentGroup
+    group_end: GroupAgent
     (channel, server_end), (group, group_end), (stderr, own_stderr) = Channel.pair(), Channel.pair(), os.pipe()
     pid = os.fork()
     if pid:

@@ -13,9 +13,9 @@ import gc
 import os
 import select
 import sys
-from typing import List, NoReturn, Optional
+from typing import TYPE_CHECKING, List, NoReturn, Optional
 
-from ..channel import Channel, Message
+from ..channel import Channel
 from ..system import processes, scratch
 from . import child, ending, notes, setup, streams, worker, workers_store
 from .agent import Agent
@@ -27,11 +27,14 @@ from .signals import Signals
 from .start_method import StartMethod
 from .workers import Workers
 
+if TYPE_CHECKING:
+    from ..messages import GroupAgent, ServerAgent, WorkerRequest
+
 
 class ForkServer:
     """The server process; `serve` returns in the server never, and in each child with what it is to become."""
 
-    def __init__(self, agent: Agent, group_end: Channel) -> None:
+    def __init__(self, agent: Agent, group_end: GroupAgent) -> None:
         self.agent = agent
         self.setup = setup.receive(agent.channel)
         processes.become_subreaper()
@@ -69,8 +72,8 @@ class ForkServer:
 
     def _loop(self, woken: int) -> Task:
         """`woken` is ready when a signal has come."""
-        channels = (self.agent.channel, self.group.channel)
-        for fd in (*(channel.fileno() for channel in channels), woken):
+        agent, group = self.agent.channel, self.group.channel
+        for fd in (agent.fileno(), group.fileno(), woken):
             self.poll.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in self.poll.poll()}
@@ -78,18 +81,12 @@ class ForkServer:
                 self._awake()
             if self.stores.present.fd in ready:
                 self._serve_workers_store()
-            for channel in channels:
-                if channel.fileno() not in ready or not channel.ready():
-                    continue
-                message, fds = channel.receive()
-                if message is None and channel is self.agent.channel:
-                    self._agent_is_gone()
-                elif message is None:
-                    self.poll.unregister(channel.fileno())
-                else:
-                    task = self._answer(message, fds)
-                    if task is not None:
-                        return task
+            if agent.fileno() in ready and agent.ready():
+                self._hear_agent()
+            if group.fileno() in ready and group.ready():
+                task = self._hear_group()
+                if task is not None:
+                    return task
 
     def _awake(self) -> None:
         """A signal has come: workers have ended, or one starts again, or is in its debugger."""
@@ -98,13 +95,24 @@ class ForkServer:
             self.workers.hear_of_debugger(self.setup.scratch)
         self._reap()
 
-    def _answer(self, message: Message, fds: List[int]) -> Optional[Task]:
-        if "start" in message:
+    def _hear_agent(self) -> None:
+        message, _ = self.agent.channel.receive()
+        if message is None:
+            self._agent_is_gone()
+        elif "signal" in message:
+            self.workers.signal(message)
+        elif "quit" in message:
+            self._quit()
+
+    def _hear_group(self) -> Optional[Task]:
+        message, fds = self.group.channel.receive()
+        if message is None:
+            self.poll.unregister(self.group.channel.fileno())
+        elif "start" in message:
             self.stores.last.end()  # who starts a round has met all others
             return self.workers.start(message["start"])
-        if "signal" in message:
-            how = {key: message[key] for key in ("mark", "repeat", "rank") if key in message}
-            self.workers.signal(message["signal"], **how)
+        elif "signal" in message:
+            self.workers.signal(message)
         elif "listens" in message:
             self.stores.listen(fds[0])
             # Beside the workers' own imports, not after them.
@@ -114,8 +122,6 @@ class ForkServer:
             self.stores.last.end()
             processes.sweep(keep={self.group.pid, self.stores.present.pid, *self.workers.pids()})
             self.group.channel.send({"swept": True})
-        elif "quit" in message:
-            self._quit()
         return None
 
     def _serve_workers_store(self) -> None:
@@ -160,7 +166,7 @@ class ForkServer:
 
     # -- in a child ---------------------------------------------------------------------------------------------------
 
-    def _child(self, server: int, request: Message, ends: streams.Streams) -> Task:
+    def _child(self, server: int, request: WorkerRequest, ends: streams.Streams) -> Task:
         """Its own signals, session, processors and descriptors."""
         self.signals.become_worker(server)
         os.setsid()
@@ -186,14 +192,14 @@ def main(argv: List[str]) -> None:
     serve(Channel.from_fd(int(argv[0])), Channel.from_fd(int(argv[1])))
 
 
-def serve(channel: Channel, group_end: Channel) -> None:
+def serve(channel: ServerAgent, group_end: GroupAgent) -> None:
     """Be a fork server, and in its children what they are to become."""
     ending.install()
     task = _task(Agent(channel), group_end)
     task()
 
 
-def _task(agent: Agent, group_end: Channel) -> Task:
+def _task(agent: Agent, group_end: GroupAgent) -> Task:
     """A failure of ours is told like one of the script."""
     me = os.getpid()
     try:

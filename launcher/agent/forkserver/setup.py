@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
 
-from ..channel import Channel, Message
+from ..channel import Message
 from ..system import processes
 from .program import Program
+
+if TYPE_CHECKING:
+    from ..messages import ServerAgent, ServerSetup
 
 
 class Setup(NamedTuple):
     """The agent's first message, and what follows from it; it does not change."""
 
-    message: Message
+    message: ServerSetup
     job: Message
     env: Dict[str, str]
     """The workers'."""
@@ -37,17 +40,18 @@ class Setup(NamedTuple):
         return _other_python(self.env)
 
 
-def receive(agent: Channel) -> Setup:
+def receive(agent: ServerAgent) -> Setup:
     """The agent's first message; without one this process ends."""
     message, fds = agent.receive()
     if message is None or "quit" in message:  # the agent has ended, or failed before it could begin
         os._exit(0)
-    job, env = message["job"], message["env"]
+    request = message["setup"]
+    job, env = request["job"], request["env"]
     options = [] if _other_python(env) else processes.options()
     program = Program(job["command"], job["kind"], job["cwd"], options)
     archive = sys.path[0]
     sys.path.remove(archive)
-    return Setup(message, job, env, message["scratch"], program, archive, next(iter(fds), None))
+    return Setup(request, job, env, request["scratch"], program, archive, next(iter(fds), None))
 
 
 def _other_python(env: Dict[str, str]) -> str:

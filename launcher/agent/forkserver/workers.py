@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
 
-from ..channel import Channel, Message
 from ..system import processes
 from . import notes, streams
 from .agent import Agent
 from .child import Task
 
+if TYPE_CHECKING:
+    from ..messages import ExitedWorker, ServerGroup, Signal, StartedWorker, WorkerRequest
+
 
 class Workers:
     """Those that were started and have not been reaped: a pid in here is theirs."""
 
-    def __init__(self, agent: Agent, group: Channel, become: Callable[[int, Message, streams.Streams], Task]) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        group: ServerGroup,
+        become: Callable[[int, WorkerRequest, streams.Streams], Task],
+    ) -> None:
         """Both are told what happens. `become` is called in a new worker, with its parent's pid and what was asked for."""
         self._agent, self._group, self._become = agent, group, become
-        self._by_pid: Dict[int, Message] = {}
+        self._by_pid: Dict[int, StartedWorker] = {}
         self._marked: Set[int] = set()
         """Those that end now were ended by us."""
 
@@ -28,7 +35,7 @@ class Workers:
         """Of all of them."""
         return list(self._by_pid)
 
-    def start(self, request: Message) -> Optional[Task]:
+    def start(self, request: WorkerRequest) -> Optional[Task]:
         """Fork one; in the child, what that is to do."""
         ends = streams.made(request["terminal"]) if "terminal" in request else streams.pipes()
         server = os.getpid()
@@ -42,15 +49,20 @@ class Workers:
             return task
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ends.close(ends.worker)
-        about: Message = {key: request[key] for key in ("rank", "local_rank", "round", "cpus") if key in request}
-        self._by_pid[pid] = {**about, "pid": pid}
+        rank, local_rank, number = request["rank"], request["local_rank"], request["round"]
+        about: StartedWorker = {"rank": rank, "local_rank": local_rank, "round": number, "pid": pid}
+        if "cpus" in request:
+            about["cpus"] = request["cpus"]
+        self._by_pid[pid] = about
         self._agent.channel.send({"started": self._by_pid[pid], "terminal": request.get("terminal")}, ends.agent)
         self._group.send({"started": self._by_pid[pid]})
         ends.close(ends.agent)
         return None
 
-    def signal(self, number: int, *, mark: bool = True, repeat: bool = True, rank: Optional[int] = None) -> None:
+    def signal(self, request: Signal) -> None:
         """To all workers, or to one rank with the processes of its group; without `repeat` not to those that are marked."""
+        number, rank = request["signal"], request.get("rank")
+        mark, repeat = request.get("mark", True), request.get("repeat", True)
         for pid, about in self._by_pid.items():
             if not repeat and pid in self._marked:
                 continue
@@ -69,10 +81,10 @@ class Workers:
         about = self._by_pid.pop(pid, None)
         if about is None:
             return
-        message = {"exited": {**about, "code": code, "stopped": pid in self._marked, "time": time.time()}}
+        ended: ExitedWorker = {**about, "code": code, "stopped": pid in self._marked, "time": time.time()}
         self._marked.discard(pid)
-        self._agent.channel.send(message)
-        self._group.send(message)
+        self._agent.channel.send({"exited": ended})
+        self._group.send({"exited": ended})
 
     def hear_of_debugger(self, scratch: str) -> None:
         """One that has failed is kept in a debugger, which its end alone ends."""

@@ -7,7 +7,7 @@ nodes end together.
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -20,7 +20,6 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
 from torch.distributed.elastic.rendezvous.api import RendezvousError as TorchRendezvousError
 
-from ..channel import Channel, Message
 from ..job import Job
 from ..store.interface import GoneError
 from .agent_link import AgentLink
@@ -30,11 +29,22 @@ from .ranks import Group, Ranks, ranks_of
 from .torchelastic import NodeAgent
 from .workers import MONITOR_S, Workers
 
+if TYPE_CHECKING:
+    from ..messages import ExitedWorker, GroupServer
+
 
 class ElasticGroup:
     """One node's part of the gang."""
 
-    def __init__(self, job: Job, gang: ElasticNodes, count: int, server: Channel, agent: AgentLink, folder: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        gang: ElasticNodes,
+        count: int,
+        server: GroupServer,
+        agent: AgentLink,
+        folder: str,
+    ) -> None:
         self._workers = Workers(job, gang, server, agent, folder)
         gang.own_workers = count
         spec = WorkerSpec(
@@ -103,7 +113,7 @@ class _NodeAgent(NodeAgent):
         size = group.spec.local_world_size
         return Group(group.group_rank or 0, group.group_world_size or 1, size, group.spec.role, addr, port, self.restarts)
 
-    def _failure(self, about: Message) -> ProcessFailure:
+    def _failure(self, about: ExitedWorker) -> ProcessFailure:
         path = self._workers.error_file(about["local_rank"])
         return ProcessFailure(local_rank=about["local_rank"], pid=about["pid"], exitcode=about["code"], error_file=path)
 

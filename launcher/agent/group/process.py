@@ -8,9 +8,8 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Callable, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Tuple
 
-from ..channel import Channel, Message
 from ..failures import Failure
 from ..job import Job
 from ..protocol import NOT_NEEDED
@@ -24,10 +23,18 @@ from .watch import Word
 from .witness import Witness
 from .workers import PeerEndedError
 
+if TYPE_CHECKING:
+    from ..messages import GroupAgent, GroupServer, Result, ServerSetup
+
 _AGAIN_S = 1.0
 
 
-def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[int]) -> int:
+def main(
+    setup: ServerSetup,
+    server: GroupServer,
+    channel: GroupAgent,
+    listen_fd: Optional[int],
+) -> int:
     """Run this node's workers to their end and tell the agent how it went."""
     threads.watch(lambda message, trace: end_broken(channel, message, trace))
     witness = Witness(Job(**setup["job"]), setup)
@@ -39,7 +46,7 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         witness.gang = gang
         succeeded = group.run()
         gang.set_closed()
-        result: Message = {"result": "success" if succeeded else "failed"}
+        result: Result = {"result": "success" if succeeded else "failed"}
     except NotNeededError:
         agent.event("warning", message=NOT_NEEDED)
         word = gang.ended() if gang is not None else None
@@ -48,7 +55,8 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
         result, trace = _result_of(error, gang)
     if gang is not None and gang.ended_well():  # before this node was to be stopped, or its store was gone
         result = {"result": "success"}
-    agent.send({**result, "time": time.time()})
+    result["time"] = time.time()
+    agent.send({"ended": result})
     if gang is not None:
         gang.farewell(told="error" not in result, well=result["result"] == "success")
         _tell_refused(gang.store, agent)
@@ -57,31 +65,34 @@ def main(setup: Message, server: Channel, channel: Channel, listen_fd: Optional[
     return 0
 
 
-def _result_of(error: Exception, gang: Any) -> Tuple[Message, str]:
+def _result_of(error: Exception, gang: Any) -> Tuple[Result, str]:
     """How this node's part ends by that error, and the traceback of one that is no part of a run's own end."""
     if isinstance(error, StopRequestedError):
         return ({"result": "stopped"} if gang.asked_to_stop else _by_peer(gang.heard())), ""
     if isinstance(error, PeerEndedError):
         return _by_peer(error.word), ""
-    if isinstance(error, RendezvousError):
-        return {"result": "failed", "error": str(error), "class": Failure.NODE, "secondary": True}, ""
-    if isinstance(error, UnknownTorchError):
-        return {"result": "failed", "error": str(error), "class": Failure.NODE, "secondary": False}, ""
+    if isinstance(error, (RendezvousError, UnknownTorchError)):
+        secondary = isinstance(error, RendezvousError)
+        return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": secondary}, ""
     if isinstance(error, StoreError):
         word = gang.lost() if gang is not None else None
-        failed = {"result": "failed", "error": str(error), "class": Failure.NODE, "secondary": True}
-        return _by_peer(word) if word else {**failed, "lost": isinstance(error, GoneError)}, ""
+        if word:
+            return _by_peer(word), ""
+        gone = isinstance(error, GoneError)
+        return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": True, "lost": gone}, ""
     import traceback
 
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
     # As torch has it for all errors of the network: the store's, which another node's end may have taken away.
     lost = isinstance(error, RuntimeError)
-    bug = {} if lost or isinstance(error, OSError) else {"traceback": trace}
-    return {"result": "failed", "error": message, "class": Failure.FABRIC, "secondary": lost, **bug}, trace
+    result: Result = {"result": "failed", "error": message, "kind": Failure.FABRIC, "secondary": lost}
+    if not (lost or isinstance(error, OSError)):
+        result["traceback"] = trace
+    return result, trace
 
 
-def end_broken(agent: Channel, message: str, trace: str) -> NoReturn:
+def end_broken(agent: GroupAgent, message: str, trace: str) -> NoReturn:
     """What failed is no part of a run's own end: tell it, and end."""
     agent.send({"broken": message, "traceback": trace})
     os._exit(os.EX_SOFTWARE)
@@ -94,12 +105,12 @@ def _tell_refused(store: Any, agent: AgentLink) -> None:
         agent.event("warning", message=message)
 
 
-def _by_peer(word: Word) -> Message:
+def _by_peer(word: Word) -> Result:
     """How this node's part ends when another node has ended the run."""
     return {"result": "stopped_by_peer" if word["kind"] == "stop" else "failed", "word": word}
 
 
-def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional[int]) -> Tuple[Any, Any]:
+def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: Optional[int]) -> Tuple[Any, Any]:
     """The gang of this node, with its connections to the run's store, and its group of workers."""
     job, node_rank, host = Job(**setup["job"]), setup["node_rank"], setup["host"]
     place = agent.answer()
@@ -137,7 +148,7 @@ def _join(setup: Message, server: Channel, agent: AgentLink, listen_fd: Optional
     return gang, group(job, gang, setup["workers"], server, agent, setup["scratch"])
 
 
-def _present_store(job: Job, setup: Message, agent: AgentLink, connected: Callable[[], Any]) -> Any:
+def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Callable[[], Any]) -> Any:
     """The run's store, but never that of a gang that is ending.
 
     Where a scheduler starts nodes again one by one, a new node may come while the one before still serves its store.

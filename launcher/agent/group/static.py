@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import signal
-from typing import List
+from typing import TYPE_CHECKING, List
 
-from ..channel import Channel
 from ..job import Job
 from .agent_link import AgentLink
 from .ranks import Group, Ranks, ranks_of
 from .rendezvous import FixedNodes
 from .workers import MONITOR_S, Workers
 
+if TYPE_CHECKING:
+    from ..messages import GroupServer
+
 
 class FixedGroup:
     """One node's part of the gang, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
 
-    def __init__(self, job: Job, gang: FixedNodes, count: int, server: Channel, agent: AgentLink, folder: str) -> None:
+    def __init__(self, job: Job, gang: FixedNodes, count: int, server: GroupServer, agent: AgentLink, folder: str) -> None:
         self._job = job
         self._gang = gang
         self._count = count

@@ -6,10 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from .. import cause
-from ..channel import Message
 from ..failures import Failure
 from ..job import Job
 from ..network.endpoint import Endpoint
@@ -17,6 +16,9 @@ from ..protocol import encode_event
 from ..stream.sink import RESERVED_BYTES
 from ..system import facts, files, processes
 from ..system.scratch import CRASH, within
+
+if TYPE_CHECKING:
+    from ..messages import ServerSetup
 
 _FAULTS = {
     "segmentation fault": signal.SIGSEGV,
@@ -33,7 +35,7 @@ _SAY_S = 3.0
 class Witness:
     """Knows what there is to say of this node's agent while it lives."""
 
-    def __init__(self, job: Job, setup: Message) -> None:
+    def __init__(self, job: Job, setup: ServerSetup) -> None:
         self.gang: Any = None
         """Once there is one."""
 

@@ -6,10 +6,10 @@ import contextlib
 import os
 import signal
 import time
-from typing import Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 from ..cause import timed_out as timed_out_cause
-from ..channel import Channel, Message
+from ..channel import Message
 from ..failures import Failure
 from ..job import Job
 from ..store.interface import StoreError
@@ -20,6 +20,9 @@ from .nodes import Nodes
 from .ranks import Group, Ranks, variables
 from .waits import WAITS_S, Waits
 from .watch import Word
+
+if TYPE_CHECKING:
+    from ..messages import AgentToGroup, ExitedWorker, GroupServer, ServerToGroup, StartedWorker, WorkerRequest
 
 MONITOR_S = 0.1
 _FIRST_CAUSE_S = 2.0
@@ -43,11 +46,11 @@ class PeerEndedError(Exception):
 class Workers:
     """The workers of one node, over all rounds."""
 
-    def __init__(self, job: Job, gang: Nodes, server: Channel, agent: AgentLink, folder: str) -> None:
-        self.running: Dict[int, Message] = {}
+    def __init__(self, job: Job, gang: Nodes, server: GroupServer, agent: AgentLink, folder: str) -> None:
+        self.running: Dict[int, StartedWorker] = {}
         """Messages of the fork server, by pid."""
 
-        self.exited: Dict[int, Message] = {}
+        self.exited: Dict[int, ExitedWorker] = {}
         self._job = job
         self._gang = gang
         self._server = server
@@ -107,7 +110,7 @@ class Workers:
         pids = {about["local_rank"]: pid for pid, about in {**self.running, **self.exited}.items()}
         return dict(sorted(pids.items()))
 
-    def failed(self) -> Dict[int, Message]:
+    def failed(self) -> Dict[int, ExitedWorker]:
         """Those that have failed, by rank."""
         return {about["rank"]: about for about in self.exited.values() if about["code"] != 0}
 
@@ -119,7 +122,7 @@ class Workers:
         """Where a worker writes down by what exception it ended."""
         return os.path.join(self._folder, "errors", f"{self._gang.round}-{local_rank}.json")
 
-    def _request(self, group: Group, worker: Ranks) -> Message:
+    def _request(self, group: Group, worker: Ranks) -> WorkerRequest:
         """What the fork server is to know of a worker."""
         env = variables(group, worker, self._job, self._gang.serves_workers)
         env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
@@ -130,7 +133,7 @@ class Workers:
             from ..fabric import placement
 
             env.update(LOCAL_RANK="0", **placement.own_gpu(worker.local_rank))
-        request = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
+        request: WorkerRequest = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
         if self._processors:
             request["cpus"] = self._processors[worker.local_rank]
         lent = self._job.streams_of(worker.rank, worker.world_size)
@@ -157,7 +160,7 @@ class Workers:
             word = self._gang.say("restart", cause=cause)
             if word["kind"] != "restart":
                 raise PeerEndedError(word)
-        self._agent.send({"first cause": None})
+        self._agent.send({"first_cause": None})
         if not self._job.elastic and word["node"] != self._gang.node_rank:
             return True  # another node was first, and tells it
         self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
@@ -176,11 +179,11 @@ class Workers:
         A collective that has timed out waits for the others who waited in it, here and on other nodes: who did not is to blame.
         """
         began, known = time.monotonic(), -1
-        answer: Message = {}
+        answer: AgentToGroup = {}
         while True:
             failed = sorted(self.failed())
             if len(failed) > known:
-                self._agent.send({"cause?": failed})
+                self._agent.send({"ask_cause": failed})
                 answer, known = self._agent.answer(), len(failed)
                 self._waits.tell(answer["waited"])
             waited = time.monotonic() - began
@@ -194,7 +197,7 @@ class Workers:
             self.take_all(MONITOR_S)
         if self._waits.ranks and cause["class"] == Failure.COLLECTIVE:
             cause = timed_out_cause(cause, self._waits.ranks, self._world)
-            self._agent.send({"first cause": cause})
+            self._agent.send({"first_cause": cause})
         return cause
 
     def stop_if_asked(self) -> None:
@@ -216,7 +219,7 @@ class Workers:
             while self._server.ready():
                 self._take(self._server.receive()[0])
 
-    def _take(self, message: Optional[Message]) -> None:
+    def _take(self, message: Optional[ServerToGroup]) -> None:
         if message is None:
             os._exit(1)  # the fork server is gone, and this process with it
         if "started" in message:
@@ -250,6 +253,6 @@ class Workers:
         while self.running and not self._gang.stopping.is_set():
             self.take_all(MONITOR_S)
         self._server.send({"sweep": True})
-        message: Optional[Message] = {}
+        message: Optional[ServerToGroup] = {}
         while message is not None and "swept" not in message:
             message = self._server.receive()[0]

@@ -28,7 +28,11 @@ from .workers import Workers
 
 if TYPE_CHECKING:
     from ..forkserver.prefork import Forked
+    from ..messages import ServerSetup
 
+# torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
+# end, which aborts one gloo run in four at exit (pytorch/pytorch#190489); imported first, it does not.
+_PRELOAD = ["torch", "torch.distributed", "torch.distributed.nn"]
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
 _STDERR_BLOCKS = 32
@@ -102,10 +106,20 @@ class Node:
         env, count, host_facts = self._environment()
         if place.node_rank == 0:
             self.joining.endpoint.open()
-        about = {"node_rank": place.node_rank, "host": place.host, "workers": count, "agent": os.getpid()}
-        about.update(folder=place.directory, scratch=place.scratch.path)
-        about.update(files=self.loop.soft_limit, ignored=self.loop.ignored)
-        self.server.start(env, about, self.joining.endpoint)
+        request: ServerSetup = {
+            "job": job._asdict(),
+            "env": env,
+            "preload": _PRELOAD,
+            "node_rank": place.node_rank,
+            "host": place.host,
+            "workers": count,
+            "agent": os.getpid(),
+            "folder": place.directory,
+            "scratch": place.scratch.path,
+            "files": self.loop.soft_limit,
+            "ignored": self.loop.ignored,
+        }
+        self.server.start(request, self.joining.endpoint)
         self.joining.look_at_fabric(env)  # while torch is imported
         self.messages.listen(host_facts)
         self._join()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Iterable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Tuple
 
 from .. import cause
-from ..channel import Message
 from ..failures import Failure
 from ..system import facts
 from .place import Place
 from .workers import Worker
+
+if TYPE_CHECKING:
+    from ..messages import Result
 
 
 class FailureAnalysis:
@@ -50,7 +52,7 @@ class FailureAnalysis:
             name = os.path.join("errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
             errors, kept = os.path.join(self._scratch, name), os.path.join(self._kept, name)
             if os.path.exists(errors):  # it has raised, even if its exit hooks still run or we have ended it since
-                about = about or {**worker.about, "code": 1, "time": time.time()}
+                about = about or {**worker.about, "code": 1, "stopped": False, "time": time.time()}
             elif about is None or about["code"] == 0 or about["stopped"]:
                 continue
             pipe = worker.output.get("stderr")  # none where it is the launcher's very terminal
@@ -61,7 +63,7 @@ class FailureAnalysis:
             causes.append(found)
         return causes
 
-    def of_result(self, result: Message, own: Optional[cause.Cause]) -> Tuple[str, Optional[cause.Cause]]:
+    def of_result(self, result: Result, own: Optional[cause.Cause]) -> Tuple[str, Optional[cause.Cause]]:
         """The verdict on what the process of the worker group has said last; `own` is the first cause among our workers."""
         if result["result"] == "success":
             return "success", None
@@ -69,12 +71,12 @@ class FailureAnalysis:
             word = result["word"]
             text = word.get("message") or f"node {word['node']} ended the run"
             # With its time: what our workers raised after that is a consequence.
-            more = {name: word[name] for name in ("time", "secondary") if name in word}
-            told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **more)
+            about = {name: word[name] for name in ("time", "secondary") if name in word}
+            told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **about)
             return "failed", cause.first([told, own]) if own else told
         if "error" in result:
-            more = {name: result[name] for name in ("secondary", "time", "traceback") if name in result}
-            return "failed", self.of_node(result["error"], result.get("class", Failure.NODE), **more)
+            more: Dict[str, Any] = {name: value for name, value in result.items() if name in ("secondary", "time", "traceback")}
+            return "failed", self.of_node(result["error"], Failure(result.get("kind", Failure.NODE)), **more)
         return "failed", own or self.of_node("a worker ended, and left no trace of why")
 
     def of_stop(self, reason: str, time_limit_s: Optional[float]) -> cause.Cause:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
-from ..channel import Channel, Message
+from ..channel import Channel
 from ..job import Job
 from ..network.endpoint import Endpoint
 from ..system import cgroup, processes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from ..forkserver.prefork import Forked, Process
+    from ..messages import AgentGroup, AgentServer, ServerSetup
 
 _END_S = 12.0
 _READ_BYTES = 64 * 1024
@@ -35,22 +36,21 @@ class ServerProcess:
         self.stderr = -1
         """What it writes there, and its children that are not workers; closed when none is left."""
 
+        self.channel: AgentServer
+        self.group: AgentGroup
         if forked:
             self._process, self.channel, self.group, self.stderr = forked
         else:
             self.channel, self._server_end = Channel.pair()
             self.group, self._group_end = Channel.pair()
 
-    def start(self, env: Dict[str, str], about: Message, endpoint: Endpoint) -> None:
+    def start(self, request: ServerSetup, endpoint: Endpoint) -> None:
         """Start it with the workers' environment; node 0's listening socket goes with it."""
-        process = self._process = self._process or self._spawn(env)
+        process = self._process = self._process or self._spawn(request["env"])
         os.set_blocking(self.stderr, False)
         if self.cgroup is not None:
             cgroup.add(self.cgroup, process.pid)
-        # torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
-        # end, which aborts one gloo run in four at exit (pytorch/pytorch#190489); imported first, it does not.
-        preload = ["torch", "torch.distributed", "torch.distributed.nn"]
-        self.channel.send({"job": self._job._asdict(), "env": env, "preload": preload, **about}, endpoint.fds())
+        self.channel.send({"setup": request}, endpoint.fds())
         endpoint.handed_over()
 
     def _spawn(self, env: Dict[str, str]) -> subprocess.Popen[bytes]:

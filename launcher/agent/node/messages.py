@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from .. import cause
 from ..channel import Message
@@ -17,6 +17,9 @@ from .outcome import Outcome
 from .place import Place
 from .stopping import Stopping
 from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..messages import ServerToAgent, StartedWorker
 
 
 class Messages:
@@ -78,13 +81,13 @@ class Messages:
         else:
             self._stderr.write(said)
 
-    def _worker_started(self, about: Message, fds: List[int], lent: Optional[Message]) -> None:
+    def _worker_started(self, about: StartedWorker, fds: List[int], lent: Optional[Message]) -> None:
         while self._workers.round != about["round"] and self._from_group():  # it has told of its round before
             pass
         self._workers.started(about, fds, lent)
         self._stopping.catch_up()
 
-    def _server_failed(self, message: Message) -> None:
+    def _server_failed(self, message: ServerToAgent) -> None:
         self._stderr.say(message.get("traceback", ""))
         what = message["failed"]
         if what == "store":
@@ -132,18 +135,18 @@ class Messages:
             if message["event"] == "rendezvous":
                 self._begin_round(message["fields"])
             self._out.event(message["event"], **message["fields"])
-        elif "cause?" in message:
+        elif "ask_cause" in message:
             self._answer_why()
-        elif "first cause" in message:  # none: all start again, and what ended this round does not end the run
-            self._outcome.first_cause = message["first cause"]
+        elif "first_cause" in message:  # none: all start again, and what ended this round does not end the run
+            self._outcome.first_cause = message["first_cause"]
             self._workers.round = self._workers.round if self._outcome.first_cause else -1
         elif "broken" in message:
             self._stderr.say(message["traceback"])
             self._stopping.break_down(message["broken"], trace=message["traceback"])
-        elif "result" in message:
-            self._outcome.result = message
-            if message["result"] == "stopped_by_peer":
-                word = message["word"]
+        elif "ended" in message:
+            result = self._outcome.result = message["ended"]
+            if result["result"] == "stopped_by_peer":
+                word = result["word"]
                 by = {"node": word.get("node"), "host": word.get("host")}
                 self._stopping.stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
         return True

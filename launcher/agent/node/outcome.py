@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Tuple
 
 from .. import cause
-from ..channel import Message
 from ..failures import Failure
 from .analysis import FailureAnalysis
 from .place import Place
 from .stops import Stops
+
+if TYPE_CHECKING:
+    from ..messages import Result
 
 
 class Outcome:
@@ -21,7 +23,7 @@ class Outcome:
         self.first_cause: Optional[cause.Cause] = None
         """Of the present round, as the other nodes were told it."""
 
-        self.result: Optional[Message] = None
+        self.result: Optional[Result] = None
         """What the worker group's process has said last."""
 
         self.group_gone = False

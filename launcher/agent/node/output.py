@@ -13,6 +13,7 @@ from ..stream.writer import Writer
 from .place import Place
 
 if TYPE_CHECKING:
+    from ..messages import StartedWorker
     from ..terminal.relay import Terminal
 
 _LOOK_AT_ROOM_S = 0.1
@@ -33,7 +34,7 @@ class Output:
 
         self._reads = True
 
-    def open(self, about: Message, fds: List[int], lent: Optional[Message]) -> Dict[str, Pipe]:
+    def open(self, about: StartedWorker, fds: List[int], lent: Optional[Message]) -> Dict[str, Pipe]:
         """Read from a new worker; `lent`: what it has of the launcher's terminal or stdin."""
         output = self._lend(about, fds, lent) if lent else pipes(fds, self._place.node_rank, about["rank"])
         for pipe in output.values():
@@ -41,7 +42,7 @@ class Output:
             self._watch(pipe)
         return output
 
-    def _lend(self, about: Message, fds: List[int], lent: Message) -> Dict[str, Pipe]:
+    def _lend(self, about: StartedWorker, fds: List[int], lent: Message) -> Dict[str, Pipe]:
         from ..terminal.relay import Loop, lend  # few runs have one
 
         loop = Loop(self._selector, self._out, self._out.event, self._watch, self._signal_group)

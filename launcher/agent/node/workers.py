@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Collection, Dict, List, Optional
+from typing import TYPE_CHECKING, Collection, Dict, List, Optional
 
 from .. import cause
 from ..channel import Message
@@ -12,14 +12,17 @@ from ..stream.output import Pipe
 from ..stream.writer import Writer
 from .output import Output
 
+if TYPE_CHECKING:
+    from ..messages import ExitedWorker, StartedWorker
+
 
 class Worker:
     """A worker that runs or ran in the present round."""
 
-    def __init__(self, about: Message, output: Dict[str, Pipe]) -> None:
+    def __init__(self, about: StartedWorker, output: Dict[str, Pipe]) -> None:
         self.about = about
         self.output = output
-        self.exited: Optional[Message] = None
+        self.exited: Optional[ExitedWorker] = None
 
 
 class Workers:
@@ -50,12 +53,12 @@ class Workers:
         kept = [*self.running(), *self.of_this_round()]
         self._by_pid = {worker.about["pid"]: worker for worker in kept}
 
-    def started(self, about: Message, fds: List[int], lent: Optional[Message]) -> None:
+    def started(self, about: StartedWorker, fds: List[int], lent: Optional[Message]) -> None:
         """`fds` are our ends of its output; `lent`: what it has of the launcher's terminal or stdin."""
         self._by_pid[about["pid"]] = Worker(about, self.output.open(about, fds, lent))
         self._out.event("worker_started", **about)
 
-    def exited(self, about: Message) -> None:
+    def exited(self, about: ExitedWorker) -> None:
         """As the fork server saw it."""
         worker = self._by_pid[about["pid"]]
         worker.exited = about
