@@ -20,6 +20,7 @@ from launcher.backends.kubernetes import watch as kube_watch
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.backends.kubernetes.following import Following
 from launcher.backends.kubernetes.logs import NodeLog, Position
+from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.backends.kubernetes.states import Pod
 from launcher.errors import BackendUnavailableError, CommandError, StorageError
 from launcher.system import storage
@@ -277,14 +278,14 @@ def test_a_log_that_is_refused_is_told_after_a_while_and_one_that_is_late_is_wai
 
 def test_who_is_refused_the_lock_of_the_logs_does_not_take_it_from_who_has_it(tmp_path: Path) -> None:
     """As when a run is let go of while it is still being asked about, in another thread."""
-    watch = kube_watch.RunWatch(handle(tmp_path, 1))
-    held = watch._lock()
+    kept = PodLogs(tmp_path, handle(tmp_path, 1), lambda: pytest.fail("no cluster is needed"))
+    held = kept.lock()
     assert held is not None
 
-    assert watch._lock() is None
+    assert kept.lock() is None
     os.close(held)
 
-    again = watch._lock()
+    again = kept.lock()
     assert again is not None
     os.close(again)
 

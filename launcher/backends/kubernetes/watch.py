@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -14,11 +12,11 @@ from typing import TYPE_CHECKING
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
 from launcher.backends.kubernetes import admission, api, refused, states
-from launcher.backends.kubernetes.following import DOING, Following
-from launcher.backends.kubernetes.logs import NodeLog
+from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import FOLDER, INPUT, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_exec import bridge, execute
+from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.backends.kubernetes.sidecars import Beside
 from launcher.backends.kubernetes.stream import KubeStream
 from launcher.errors import CommandError, LaunchError
@@ -33,12 +31,6 @@ if TYPE_CHECKING:
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
     from launcher.system.proc import Bridge
-
-_LOG_LIMIT_S = 10.0
-"""So long a status waits for logs that are new."""
-
-_FEW_NODES = 32
-"""Of a larger run, a status reads the logs of node 0 and of nodes that have ended only."""
 
 _PATIENCE_S = 10.0
 """A pod that is still being made after so long has an event that says why."""
@@ -72,9 +64,8 @@ class RunWatch:
         self._nodes: int = handle["nodes"]
         self._container = KINDS[handle["kind"]].container
         self._python = handle.get("python") or "python3"
-        self._following: Following | None = None
-        self._lock_fd = -1
         self._log_waits: dict[str, float] = {}
+        self._logs = PodLogs(self._folder, handle, lambda: self.cluster)
         self._beside = Beside(self._folder)
 
     @cached_property
@@ -101,13 +92,13 @@ class RunWatch:
     def _look(self) -> list[list[Pod]]:
         """All pods, with their logs up to date, none of them held by what others have put into it."""
         pods = self._pods()
-        self._catch_up(pods)
+        self._logs.catch_up(pods)
         self._beside.end(self.cluster, pods)
         return pods
 
     def _pods(self) -> list[list[Pod]]:
         """All pods of the run, by node."""
-        if self._following is not None and (known := self._following.pods()) is not None:
+        if (known := self._logs.pods()) is not None:
             return states.by_node(known, self._nodes)
         listed = self.cluster.call("GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"})
         found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
@@ -155,7 +146,7 @@ class RunWatch:
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
         """A node whose log is still on its way has not ended yet, as what it says last counts."""
-        if state != "ended" or self._following is None or not pod.has_log or self._following.has_log(node, pod):
+        if state != "ended" or not pod.has_log or not self._logs.awaits(node, pod):
             return state
         since = self._log_waits.setdefault(pod.uid, time.monotonic())
         return state if time.monotonic() - since > _LOG_PATIENCE_S else "running"
@@ -210,64 +201,7 @@ class RunWatch:
 
     def open_stream(self, offsets: Mapping[int, int]) -> KubeStream:
         """The streams in the run's folder, which this process keeps up to date unless another one does."""
-        return KubeStream(self, self._folder, self._nodes, offsets)
-
-    def start_following(self) -> bool:
-        """Fetch all logs as they come, in threads, from now on; False where another process does."""
-        if self._following is not None:
-            return True
-        if (mine := self._lock()) is None:
-            return False
-        self._lock_fd = mine
-        self._following = Following(self.cluster, self._handle["run"], self._folder, self._nodes, self._container)
-        return True
-
-    def stop_following(self) -> None:
-        """Let another process do it."""
-        if self._following is not None:
-            self._following.stop()
-            self._following = None
-            os.close(self._lock_fd)
-
-    @property
-    def failure(self) -> LaunchError | None:
-        """Why logs cannot be fetched."""
-        return self._following.failure if self._following else None
-
-    def _lock(self) -> int | None:
-        """What holds the lock until it is closed; None where somebody else has it, in another thread of ours, too."""
-        with storage.storage_errors(self._folder):
-            found = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(found)
-            return None
-        return found
-
-    def _catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
-        """Fetch what is new of the logs, those of ended pods first, until the limit."""
-        wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
-        wanted = [known for known in wanted if any(pod.has_log for pod in known) and not known[-1].lost]
-        if not wanted or self._following is not None or (lock := self._lock()) is None:
-            return
-        limit = time.monotonic() + _LOG_LIMIT_S
-
-        def read(known: Sequence[Pod]) -> None:
-            log = NodeLog(self._folder / "nodes" / str(known[-1].node), known[-1].node, self.cluster)
-            try:
-                for pod in known:
-                    if pod.has_log and not log.is_complete(pod) and time.monotonic() < limit:
-                        with contextlib.suppress(api.UnreachableError):
-                            log.catch_up(pod)
-            finally:
-                log.close()
-
-        try:
-            with ThreadPoolExecutor(8) as pool:
-                list(pool.map(read, sorted(wanted, key=lambda known: not known[-1].ended)))
-        finally:
-            os.close(lock)
+        return KubeStream(self._logs, self._folder, self._nodes, offsets)
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
@@ -282,7 +216,7 @@ class RunWatch:
         """Delete everything; until this process ends, what the pods say last is still fetched."""
         try:
             with contextlib.suppress(LaunchError):
-                self.start_following()
+                self._logs.start_following()
             self._delete()
             if force:
                 selector = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}

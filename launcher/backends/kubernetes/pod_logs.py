@@ -1,0 +1,107 @@
+"""The logs of a run's pods, fetched into its folder: followed by one process of all, or brought up to date by who asks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes.following import Following
+from launcher.backends.kubernetes.logs import NodeLog
+from launcher.backends.kubernetes.objects import KINDS
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from launcher.backends._base import Handle
+    from launcher.backends.kubernetes.states import Pod
+    from launcher.errors import LaunchError
+
+_LIMIT_S = 10.0
+"""So long a status waits for logs that are new."""
+
+_FEW_NODES = 32
+"""Of a larger run, a status reads the logs of node 0 and of nodes that have ended only."""
+
+
+class PodLogs:
+    """Fetches the logs, unless another process does."""
+
+    def __init__(self, folder: Path, handle: Handle, cluster: Callable[[], api.Cluster]) -> None:
+        """`cluster` is asked for when it is first needed."""
+        self._folder, self._handle, self._cluster = folder, handle, cluster
+        self._following: Following | None = None
+        self._lock_fd = -1
+
+    def pods(self) -> list[Pod] | None:
+        """All pods, as who follows the logs knows them; None where that is not us, or is not known."""
+        return self._following.pods() if self._following is not None else None
+
+    def awaits(self, node: int, pod: Pod) -> bool:
+        """Whether we fetch the pod's log, and not all of it has come."""
+        return self._following is not None and not self._following.has_log(node, pod)
+
+    def start_following(self) -> bool:
+        """Fetch all logs as they come, in threads, from now on; False where another process does."""
+        if self._following is not None:
+            return True
+        if (mine := self.lock()) is None:
+            return False
+        self._lock_fd = mine
+        self._following = Following(
+            self._cluster(), self._handle["run"], self._folder, self._handle["nodes"], KINDS[self._handle["kind"]].container
+        )
+        return True
+
+    def stop_following(self) -> None:
+        """Let another process do it."""
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
+            os.close(self._lock_fd)
+
+    @property
+    def failure(self) -> LaunchError | None:
+        """Why logs cannot be fetched."""
+        return self._following.failure if self._following else None
+
+    def lock(self) -> int | None:
+        """What holds the lock until it is closed; None where somebody else has it, in another thread of ours, too."""
+        with storage.storage_errors(self._folder):
+            found = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(found)
+            return None
+        return found
+
+    def catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
+        """Fetch what is new of the logs, those of ended pods first, until the limit."""
+        wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
+        wanted = [known for known in wanted if any(pod.has_log for pod in known) and not known[-1].lost]
+        if not wanted or self._following is not None or (lock := self.lock()) is None:
+            return
+        limit = time.monotonic() + _LIMIT_S
+
+        def read(known: Sequence[Pod]) -> None:
+            log = NodeLog(self._folder / "nodes" / str(known[-1].node), known[-1].node, self._cluster())
+            try:
+                for pod in known:
+                    if pod.has_log and not log.is_complete(pod) and time.monotonic() < limit:
+                        with contextlib.suppress(api.UnreachableError):
+                            log.catch_up(pod)
+            finally:
+                log.close()
+
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(read, sorted(wanted, key=lambda known: not known[-1].ended)))
+        finally:
+            os.close(lock)
