@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
     from launcher.spec import JobSpec
-    from launcher.system.proc import Bridge
+    from launcher.system.pipes import Bridge
 
 _UNDO_S = 20.0
 

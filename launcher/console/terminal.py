@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from launcher.system.proc import Bridge
+    from launcher.system.pipes import Bridge
 
 _YIELD_S = 2.0
 _END_S = 10.0

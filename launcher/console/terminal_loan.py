@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.channel import Message
     from launcher.console.terminal_modes import Modes
-    from launcher.system.proc import Bridge
+    from launcher.system.pipes import Bridge
 
 _KEYS_BYTES = 4096
 _UNSENT_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from launcher.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.system.proc import Bridge
+    from launcher.system.pipes import Bridge
 
 
 class SizeTeller:

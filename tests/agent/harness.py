@@ -21,7 +21,7 @@ from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.options import LocalOptions
 from launcher.settings import job_spec
 from launcher.settings.options import JobOptions
-from launcher.system import proc
+from launcher.system import detached
 from tests.matrix import AGENT_PYTHON
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ class Runner:
         plan = backend.plan(job, folder)
         plan = replace(plan, job=plan.job._replace(**(request or {})))
         held = () if late is None else (str(late),)
-        start = functools.partial(self._warm.start, held=held) if self._warm else proc.start_detached
-        with mock.patch.object(proc, "start_detached", start):
+        start = functools.partial(self._warm.start, held=held) if self._warm else detached.start_detached
+        with mock.patch.object(detached, "start_detached", start):
             run = Run(folder, backend.submit(plan), backend)
         self.runs.append(run)
         return run

@@ -17,7 +17,7 @@ from launcher.agent.system import processes
 from launcher.agent.terminal import attach
 from launcher.errors import CommandError
 from launcher.payload import agent_archive
-from launcher.system import proc
+from launcher.system import pipes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,11 +52,11 @@ def agent(node: Path) -> Iterator[socket.socket]:
     os.close(folder)
 
 
-def bridge(node: Path, rank: int = 3) -> proc.ProgramBridge:
+def bridge(node: Path, rank: int = 3) -> pipes.ProgramBridge:
     archive = str(node.parent.parent / "agent.pyz")
     noisy = 'printf "welcome, no newline"; exec "$0" "$@"'
     argv = ("sh", "-c", noisy, sys.executable, archive, "--attach", str(node), str(rank))
-    found = proc.ProgramBridge(argv)
+    found = pipes.ProgramBridge(argv)
     found.wait_for(attach.CONNECTED, 60)
     return found
 

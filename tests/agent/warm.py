@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.system.processes import start_ticks
 from launcher.payload import agent_archive
-from launcher.system.proc import Identity, Told
+from launcher.system.proc import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
+
+    from launcher.system.detached import Told
 
 _PRELOAD = ("torch", "torch.distributed", "torch.distributed.nn")
 _LIMIT_S = 120
@@ -100,7 +102,7 @@ task()
 
 
 class WarmStart:
-    """`start` does what `launcher.system.proc.start_detached` does, for agents."""
+    """`start` does what `launcher.system.detached.start_detached` does, for agents."""
 
     def __init__(self, folder: Path) -> None:
         archive = folder / "agent.pyz"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.errors import CommandError
-from launcher.system import proc
+from launcher.system import detached, proc
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ def test_one_that_ends_before_it_is_told_to_begin_is_an_error_with_the_reason_th
 
     argv = ["sh", "-c", f"printf '%s\\n' '{said}' >&2; exit 3"]
     with pytest.raises(CommandError) as raised:
-        proc.start_detached(argv, cwd=str(tmp_path), env=os.environ, stdout=tmp_path / "out", stderr=stderr, record=gone)
+        detached.start_detached(argv, cwd=str(tmp_path), env=os.environ, stdout=tmp_path / "out", stderr=stderr, record=gone)
 
     reason = "; ".join(said.splitlines())
     assert raised.value.message == "sh ended with exit code 3 as soon as it was started" + (f": {reason}" if reason else "")
     assert str(stderr) in (raised.value.hint or "")
 
 
-def begin(folder: Path, argv: list[str], record: Callable[[proc.Identity], None], told: list[proc.Told]) -> None:
+def begin(folder: Path, argv: list[str], record: Callable[[proc.Identity], None], told: list[detached.Told]) -> None:
     """Start it with its files in that folder."""
-    proc.start_detached(
+    detached.start_detached(
         argv, cwd=str(folder), env=os.environ, stdout=folder / "out", stderr=folder / "err", record=record, told=told
     )
 
@@ -51,7 +51,7 @@ def begin(folder: Path, argv: list[str], record: Callable[[proc.Identity], None]
 @pytest.mark.parametrize("script", ["read line; exec sleep 1000", "read line <&0; sleep 1000; true"])
 def test_one_that_hears_the_word_has_begun(tmp_path: Path, script: str) -> None:
     found: list[proc.Identity] = []
-    told: list[proc.Told] = []
+    told: list[detached.Told] = []
     argv = ["sh", "-c", script]
     begin(tmp_path, argv, found.append, told)
     try:
@@ -67,7 +67,7 @@ def test_one_that_hears_the_word_has_begun(tmp_path: Path, script: str) -> None:
 @pytest.mark.parametrize("ends", ["exit 3", "kill -9 $$", "exec true"])
 def test_one_that_ends_without_hearing_the_word_is_the_same_error_however_late(tmp_path: Path, ends: str) -> None:
     """It has ended after the word was sent, which somebody who reads might still have read."""
-    told: list[proc.Told] = []
+    told: list[detached.Told] = []
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     argv = ["sh", "-c", f"read line < {fifo}; echo 'module load python first' >&2; {ends}"]

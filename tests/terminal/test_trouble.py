@@ -20,7 +20,7 @@ from launcher.backends.kubernetes import pod_exec
 from launcher.console import terminal
 from launcher.console.terminal_size import SizeTeller
 from launcher.errors import CommandError
-from launcher.system.proc import Bridge
+from launcher.system.pipes import Bridge
 from testbed import wait_until
 from tests.terminal.screen import Screen
 

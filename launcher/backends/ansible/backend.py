@@ -23,7 +23,7 @@ from launcher.backends.ansible.stream import HostStreams, fetch
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
 from launcher.runs import records
 from launcher.runs.liveness import Liveness
-from launcher.system import proc, storage
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.runs.liveness import NodeState
     from launcher.runs.outcome import Outcome
     from launcher.spec import JobSpec
+    from launcher.system.pipes import Bridge
 
 _FETCH_S = 25.0
 _LOST_S = 45.0
@@ -204,7 +205,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle]):
         self._streams = HostStreams(handle, handle.get("shown") or {})
         return self._streams
 
-    def open_terminal(self, handle: AnsibleHandle, node: int, rank: int) -> proc.Bridge:
+    def open_terminal(self, handle: AnsibleHandle, node: int, rank: int) -> Bridge:
         """A connection beside the one that follows the node."""
         return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
 

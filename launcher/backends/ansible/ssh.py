@@ -17,7 +17,7 @@ from launcher.agent.ssh.calls import ANSWER
 from launcher.agent.system import trust as rule
 from launcher.agent.terminal import attach
 from launcher.errors import CommandError, LaunchError
-from launcher.system import numbers, proc, trust
+from launcher.system import numbers, pipes, proc, trust
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -120,9 +120,9 @@ def call(node: Node, *words: str) -> dict[str, Any]:
         raise CommandError(f"{node['host']}: it answers, but not as an agent does: {answer[:40]!r}") from None
 
 
-def terminal(node: Node, rank: int) -> proc.ProgramBridge:
+def terminal(node: Node, rank: int) -> pipes.ProgramBridge:
     """A connection of its own, to the terminal of that rank's worker."""
-    bridge = proc.ProgramBridge(argv(node, "attach", str(node["folder"]), str(node["rank"]), str(rank)))
+    bridge = pipes.ProgramBridge(argv(node, "attach", str(node["folder"]), str(node["rank"]), str(rank)))
     try:
         bridge.wait_for(attach.CONNECTED, _CALL_S)
     except CommandError as error:

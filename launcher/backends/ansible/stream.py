@@ -18,7 +18,7 @@ from launcher.backends._files import FileStream, allow_files
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible.frames import FrameError, Frames
 from launcher.errors import CommandError
-from launcher.system import proc
+from launcher.system import pipes, proc
 from launcher.system.storage import Room, storage_errors
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Tail:
         self.finished = False
         self._copy = Copy(run_dir / "nodes" / str(node["rank"]))
         self._once = once
-        self._pipe: proc.Pipe | None = None
+        self._pipe: pipes.Pipe | None = None
         self._frames = Frames()
         self._garbled, self._odd = 0, ""
         self._patience = Patience()
@@ -141,7 +141,7 @@ class Tail:
         offset = self._copy.begin()
         here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
         words = ("tail", self.node["folder"], str(self.node["rank"]), str(max(there, there + offset - here)))
-        self._pipe = proc.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
+        self._pipe = pipes.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
         self._frames = Frames()
         self._patience.heard()
         return self._pipe.fd

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
     from launcher.runs.liveness import Liveness
     from launcher.spec import JobSpec
-    from launcher.system.proc import Bridge
+    from launcher.system.pipes import Bridge
 
 _PORT = 29_400
 """In a pod's own network every port is free."""

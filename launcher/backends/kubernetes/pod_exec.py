@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
-from launcher.system import proc
+from launcher.system import pipes
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.api import Cluster
@@ -32,7 +32,7 @@ def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> N
     _exec(cluster, pod, container=container, command=command, stdin=False, _request_timeout=_ANSWER_S)
 
 
-def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> proc.Bridge:
+def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> pipes.Bridge:
     """Start a program. Raises `ApiError` or `UnreachableError`."""
     return PodBridge(_exec(cluster, pod, container=container, command=command, stdin=True, _preload_content=False).sock)
 
@@ -53,7 +53,7 @@ def _exec(cluster: Cluster, pod: str, **how: Any) -> Any:
         raise UnreachableError(f"pod {pod}: {said}") from error
 
 
-class PodBridge(proc.Bridge):
+class PodBridge(pipes.Bridge):
     """Two threads carry the stream between a websocket and `sock`."""
 
     def __init__(self, websocket: Any) -> None:

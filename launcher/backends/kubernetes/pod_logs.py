@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from launcher.backends._base import Handle
+    from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.states import Pod
     from launcher.errors import LaunchError
 
@@ -33,7 +33,7 @@ _FEW_NODES = 32
 class PodLogs:
     """Fetches the logs, unless another process does."""
 
-    def __init__(self, folder: Path, handle: Handle, cluster: Callable[[], api.Cluster]) -> None:
+    def __init__(self, folder: Path, handle: KubernetesHandle, cluster: Callable[[], api.Cluster]) -> None:
         """`cluster` is asked for when it is first needed."""
         self._folder, self._handle, self._cluster = folder, handle, cluster
         self._following: Following | None = None

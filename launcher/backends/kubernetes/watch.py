@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.states import Pod
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
-    from launcher.system.proc import Bridge
+    from launcher.system.pipes import Bridge
 
 _PATIENCE_S = 10.0
 """A pod that is still being made after so long has an event that says why."""

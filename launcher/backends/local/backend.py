@@ -29,12 +29,13 @@ from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
 from launcher.errors import CommandError, RequestError, SpecError, StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.runs.liveness import Liveness
-from launcher.system import input_file, proc, storage
+from launcher.system import detached, input_file, proc, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.spec import JobSpec
+    from launcher.system.pipes import Bridge
 
 _END_BYTES = 128 * 1024
 _TOLD = 8
@@ -109,7 +110,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle]):
         """`passes_stdin`: they have ours, for their workers."""
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "agents": agents}
-        told: list[proc.Told] = []
+        told: list[detached.Told] = []
         more = {"stdin": 0} if passes_stdin else {}
         try:
             for agent in processes.of(handle):
@@ -127,7 +128,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle]):
 
                 argv = (*argv_of(run_dir, python, rank), "--when-told")
                 out, err = folder / "stream", folder / "stderr"
-                proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
+                detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
             for word in told:
                 word.wait()
         except OSError as error:
@@ -169,10 +170,12 @@ class LocalBackend(Backend[LocalPlan, LocalHandle]):
         """The files that the agents write."""
         return FileStream(Path(handle["run_dir"]), len(handle["agents"]), handle.get("shown") or {})
 
-    def open_terminal(self, handle: LocalHandle, node: int, rank: int) -> proc.Bridge:
+    def open_terminal(self, handle: LocalHandle, node: int, rank: int) -> Bridge:
         """The agent's socket itself."""
+        from launcher.system.pipes import Bridge
+
         try:
-            return proc.Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
+            return Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
         except attach.NOT_THERE as error:
             raise CommandError(f"rank {rank} has no terminal: {error}") from error
 

@@ -16,7 +16,7 @@ from launcher.backends.slurm.control import ask
 from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 from launcher.runs.liveness import Liveness
-from launcher.system import proc, storage
+from launcher.system import detached, pipes, proc, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ def start(handle: SlurmHandle, cwd: str, within: Allocation, record: Record) -> 
     def note(identity: proc.Identity) -> None:
         record(about(identity))
 
-    return about(proc.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
+    return about(detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
 
 
 def liveness(handle: SlurmHandle) -> Liveness:
@@ -141,14 +141,14 @@ def kill_all(job_id: str) -> None:
             _signal(step, signal.SIGKILL)
 
 
-def terminal(handle: SlurmHandle, folder: Path, node: int, rank: int, *, python: str = "") -> proc.ProgramBridge:
+def terminal(handle: SlurmHandle, folder: Path, node: int, rank: int, *, python: str = "") -> pipes.ProgramBridge:
     """A step of its own beside the run's, on that node; `python` is there where the agent's is not, as that is in a container."""
     about = storage.read_json(folder / "nodes" / str(node) / "agent.json") or {}
     where = (f"--jobid={job_of(handle)}", f"--nodelist={about.get('node')}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
     words = ("--attach", str(folder / "nodes" / str(node)), str(rank))
-    bridge = proc.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
+    bridge = pipes.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
     bridge.wait_for(attach.CONNECTED, _REACHED_S)
     return bridge
 

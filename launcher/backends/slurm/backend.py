@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
     from launcher.runs.liveness import NodeState
     from launcher.spec import JobSpec
-    from launcher.system.proc import ProgramBridge
+    from launcher.system.pipes import ProgramBridge
 
 
 class SlurmBackend(Backend[SlurmPlan, SlurmHandle]):

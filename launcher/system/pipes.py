@@ -1,0 +1,121 @@
+"""Byte streams to and from programs that run beside us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from typing import IO, TYPE_CHECKING
+
+from launcher.errors import CommandError
+from launcher.system import proc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_STDERR_BYTES = 1 << 20
+
+
+class Bridge:
+    """A byte stream to somewhere else: `sock`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def wait_for(self, mark: bytes, limit_s: float) -> None:
+        """Until it has come, whatever comes before it; `CommandError` says why it has not within so many seconds."""
+        limit, said = time.monotonic() + limit_s, b""
+        while not said.endswith(mark):
+            self.sock.settimeout(max(0.001, limit - time.monotonic()))
+            try:
+                more = self.sock.recv(1)
+            except TimeoutError:
+                raise CommandError(f"no answer within {limit_s:.0f} s; {self.end()}") from None
+            if not more:
+                raise CommandError(self.end() or "it ended at once")
+            said = said[-len(mark) :] + more
+        self.sock.settimeout(None)
+
+    def end(self) -> str:
+        """Close it; why it ended, where somebody has said so."""
+        self.sock.close()
+        return ""
+
+
+class ProgramBridge(Bridge):
+    """A program whose stdin and stdout are the stream."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(ours)
+        self._name, self._stderr = argv[0], tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    list(argv),
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._stderr,
+                    start_new_session=True,
+                    env=env,
+                )
+            except OSError as error:
+                self._stderr.close()
+                ours.close()
+                raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+
+    def end(self) -> str:
+        """Also the program, where it has not ended with the stream; what it has said last on stderr, or its exit code."""
+        self.sock.close()
+        _end(self._process, proc.ENDS_S)
+        code, said = self._process.returncode, _end_of(self._stderr)
+        return proc.last_words(said) or (f"{self._name} ended with code {code}" if code > 0 else "")
+
+
+class Pipe:
+    """A program whose stdout is read while it goes on; its stdin stays open and silent until it is to end."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        try:
+            self._process = subprocess.Popen(
+                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+        assert self._process.stdout
+        self.fd = self._process.stdout.fileno()
+
+    def flooded(self) -> bool:
+        """Whether its stderr has more than anybody would read."""
+        return os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES
+
+    def end(self, patience_s: float = 2.0) -> tuple[int, str]:
+        """End it, if it has not ended; its exit code and what it said on stderr."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        _end(self._process, patience_s)
+        self._process.stdout.close()
+        return self._process.returncode, _end_of(self._stderr)
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End a program whose stdin was closed."""
+    for action, limit_s in ((None, 0.05), (process.terminate, patience_s), (process.kill, None)):
+        if action is not None:
+            action()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
+            break
+
+
+def _end_of(stderr: IO[bytes]) -> str:
+    """The last that a program has said there; closes the file."""
+    with stderr as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - proc.LAST_BYTES))
+        return file.read(proc.LAST_BYTES).decode(errors="replace")
