@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOOK_MS = 5
+_ENDS_S = 2.0
 _HEARS_S = 10.0
 """An interpreter that is a script, and loads modules, may take longer; then whoever follows the run hears of its end."""
 
@@ -57,7 +58,7 @@ class Told:
         self._process.returncode = None
         how = "has closed its stdin"
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(proc.ENDS_S)
+            code = self._process.wait(_ENDS_S)
             how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
         self._process.returncode = self._process.returncode or 0
         said = b""

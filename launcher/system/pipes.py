@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _STDERR_BYTES = 1 << 20
+_ENDS_S = 2.0
 
 
 class Bridge:
@@ -70,7 +71,7 @@ class ProgramBridge(Bridge):
     def end(self) -> str:
         """Also the program, where it has not ended with the stream; what it has said last on stderr, or its exit code."""
         self.sock.close()
-        _end(self._process, proc.ENDS_S)
+        _end(self._process, _ENDS_S)
         code, said = self._process.returncode, _end_of(self._stderr)
         return proc.last_words(said) or (f"{self._name} ended with code {code}" if code > 0 else "")
 

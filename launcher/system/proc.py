@@ -20,9 +20,6 @@ LAST_BYTES = 1 << 16
 """So much is read of a program's last words."""
 
 _LAST_LINES = 3
-ENDS_S = 2.0
-"""So long a program may take to end."""
-
 WITHOUT_HERE = "import sys;sys.path[:]=filter(None,sys.path);"
 """How each text begins that we have a Python run: without the working folder, where other users may have files of any name."""
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what takes moments, on any machine."""
-    monkeypatch.setattr(proc, "_HEARS_S", 100.0)
-    monkeypatch.setattr(proc, "_ENDS_S", 100.0)
+    monkeypatch.setattr(detached, "_HEARS_S", 100.0)
+    monkeypatch.setattr(detached, "_ENDS_S", 100.0)
 
 
 @pytest.mark.parametrize("said", ["libpython3.so: cannot open shared object file", "two lines\nthe second", ""])
