@@ -27,10 +27,10 @@ def main(words: Sequence[str]) -> int:
     except options.CompletionAskedError as asked_for:
         return _completion(str(asked_for), env)
 
-    from launcher.torchrun import rendezvous, request
+    from launcher.torchrun import rendezvous, request, workers
 
     why = request.theirs(args, env)
-    python = request.own_python(env)
+    python = workers.own_python(env)
     if why:
         say(f"{why}: torchrun itself is started")
         os.execv(python, [python, "-m", "torch.distributed.run", *words])

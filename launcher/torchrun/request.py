@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK, Job
-from launcher.agent.system import facts
-from launcher.torchrun import rendezvous
+from launcher.torchrun import rendezvous, workers
 from launcher.torchrun.logs import STDERR, STDOUT, Wanted, streams
 from launcher.torchrun.options import TorchrunUsageError
 
@@ -34,8 +31,6 @@ _NOT_NEEDED = (
 _JOIN_S = {"static": 900.0, "c10d": 600.0}
 _SHUTDOWN_S = 30
 _SAME_SIGNAL_S = 1.0
-_IMPORT_S = 120.0
-"""So long another Python may take to import torch."""
 
 
 _LOOKED_AT_BYTES = 1 << 12
@@ -114,8 +109,8 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
     if more := sorted(set(conf) - {*_KNOWN_SETTINGS, *_NOT_NEEDED}):
         say(f"--rdzv-conf {', '.join(more)}: not known here, and left out")
     kind, command = _command(args, env, python)
-    several, count, wanted = most > 1, workers(args.nproc_per_node, env, python), _wanted(args, env)
-    replaceable = backend == "c10d" and several and args.max_restarts > 0 and _has_torch(python)
+    several, count, wanted = most > 1, workers.count(args.nproc_per_node, env, python), _wanted(args, env)
+    replaceable = backend == "c10d" and several and args.max_restarts > 0 and workers.has_torch(python)
     own = args.local_addr or (None if several else LOOPBACK)
     job = Job(
         run=run,
@@ -181,53 +176,6 @@ def _is_source(path: str) -> bool:
             return b"\0" not in file.read(_LOOKED_AT_BYTES)
     except (OSError, ValueError):
         return True
-
-
-def workers(text: str, env: Mapping[str, str], python: str) -> int:
-    """How many a node has, as torchrun counts them."""
-    if text.lstrip("+-").isdigit():
-        if int(text) < 1:
-            raise TorchrunUsageError(f"--nproc-per-node {text}: a node has 1 worker or more")
-        return int(text)
-    if text == "cpu":
-        return facts.cpus()
-    gpus = len(facts.gpus(env)) if text in ("auto", "gpu") and _knows_gpus() else 0
-    if gpus:
-        return gpus
-    if text == "auto" and not _other_accelerators():
-        return facts.cpus()
-    return _ask_torch(text, python)
-
-
-def _knows_gpus() -> bool:
-    """Whether the torch that is here was built for GPUs, as its own files say; without it, it may be elsewhere."""
-    import re
-
-    found = find_spec("torch")
-    if found is None or not found.origin:
-        return True
-    try:
-        with open(os.path.join(os.path.dirname(found.origin), "version.py"), encoding="utf-8") as file:
-            return re.search(r"^(cuda|hip)\b[^=]*=\s*['\"]", file.read(), re.MULTILINE) is not None
-    except OSError:
-        return True
-
-
-def _other_accelerators() -> bool:
-    """Whether this machine has devices that torch may count, and we do not."""
-    return any(os.path.exists(path) for path in ("/dev/dri", "/dev/accel", "/dev/davinci_manager", "/dev/hl0"))
-
-
-def _ask_torch(text: str, python: str) -> int:
-    """The number of devices that torch itself counts."""
-    from launcher.system import proc
-
-    code = "from torch.distributed.run import determine_local_world_size as count; print(count(sys.argv[1]))"
-    done = proc.run([python, "-c", proc.WITHOUT_HERE + code, text], timeout_s=_IMPORT_S)
-    last = (done.stdout or done.stderr).strip().rpartition("\n")[2]
-    if done.returncode or not last.isdigit():
-        raise TorchrunUsageError(f"--nproc-per-node {text}: {last.partition(': ')[2] or last}")
-    return int(last)
 
 
 def _wanted(args: argparse.Namespace, env: Mapping[str, str]) -> Wanted:
@@ -305,23 +253,3 @@ def _flag(conf: Mapping[str, str], name: str) -> bool | None:
     if text not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
         raise TorchrunUsageError(f"--rdzv-conf {name}={conf[name]}: write true or false")
     return text[0] in "1ty"
-
-
-def _has_torch(python: str) -> bool:
-    """Whether what runs the agent has it, without which nobody can come later."""
-    return python != sys.executable or find_spec("torch") is not None
-
-
-def own_python(env: Mapping[str, str]) -> str:
-    """The interpreter that has torch: ours, else the one on PATH."""
-    if find_spec("torch") is not None:
-        return sys.executable
-    import shutil
-
-    from launcher.system import proc
-
-    found = shutil.which("python3", path=env.get("PATH")) or shutil.which("python", path=env.get("PATH"))
-    code = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
-    if found and proc.run([found, "-c", code], timeout_s=_IMPORT_S).returncode == 0:
-        return found
-    return sys.executable

@@ -23,7 +23,7 @@ from launcher.errors import BackendUnavailableError
 from launcher.payload import agent_archive, snapshot_files
 from launcher.spec import JobSpec
 from launcher.system import proc
-from launcher.torchrun import request
+from launcher.torchrun import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,17 +96,17 @@ def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def torchrun(_: pytest.MonkeyPatch) -> None:
-    request._ask_torch("1", sys.executable)
+    workers._ask_torch("1", sys.executable)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda _: None)
-        request.own_python({"PATH": str(Path(sys.executable).parent)})
+        workers.own_python({"PATH": str(Path(sys.executable).parent)})
 
 
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/backends/local/programs.py": probe,
     "launcher/backends/ansible/ssh.py": call_over_ssh,
     "launcher/backends/kubernetes/watch.py": signal_to_pods,
-    "launcher/torchrun/request.py": torchrun,
+    "launcher/torchrun/workers.py": torchrun,
     SESSION: session_over_ssh,
 }
 

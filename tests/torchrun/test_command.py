@@ -273,8 +273,8 @@ def test_an_interpreter_that_has_torch_runs_the_agent_where_ours_has_none(tmp_pa
     script = "import os, sys; sys.stdout.write(' '.join([os.environ['RANK'], sys.executable, sys.stdin.read()]) + '\\n')"
     (tmp_path / "x.py").write_text(script)
     code = (
-        "import sys; from launcher.torchrun import request; from launcher.cli import main;"
-        f"request.own_python = lambda env: {str(own)!r}; sys.exit(main(['torchrun', '--nproc-per-node=2', 'x.py']))"
+        "import sys; from launcher.torchrun import workers; from launcher.cli import main;"
+        f"workers.own_python = lambda env: {str(own)!r}; sys.exit(main(['torchrun', '--nproc-per-node=2', 'x.py']))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     words = [sys.executable, "-c", code]

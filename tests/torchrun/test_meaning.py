@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.system import facts
-from launcher.torchrun import logs, rendezvous, request
+from launcher.torchrun import logs, rendezvous, workers
 from launcher.torchrun.options import TorchrunUsageError
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ def test_the_number_of_workers(text: str) -> None:
 
     from torch.distributed.run import determine_local_world_size
 
-    ours = outcome(lambda: request.workers(text, dict(os.environ), sys.executable), TorchrunUsageError)
+    ours = outcome(lambda: workers.count(text, dict(os.environ), sys.executable), TorchrunUsageError)
     assert ours == outcome(lambda: determine_local_world_size(text), ValueError, RuntimeError)
 
 
 def test_a_torch_that_knows_gpus_counts_those_that_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "_knows_gpus", lambda: True)
+    monkeypatch.setattr(workers, "_knows_gpus", lambda: True)
     monkeypatch.setattr(facts, "_nvml_gpus", lambda: 4)
 
-    assert request.workers("auto", {}, "python") == 4
-    assert request.workers("gpu", {"CUDA_VISIBLE_DEVICES": "1,2"}, "python") == 2
+    assert workers.count("auto", {}, "python") == 4
+    assert workers.count("gpu", {"CUDA_VISIBLE_DEVICES": "1,2"}, "python") == 2
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.9", "::1", "192.0.2.77", "no.such.host.invalid", "OWN"])
