@@ -70,12 +70,12 @@ def argument(**about: Any) -> Declared:
 
 def complete_run(incomplete: str) -> list[str]:
     """Run ids for the shell's completion, newest first; reads no run."""
-    from launcher.runs import records
+    from launcher.runs import folders
     from launcher.settings import config
 
     try:
-        folder = records.root(config.load().resolve(config.GlobalOptions)["runs_dir"].value)
-        return [name for name in reversed(records.ids(folder)) if name.startswith(incomplete)]
+        folder = folders.root(config.load().resolve(config.GlobalOptions)["runs_dir"].value)
+        return [name for name in reversed(folders.ids(folder)) if name.startswith(incomplete)]
     except LaunchError:
         return []
 

@@ -1,4 +1,4 @@
-"""Runs as folders: making them, finding them, reading them.
+"""Runs as records in folders of their own: making and changing them (`folders.py` finds and reads them).
 
 run.json     what was asked for, and the backend's handle once it was submitted
 cancel.json  the last request to cancel
@@ -11,31 +11,26 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import launcher
 from launcher.agent.failures import Failure
-from launcher.errors import LaunchError, RunNotFoundError, StorageError, UntrustedError
+from launcher.errors import LaunchError, StorageError
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from launcher.runs.handle import Handle
 
-LATEST = "last"
 JOB_OUTPUT = -1
 """In place of a node rank: what the scheduler or the job file wrote, not an agent."""
 
-_STAMP = "%Y%m%d-%H%M%S"
-_ID = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?-(\d{8}-\d{6})-[a-z2-7]{4}\Z")
-_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
-_HINT = "set DISTLAUNCH_RUNS_DIR to a folder that you can write; on a cluster to one that all nodes see"
+FOLDER_HINT = "set DISTLAUNCH_RUNS_DIR to a folder that you can write; on a cluster to one that all nodes see"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,36 +142,10 @@ class Run:
         return self.path / "nodes" / str(node) / "stream"
 
 
-def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
-    """The folder of the run folders: the setting, else `~/.distlaunch/runs`. `UntrustedError` where others could change it."""
-    home = (os.environ if env is None else env).get("HOME")
-    if setting:
-        if setting.startswith("~/") and home:
-            setting = os.path.join(home, setting[2:])
-        path = Path(os.path.abspath(setting))
-    elif home:
-        path = Path(home, ".distlaunch", "runs")
-    else:
-        raise StorageError("there is no HOME to keep runs in", hint=_HINT)
-    trust.require("runs_dir", path)
-    return path
-
-
-def new_id(name: str, now: float | None = None) -> str:
-    """`NAME-YYYYMMDD-HHMMSS-xxxx`: a valid DNS label, sorted by time within a name."""
-    tail = "".join(_BASE32[byte % 32] for byte in os.urandom(4))
-    return f"{name}-{time.strftime(_STAMP, time.localtime(now))}-{tail}"
-
-
-def is_id(text: str) -> bool:
-    """Whether that can be a run's id, and so the name of its folder."""
-    return _ID.match(text) is not None
-
-
 def create(run: Run) -> None:
     """Make the run's folder with its `run.json`. Raises `StorageError`, `UntrustedError`."""
     unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")
-    with storage.storage_errors(run.path, _HINT):
+    with storage.storage_errors(run.path, FOLDER_HINT):
         trust.make("runs_dir", run.path.parent, 0o755)
         # Scripts and their variables are in here: nobody else's to read.
         unfinished.mkdir(mode=0o700)
@@ -184,7 +153,7 @@ def create(run: Run) -> None:
             _record(replace(run, path=unfinished))
             _put_in_place(unfinished, run)
         except StorageError as error:
-            raise StorageError(error.message, hint=_HINT) from error
+            raise StorageError(error.message, hint=FOLDER_HINT) from error
         finally:
             with suppress(OSError):
                 (unfinished / "run.json").unlink()
@@ -278,114 +247,7 @@ def give_back(run: Run) -> None:
     (run.path / "cancel.json").unlink(missing_ok=True)
 
 
-def ids(folder: Path) -> list[str]:
-    """Ids of all runs, oldest first; reads no file. Foreign folders that look like no run are last."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageError(f"cannot read {str(folder)!r}: {error.strerror}", hint=_HINT) from error
-    return sorted(names, key=_age)
-
-
-def find(folder: Path, text: str) -> Run:
-    """The run of that id, unique start of an id, or unique part of one; `last` is the newest. `ID/3` is a task of an array."""
-    text, slash, index = text.partition("/")
-    run = _find(folder, text)
-    trust.require("run", run.path / "run.json")
-    if not slash:
-        return run
-    if not index.isdigit() or int(index) not in run.tasks:
-        tasks = ", ".join(map(str, run.tasks[:20]))
-        raise RunNotFoundError(f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is no job array")
-    return run.task(int(index))
-
-
-def again(run: Run) -> Run:
-    """The run as its folder has it now."""
-    return find(run.whole_path.parent, run.id)
-
-
-def _find(folder: Path, text: str) -> Run:
-    known = ids(folder)
-    real = [name for name in known if _ID.match(name)]
-    if text == LATEST and real:
-        return read(folder, real[-1])
-    found = [name for name in known if name == text]
-    found = found or [name for name in known if name.startswith(text)] or [name for name in known if text in name]
-    if len(found) == 1 and text:
-        return read(folder, found[0])
-    if found and text:
-        raise RunNotFoundError(f"{text!r} is the start or a part of {len(found)} runs", hint=_some(reversed(found)))
-    if not known:
-        raise RunNotFoundError(f"no run {text!r}: there are no runs in {str(folder)!r}", hint="distlaunch local train.py")
-    raise RunNotFoundError(f"no run {text!r} in {str(folder)!r}", hint=_some(_nearest(text, real or known)))
-
-
-def read(folder: Path, name: str) -> Run:
-    """The run in that folder; `damaged` says why where it is none."""
-    path = folder / name
-    try:
-        values = storage.read_trusted_json("run", path / "run.json")  # it says which programs to run
-    except UntrustedError as error:
-        return Run(id=name, path=path, created=created(name), damaged=error.message)
-    if values is None:
-        reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else "it has no run.json"
-        return Run(id=name, path=path, created=created(name), damaged=reason)
-    kept = {key: value for key, value in values.items() if _fits(key, value)}
-    kept["command"] = tuple(str(part) for part in kept.get("command", ()))
-    if "backend" in kept and ("handle" in kept or "handle" not in values):  # without one, nothing was sent
-        return Run(id=name, path=path, **kept)
-    return Run(id=name, path=path, damaged="run.json is not a run's", **{"created": created(name), **kept})
-
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    **{item.name: (str,) for item in fields(Run) if item.name not in ("id", "path", "ended", "damaged")},
-    "created": (int, float),
-    "attempt": (int,),
-    "options": (dict,),
-    "cluster": (str, type(None)),
-    "command": (list,),
-    "plan": (dict,),
-    "handle": (dict, type(None)),
-}
-"""What each key of a `run.json` may hold."""
-
-
 def _record(run: Run) -> None:
     values = asdict(run)
     del values["path"], values["ended"], values["damaged"]
     storage.write_whole(run.path / "run.json", storage.encode_json(values), mode=0o600)
-
-
-def _fits(key: str, value: object) -> bool:
-    """Whether a value read from a `run.json` has its field's type; a damaged file must not break a listing."""
-    return key in _TYPES and isinstance(value, _TYPES[key]) and (key != "created" or numbers.is_time(value))
-
-
-def _age(name: str) -> tuple[bool, str, str]:
-    match = _ID.match(name)
-    return (match is None, match[1] if match else "", name)
-
-
-def created(name: str) -> float:
-    """The time that an id holds; 0 where it holds none."""
-    try:
-        return time.mktime(time.strptime(name[-20:-5], _STAMP))
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-def _nearest(text: str, known: list[str]) -> list[str]:
-    """Ids that look like the text, then the latest ones."""
-    import difflib
-
-    close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
-    return close + [name for name in reversed(known) if name not in close]
-
-
-def _some(names: Iterable[str], limit: int = 5) -> str:
-    shown = list(names)
-    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")

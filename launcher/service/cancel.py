@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.errors import StorageError
-from launcher.runs import lock, records, status
+from launcher.runs import folders, lock, records, status
 from launcher.service import observe
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> dict[str, A
 
 def _end(found: Run, *, force: bool) -> Run:
     """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
-    found = observe.whole(records.again(found))
+    found = observe.whole(folders.again(found))
     if (status.current(found) or {}).get("exit_code") is not None:
         return found
     sent = observe.sent(found)

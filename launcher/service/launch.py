@@ -10,7 +10,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line, summary
 from launcher.errors import LaunchError, StorageError
-from launcher.runs import lock, records
+from launcher.runs import folders, lock, records
 from launcher.service import again, observe, undo
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def planned(request: Request, path: Path | None = None) -> Launch:
 
 def new_path(request: Request) -> Path:
     """The folder that a run would have, under a new id."""
-    return records.root(request.runs_root) / records.new_id(request.job.name)
+    return folders.root(request.runs_root) / folders.new_id(request.job.name)
 
 
 def start(launch: Launch, interrupts: Interrupts | Unattended, fill: Callable[[Path], None] = lambda _: None) -> records.Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import RequestError
-from launcher.runs import records
+from launcher.runs import folders
 from launcher.service import observe
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def whole(run: Run, state: dict[str, Any]) -> dict[str, Any]:
 def _wanted(folder: Path, array: str | None, limit: int) -> Iterator[Run]:
     """The runs, or the tasks of one of them."""
     if array is None:
-        listed = records.ids(folder)
-        yield from (records.read(folder, name) for name in (listed[-limit:] if limit > 0 else listed))
+        listed = folders.ids(folder)
+        yield from (folders.read(folder, name) for name in (listed[-limit:] if limit > 0 else listed))
         return
-    found = records.find(folder, array)
+    found = folders.find(folder, array)
     if not found.tasks:
         raise RequestError(f"{found.id} is no job array", hint=f"distlaunch status {found.id}")
     yield from (found.task(index) for index in found.tasks[-limit if limit > 0 else 0 :])

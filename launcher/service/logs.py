@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.errors import RequestError
-from launcher.runs import records, status
+from launcher.runs import folders, records, status
 from launcher.runs.reader import StreamReader
 from launcher.service import observe
 from launcher.system import input_file, storage
@@ -34,7 +34,7 @@ def readable(found: Run, *, follow: bool) -> Run:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
     while follow and _is_being_submitted(found):
         time.sleep(_LOOK_S)
-        found = records.again(found)
+        found = folders.again(found)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.agent.failures import WORST_FIRST
 from launcher.errors import CommandError, LaunchError, RequestError, StorageError
-from launcher.runs import records, status
+from launcher.runs import folders, records, status
 from launcher.runs.outcome import EXIT_CODES, TOO_LATE
 from launcher.settings import checks, config
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def runs_root(runs_dir: str | None = None) -> Path:
     """The folder of the run folders: that one, or the settings'."""
     settings = config.load().resolve(config.GlobalOptions, flags={"runs_dir": runs_dir})
-    return records.root(settings["runs_dir"].value)
+    return folders.root(settings["runs_dir"].value)
 
 
 def folder(fmt: str | None) -> Path:
     """The folder of the run folders; sets how results are printed on the way."""
     settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
     checks.blame("output", settings["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
-    return records.root(settings["runs_dir"].value)
+    return folders.root(settings["runs_dir"].value)
 
 
 def backend_of(run: Run) -> Backend[Any, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import SpecError, StorageError
-from launcher.runs import records
+from launcher.runs import folders
 from launcher.system import input_file, storage, trust
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check(folder: Path, marks: tuple[str, ...]) -> None:
         there = sorted(os.listdir(folder))
     except OSError as error:
         raise StorageError(f"cannot read {str(folder)!r}: {error.strerror}") from error
-    if not there or (all(os.path.lexists(folder / name) for name in marks) and records.is_id(_run_in(folder / marks[0]))):
+    if not there or (all(os.path.lexists(folder / name) for name in marks) and folders.is_id(_run_in(folder / marks[0]))):
         return
     some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
     raise SpecError(

@@ -11,7 +11,7 @@ from launcher.agent.system import trust as rule
 from launcher.backends.kubernetes import patch
 from launcher.backends.slurm import script
 from launcher.errors import UntrustedError
-from launcher.runs import records
+from launcher.runs import folders
 from launcher.settings import config, quarantine, toml_file
 from launcher.system import input_file, trust
 from tests.config.test_trust import as_root, file, owned
@@ -97,7 +97,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "setup": lambda path: script.setup_lines([f"@{path}"]),
     "a patch": lambda path: patch.read([str(path)], ship_secrets=False),
     "bad hosts": lambda path: quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(path.parent.parent)}),
-    "a run": lambda path: records.read(path.parent.parent, path.parent.name),
+    "a run": lambda path: folders.read(path.parent.parent, path.parent.name),
 }
 NAMES = {"a project file": "distlaunch.toml", "bad hosts": "quarantine.json", "a run": "run.json"}
 

@@ -23,7 +23,7 @@ from launcher import backends
 from launcher.agent.system import trust as rule
 from launcher.backends.kubernetes import kubeconfig, patch
 from launcher.errors import ConfigError, UntrustedError
-from launcher.runs import records
+from launcher.runs import folders, records
 from launcher.settings import config, quarantine, toml_file
 from launcher.settings.options import JobOptions
 from launcher.system import trust
@@ -206,7 +206,7 @@ def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
     place: Path, when: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, target = owned(place / "shared", 0, 0o1777), owned(place / "target", 0, 0o700)
-    folder = records.root(str(shared / "me/runs"))
+    folder = folders.root(str(shared / "me/runs"))
 
     def steal() -> None:
         if what == "a folder":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.errors import RunNotFoundError, StorageError
-from launcher.runs import records, status
+from launcher.runs import folders, records, status
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def make(folder: Path, name: str, *, created: float | None = None, result: str |
 
 
 def test_an_id_is_a_dns_label() -> None:
-    ids = {records.new_id("a" * 32) for _ in range(50)}
+    ids = {folders.new_id("a" * 32) for _ in range(50)}
 
     assert len(ids) > 45, "of one second, in which two of so many may be the same by chance"
     assert all(len(name) <= 63 and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in ids)
@@ -50,7 +50,7 @@ def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     made = make(tmp_path, "train-20250101-000000-abcd", result=None)
     submitted = records.record_handle(made, {"run_dir": str(made.path), "task": 5})
 
-    assert records.read(tmp_path, made.id) == submitted
+    assert folders.read(tmp_path, made.id) == submitted
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
     assert sorted(path.name for path in made.path.iterdir()) == ["run.json"]
 
@@ -61,7 +61,7 @@ def test_numbers_that_no_clock_has_are_missing(tmp_path: Path, number: str) -> N
     path = made.path / "run.json"
     path.write_text(path.read_text().replace("77.5", number).replace('"grace_s": 1.0', f'"grace_s": {number}'))
 
-    read = records.read(tmp_path, made.id)
+    read = folders.read(tmp_path, made.id)
 
     assert (read.created, read.grace_s, read.damaged) == (0.0, 30.0, "")
 
@@ -79,10 +79,10 @@ def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None
     for name in names:
         make(tmp_path, name)
 
-    assert records.find(tmp_path, names[0]).id == names[0]
-    assert records.find(tmp_path, "train-20250101").id == names[0]
-    assert records.find(tmp_path, "qqqq").id == names[2]
-    assert records.find(tmp_path, "last").id == names[1]
+    assert folders.find(tmp_path, names[0]).id == names[0]
+    assert folders.find(tmp_path, "train-20250101").id == names[0]
+    assert folders.find(tmp_path, "qqqq").id == names[2]
+    assert folders.find(tmp_path, "last").id == names[1]
 
 
 @pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
@@ -98,9 +98,9 @@ def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
         make(tmp_path, name)
 
     with pytest.raises(RunNotFoundError, match="part of 2 runs") as ambiguous:
-        records.find(tmp_path, "train")
+        folders.find(tmp_path, "train")
     with pytest.raises(RunNotFoundError, match="no run 'trian-2025'") as unknown:
-        records.find(tmp_path, "trian-2025")
+        folders.find(tmp_path, "trian-2025")
 
     assert str(ambiguous.value.hint).startswith("train-20250102-000000-abce, train-20250101")
     assert "train-20250102-000000-abce" in str(unknown.value.hint)
@@ -111,7 +111,7 @@ def test_odd_texts_are_no_run(tmp_path: Path, text: str) -> None:
     make(tmp_path, "train-20250101-000000-abcd")
 
     with pytest.raises(RunNotFoundError):
-        records.find(tmp_path, text)
+        folders.find(tmp_path, text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from launcher import output
 from launcher.backends.ansible import playbook
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 from launcher.payload import agent_archive
-from launcher.runs import records
+from launcher.runs import folders
 from launcher.system import numbers
 
 _MANY = 100_000
@@ -90,7 +90,7 @@ def misfit(node: Any, text: str) -> str:
     for name, (value, kind) in kinds.items():
         if not isinstance(value, kind) or not (numbers.is_number(value) or isinstance(value, (str, list, dict))):
             return f"{name} is {str(value)[:40]!r}"
-    if not (records.is_id(node["run"]) and node["run"].startswith(text)):
+    if not (folders.is_id(node["run"]) and node["run"].startswith(text)):
         return f"{node['run'][:40]!r} is no run that was asked for"
     if not 0 <= node["node"] < job["max_nodes"] <= _MANY or not 0 < job["min_nodes"] <= job["max_nodes"]:
         return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"

@@ -21,7 +21,7 @@ from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, recover, start, target
 from launcher.backends.ansible.stream import HostStreams, fetch
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
-from launcher.runs import records
+from launcher.runs import folders, records
 from launcher.runs.liveness import Liveness
 from launcher.system import storage
 
@@ -157,7 +157,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle]):
         made = records.Run(
             id=found.run,
             path=path,
-            created=records.created(found.run),
+            created=folders.created(found.run),
             backend=self.name,
             options=asdict(self.opts),
             command=tuple(found.job["command"]),

@@ -7,7 +7,7 @@ from typing import Annotated
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument, flag
 from launcher.console import live_line
-from launcher.runs import records
+from launcher.runs import folders
 from launcher.service import cancel as service
 from launcher.service import observe
 
@@ -23,7 +23,7 @@ def cancel(
     $ distlaunch cancel last
     $ distlaunch cancel --force train-20250101-120000-abcd
     """
-    found = records.find(observe.folder(fmt), run)
+    found = folders.find(observe.folder(fmt), run)
     with live_line.waiting(f"waiting for {found.id} to end"):
         state = service.cancel(found, force=force, wait=wait)
     data = {"run": found.id, "state": state.get("state"), "exit_code": state.get("exit_code")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
-from launcher.runs import records
+from launcher.runs import folders
 from launcher.service import again, observe
 
 
@@ -14,7 +14,7 @@ def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     $ distlaunch requeue last
     $ distlaunch requeue train-20250101-120000-abcd
     """
-    found = records.find(observe.folder(fmt), run)
+    found = folders.find(observe.folder(fmt), run)
     attempt = again.requeue(found)
     with output.after(f"{found.id} goes on as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
         output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")

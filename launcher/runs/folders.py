@@ -1,0 +1,155 @@
+"""The folders of runs: where they are, the ids that name them, and what each of them holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.errors import RunNotFoundError, StorageError, UntrustedError
+from launcher.runs.records import FOLDER_HINT, Run
+from launcher.system import numbers, storage, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LATEST = "last"
+_STAMP = "%Y%m%d-%H%M%S"
+_ID = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?-(\d{8}-\d{6})-[a-z2-7]{4}\Z")
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
+    """The folder of the run folders: the setting, else `~/.distlaunch/runs`. `UntrustedError` where others could change it."""
+    home = (os.environ if env is None else env).get("HOME")
+    if setting:
+        if setting.startswith("~/") and home:
+            setting = os.path.join(home, setting[2:])
+        path = Path(os.path.abspath(setting))
+    elif home:
+        path = Path(home, ".distlaunch", "runs")
+    else:
+        raise StorageError("there is no HOME to keep runs in", hint=FOLDER_HINT)
+    trust.require("runs_dir", path)
+    return path
+
+
+def new_id(name: str, now: float | None = None) -> str:
+    """`NAME-YYYYMMDD-HHMMSS-xxxx`: a valid DNS label, sorted by time within a name."""
+    tail = "".join(_BASE32[byte % 32] for byte in os.urandom(4))
+    return f"{name}-{time.strftime(_STAMP, time.localtime(now))}-{tail}"
+
+
+def is_id(text: str) -> bool:
+    """Whether that can be a run's id, and so the name of its folder."""
+    return _ID.match(text) is not None
+
+
+def ids(folder: Path) -> list[str]:
+    """Ids of all runs, oldest first; reads no file. Foreign folders that look like no run are last."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot read {str(folder)!r}: {error.strerror}", hint=FOLDER_HINT) from error
+    return sorted(names, key=_age)
+
+
+def find(folder: Path, text: str) -> Run:
+    """The run of that id, unique start of an id, or unique part of one; `last` is the newest. `ID/3` is a task of an array."""
+    text, slash, index = text.partition("/")
+    run = _find(folder, text)
+    trust.require("run", run.path / "run.json")
+    if not slash:
+        return run
+    if not index.isdigit() or int(index) not in run.tasks:
+        tasks = ", ".join(map(str, run.tasks[:20]))
+        raise RunNotFoundError(f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is no job array")
+    return run.task(int(index))
+
+
+def again(run: Run) -> Run:
+    """The run as its folder has it now."""
+    return find(run.whole_path.parent, run.id)
+
+
+def _find(folder: Path, text: str) -> Run:
+    known = ids(folder)
+    real = [name for name in known if _ID.match(name)]
+    if text == LATEST and real:
+        return read(folder, real[-1])
+    found = [name for name in known if name == text]
+    found = found or [name for name in known if name.startswith(text)] or [name for name in known if text in name]
+    if len(found) == 1 and text:
+        return read(folder, found[0])
+    if found and text:
+        raise RunNotFoundError(f"{text!r} is the start or a part of {len(found)} runs", hint=_some(reversed(found)))
+    if not known:
+        raise RunNotFoundError(f"no run {text!r}: there are no runs in {str(folder)!r}", hint="distlaunch local train.py")
+    raise RunNotFoundError(f"no run {text!r} in {str(folder)!r}", hint=_some(_nearest(text, real or known)))
+
+
+def read(folder: Path, name: str) -> Run:
+    """The run in that folder; `damaged` says why where it is none."""
+    path = folder / name
+    try:
+        values = storage.read_trusted_json("run", path / "run.json")  # it says which programs to run
+    except UntrustedError as error:
+        return Run(id=name, path=path, created=created(name), damaged=error.message)
+    if values is None:
+        reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else "it has no run.json"
+        return Run(id=name, path=path, created=created(name), damaged=reason)
+    kept = {key: value for key, value in values.items() if _fits(key, value)}
+    kept["command"] = tuple(str(part) for part in kept.get("command", ()))
+    if "backend" in kept and ("handle" in kept or "handle" not in values):  # without one, nothing was sent
+        return Run(id=name, path=path, **kept)
+    return Run(id=name, path=path, damaged="run.json is not a run's", **{"created": created(name), **kept})
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **{item.name: (str,) for item in fields(Run) if item.name not in ("id", "path", "ended", "damaged")},
+    "created": (int, float),
+    "attempt": (int,),
+    "options": (dict,),
+    "cluster": (str, type(None)),
+    "command": (list,),
+    "plan": (dict,),
+    "handle": (dict, type(None)),
+}
+"""What each key of a `run.json` may hold."""
+
+
+def _fits(key: str, value: object) -> bool:
+    """Whether a value read from a `run.json` has its field's type; a damaged file must not break a listing."""
+    return key in _TYPES and isinstance(value, _TYPES[key]) and (key != "created" or numbers.is_time(value))
+
+
+def _age(name: str) -> tuple[bool, str, str]:
+    match = _ID.match(name)
+    return (match is None, match[1] if match else "", name)
+
+
+def created(name: str) -> float:
+    """The time that an id holds; 0 where it holds none."""
+    try:
+        return time.mktime(time.strptime(name[-20:-5], _STAMP))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _nearest(text: str, known: list[str]) -> list[str]:
+    """Ids that look like the text, then the latest ones."""
+    import difflib
+
+    close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    return close + [name for name in reversed(known) if name not in close]
+
+
+def _some(names: Iterable[str], limit: int = 5) -> str:
+    shown = list(names)
+    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")
