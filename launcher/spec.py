@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.agent.job import Job
@@ -106,18 +106,10 @@ class JobSpec:
 
     start: Start = "fork"
     preload: tuple[str, ...] = ()
-    max_restarts: int = 0
     time_limit_s: float | None = None
     grace_s: float = 30.0
-    rdzv_timeout_s: float = 600.0
-    peer_timeout_s: float = 300.0
-    master_port: int = 0
-    role: str = "default"
-    numa_binding: str = ""
-    near_nics: bool = False
-    virtual_local_rank: bool = False
-    log_limit_bytes: int = 0
-    """Of what each rank writes; 0: no limit."""
+    agents: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Job` that the launcher only passes on, by name: options name theirs (`launcher.settings.options.option`)."""
 
     debug: int | None = None
     """The rank in which pdb is opened where an exception would end it."""
@@ -133,6 +125,7 @@ class JobSpec:
     def job(self, *, run: str, folder: str, rendezvous: dict[str, Any]) -> Job:
         """What agents are told whatever the backend, which replaces what it decides."""
         return Job(
+            **self.agents,
             run=run,
             folder=folder,
             rendezvous=rendezvous,
@@ -146,17 +139,8 @@ class JobSpec:
             python_named=bool(self.python),
             start=self.start,
             preload=list(self.preload),
-            max_restarts=self.max_restarts,
             time_limit_s=self.time_limit_s,
             grace_s=self.grace_s,
-            rdzv_timeout_s=self.rdzv_timeout_s,
-            peer_timeout_s=self.peer_timeout_s,
-            master_port=self.master_port,
-            role=self.role,
-            numa_binding=self.numa_binding,
-            near_nics=self.near_nics,
-            virtual_local_rank=self.virtual_local_rank,
-            log_limit_bytes=self.log_limit_bytes,
             debug=self.debug,
             terminal=dict(self.terminal) if self.terminal else None,
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
-from launcher.spec import JobSpec, NodeRange, parse_duration, parse_env, parse_log_limit, parse_workers, run_name
+from launcher.spec import JobSpec, NodeRange, parse_duration, parse_env, parse_workers, run_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from launcher.settings.options import JobOptions
     from launcher.spec import Kind
 
@@ -30,15 +33,16 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         ship_secrets=options.ship_secrets,
         start="spawn" if options.start == "spawn" else "fork",
         preload=options.preload,
-        max_restarts=options.max_restarts,
         time_limit_s=parse_duration(options.time, "time") if options.time else None,
         grace_s=parse_duration(options.grace, "grace"),
-        rdzv_timeout_s=parse_duration(options.rdzv_timeout, "rdzv-timeout"),
-        peer_timeout_s=parse_duration(options.peer_timeout, "peer-timeout"),
-        master_port=options.master_port,
-        role=options.role,
-        numa_binding=options.numa_binding,
-        near_nics=options.near_nics,
-        virtual_local_rank=options.virtual_local_rank,
-        log_limit_bytes=parse_log_limit(options.log_limit),
+        agents=dict(passed_on(options)),
     )
+
+
+def passed_on(options: JobOptions) -> Iterator[tuple[str, Any]]:
+    """Fields of the agents' `Job` with the values that options give them."""
+    for field in fields(options):
+        name, value, check = field.metadata["job"], getattr(options, field.name), field.metadata["check"]
+        if name:
+            parsed = check(value) if check else None
+            yield name, value if parsed is None else parsed

@@ -31,6 +31,7 @@ def option(
     check: Callable[[Any], object] | None = None,
     group: str = "",
     default_text: str | None = None,
+    job: str = "",
 ) -> T:
     """A dataclass field with what the command line needs to know about it.
 
@@ -40,10 +41,11 @@ def option(
     relative to that file; all of it, each part between colons, what follows an `@`, or where it begins with `./` or `../`.
     `check` raises a `SpecError` for a value that it cannot have, whatever other options are; the message begins with the name.
     `group` is where the help lists it (`launcher.cli.parameters.GROUPS`), `default_text` what it says in place of the default.
+    `job`: the field of the agents' `Job` that is given its value, as `check` returns it or, where that is None, as it is.
     """
     meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
     meta |= {"group": group, "default_text": default_text}
-    meta |= {"adds_up": adds_up, "executes": executes, "path": path, "check": check}
+    meta |= {"adds_up": adds_up, "executes": executes, "path": path, "check": check, "job": job}
     return field(default=default, metadata=meta)
 
 
@@ -134,7 +136,11 @@ class JobOptions:
         check=spec.check_modules,
     )
     max_restarts: int = option(
-        0, metavar="K", help="How often the whole gang is restarted after a worker failed.", check=not_below("max-restarts")
+        0,
+        metavar="K",
+        help="How often the whole gang is restarted after a worker failed.",
+        check=not_below("max-restarts"),
+        job="max_restarts",
     )
     time: str = option(
         "",
@@ -148,6 +154,7 @@ class JobOptions:
         metavar="DURATION",
         help="How long nodes wait for one another at the start.",
         check=duration("rdzv-timeout"),
+        job="rdzv_timeout_s",
         group="network",
     )
     peer_timeout: str = option(
@@ -155,6 +162,7 @@ class JobOptions:
         metavar="DURATION",
         help="How long a node may give no sign of life though its host answers, before the run takes it for lost.",
         check=duration("peer-timeout"),
+        job="peer_timeout_s",
         group="network",
     )
     master_port: int = option(
@@ -162,6 +170,7 @@ class JobOptions:
         metavar="PORT",
         help="MASTER_PORT; 0: a free one, chosen on the master at start.",
         check=spec.check_port,
+        job="master_port",
         group="network",
     )
     log_limit: str = option(
@@ -169,17 +178,21 @@ class JobOptions:
         metavar="SIZE|none",
         help="Most that is kept of what each rank writes: the first half, and the latest lines of the rest.",
         check=spec.parse_log_limit,
+        job="log_limit_bytes",
         group="output",
     )
-    role: str = option("default", metavar="NAME", help="What workers find in ROLE_NAME.", check=spec.check_role)
+    role: str = option("default", metavar="NAME", help="What workers find in ROLE_NAME.", check=spec.check_role, job="role")
     numa_binding: str = option(
         "",
         metavar="MODE",
         help="Bind each worker to processors near its GPU: node, socket, exclusive or core-complex, as torchrun does.",
         check=_numa_binding,
+        job="numa_binding",
         group="resources",
     )
-    near_nics: bool = option(False, help="Each worker uses those RDMA ports alone that are nearest to its GPU.", group="network")
+    near_nics: bool = option(
+        False, help="Each worker uses those RDMA ports alone that are nearest to its GPU.", group="network", job="near_nics"
+    )
     tty: str = option(
         "auto",
         metavar="auto|never",
@@ -188,6 +201,9 @@ class JobOptions:
         group="output",
     )
     virtual_local_rank: bool = option(
-        False, help="LOCAL_RANK is 0 for all workers, and each sees its own GPU alone.", group="resources"
+        False,
+        help="LOCAL_RANK is 0 for all workers, and each sees its own GPU alone.",
+        group="resources",
+        job="virtual_local_rank",
     )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

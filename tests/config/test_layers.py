@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.backends.local.options import LocalOptions
 from launcher.errors import ConfigError
-from launcher.settings import config
+from launcher.settings import config, job_spec
 from launcher.settings.options import JobOptions
 
 if TYPE_CHECKING:
@@ -152,3 +153,13 @@ def test_config_shows_each_value_with_its_source_and_finds_mistakes_in_any_clust
     assert shown["clusters"] == {"lab": {"backend": "local"}}
     path.write_text('[clusters.lab]\nnodes = "2"\n')
     assert "names no backend" in distlaunch("config").stderr
+
+
+def test_what_options_pass_on_to_the_agents_arrives_in_their_job_as_the_option_was_checked() -> None:
+    options = JobOptions(max_restarts=3, rdzv_timeout="2m", log_limit="1GB", role="trainer", near_nics=True)
+    spec = job_spec.from_options(options, ("train.py",), kind="script", cwd="/")
+    job = spec.job(run="r", folder="/r", rendezvous={})
+
+    assert (job.max_restarts, job.rdzv_timeout_s, job.log_limit_bytes) == (3, 120.0, 10**9)
+    assert (job.role, job.near_nics, job.virtual_local_rank, job.master_port) == ("trainer", True, False, 0)
+    assert {item.metadata["job"] for item in fields(JobOptions)} - {""} == set(spec.agents)
