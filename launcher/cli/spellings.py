@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from launcher.cli.parameters import Parameter
     from launcher.runs.reader import Wanted
 
-_NODES = "the nodes of a run know one another"
+_NODES = "the nodes of a run find one another"
 
 NOTED = {
     "rdzv-backend": _NODES,
     "standalone": _NODES,
-    "monitor-interval": "an end is heard when it happens",
-    "start-method": "it is for functions, and a script is none; see --start",
-    "event-log-handler": "events are in the run's folder",
-    "run-path": "workers are forked from a Python that runs",
-    "redirects": "what every rank writes is kept in the run's folder; --log-ranks says what is shown",
+    "monitor-interval": "distlaunch notices at once when a worker exits",
+    "start-method": "it applies to functions, not to scripts; see --start",
+    "event-log-handler": "events are kept in the run's directory",
+    "run-path": "workers are always forked from a running Python",
+    "redirects": "every rank's output is kept in the run's directory; --log-ranks selects what is shown",
     "log-line-prefix-template": "lines of several ranks are marked [node:rank]",
-    "signals-to-handle": "SIGTERM, SIGINT and SIGHUP end the run, SIGUSR1 and SIGUSR2 are passed on",
+    "signals-to-handle": "SIGTERM, SIGINT and SIGHUP end the run; SIGUSR1 and SIGUSR2 are passed on",
 }
 """Not needed here, and why."""
 
-_PER_NODE = ("distlaunch works that out", "leave it out, or use distlaunch torchrun, which is started once per node")
-_ONE_FILE = ("what a rank writes is kept in one place", "distlaunch logs RUN | grep -E 'A|B'; or use distlaunch torchrun")
+_PER_NODE = ("distlaunch determines it itself", "leave it out, or use distlaunch torchrun, which is started once per node")
+_ONE_FILE = ("each rank's output is kept in one place", "distlaunch logs RUN | grep -E 'A|B'; or use distlaunch torchrun")
 
 REFUSED = {
     "rdzv-endpoint": _PER_NODE,
@@ -42,13 +42,13 @@ REFUSED = {
     "master-addr": _PER_NODE,
     "local-addr": _PER_NODE,
     "log-dir": (
-        "what every rank writes is kept in the run's folder, as distlaunch logs prints it",
-        "leave it out; the variable DISTLAUNCH_RUNS_DIR says where runs' folders are",
+        "every rank's output is kept in the run's directory; distlaunch logs prints it",
+        "leave it out; DISTLAUNCH_RUNS_DIR sets the parent of the run directories",
     ),
     "duplicate-stdout-filters": _ONE_FILE,
     "duplicate-stderr-filters": _ONE_FILE,
-    "logs-specs": ("it is for torchrun's own logs", "use distlaunch torchrun"),
-    "print-completion": ("it is for torchrun's own options", "distlaunch --install-completion"),
+    "logs-specs": ("it applies only to torchrun's own logs", "use distlaunch torchrun"),
+    "print-completion": ("it applies only to torchrun's own options", "distlaunch --install-completion"),
 }
 """Means nothing here, and what to do."""
 

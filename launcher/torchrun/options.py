@@ -59,45 +59,47 @@ OPTIONS = (
     TorchrunOption(
         "rdzv-backend",
         "static",
-        "static: nodes have the ranks that they say; c10d: in the order in which they come; others: torchrun itself is started",
+        "static: each node has the rank it is given; c10d: ranks in the order of arrival; others: torchrun itself is started",
     ),
-    TorchrunOption("rdzv-endpoint", "", "HOST[:PORT] where the nodes meet, in a store of ours"),
+    TorchrunOption("rdzv-endpoint", "", "HOST[:PORT] where the nodes meet, in distlaunch's own store"),
     TorchrunOption("rdzv-id", "none", "the run's name, the same on all nodes"),
-    TorchrunOption("rdzv-conf", "", "join_timeout, timeout, last_call_timeout and is_host are kept; others are told"),
+    TorchrunOption(
+        "rdzv-conf", "", "join_timeout, timeout, last_call_timeout and is_host apply; unknown ones are reported and ignored"
+    ),
     TorchrunOption("standalone", False, "one node, on a free port", bool),
-    TorchrunOption("max-restarts", 0, "how often all workers start again after one has failed", int),
-    TorchrunOption("monitor-interval", 0.1, "not needed: an end is heard when it happens", float),
+    TorchrunOption("max-restarts", 0, "maximum restarts of all workers after a worker fails", int),
+    TorchrunOption("monitor-interval", 0.1, "not needed: distlaunch notices at once when a worker exits", float),
     TorchrunOption(
         "start-method",
         "spawn",
-        "not needed: it is for functions, and a command has none",
+        "not needed: it applies to functions, not to commands",
         choices=("spawn", "fork", "forkserver"),
     ),
-    TorchrunOption("event-log-handler", "null", "null and console are not needed; for another torchrun itself is started"),
-    TorchrunOption("role", "default", "what workers find in ROLE_NAME"),
-    TorchrunOption("module", False, "the script is a module's name, as with python -m", bool, short="-m"),
+    TorchrunOption("event-log-handler", "null", "null and console are not needed; for any other, torchrun itself is started"),
+    TorchrunOption("role", "default", "value of ROLE_NAME for workers"),
+    TorchrunOption("module", False, "the script is the name of a module, as with python -m", bool, short="-m"),
     TorchrunOption("no-python", False, "the script is a program", bool),
-    TorchrunOption("run-path", False, "as runpy.run_path would run it: workers are always forked from a Python that runs", bool),
-    TorchrunOption("log-dir", None, "folder in which workers' output is kept, by RDZV-ID, attempt and local rank"),
-    TorchrunOption("redirects", "0", "streams that go to files in place of the terminal: 0 to 3, or by local rank", short="-r"),
-    TorchrunOption("tee", "0", "streams that go to files as well as to the terminal", short="-t"),
-    TorchrunOption("log-line-prefix-template", "", "what stands before each line of a stream that is teed"),
-    TorchrunOption("local-ranks-filter", "", "local ranks whose lines are shown"),
-    TorchrunOption("duplicate-stdout-filters", [], "lines with these words are kept in a file of their own", words),
+    TorchrunOption(
+        "run-path", False, "run the script as runpy.run_path does; workers are always forked from a running Python", bool
+    ),
+    TorchrunOption("log-dir", None, "directory for the workers' output, by RDZV-ID, attempt and local rank"),
+    TorchrunOption("redirects", "0", "streams to write to files instead of the terminal: 0 to 3, or by local rank", short="-r"),
+    TorchrunOption("tee", "0", "streams to write to files as well as to the terminal", short="-t"),
+    TorchrunOption("log-line-prefix-template", "", "prefix of each line of a teed stream"),
+    TorchrunOption("local-ranks-filter", "", "local ranks whose lines to show"),
+    TorchrunOption("duplicate-stdout-filters", [], "copy lines that contain these words to a file of their own", words),
     TorchrunOption("duplicate-stderr-filters", [], "the same for stderr", words),
-    TorchrunOption("node-rank", 0, "this node's rank, where it is decided before (static)", int),
+    TorchrunOption("node-rank", 0, "this node's rank (static only)", int),
     TorchrunOption("master-addr", "127.0.0.1", "address of node 0 (static)"),
     TorchrunOption("master-port", None, "port of node 0 (static); 29500", int),
-    TorchrunOption("local-addr", None, "address by which others reach this node"),
+    TorchrunOption("local-addr", None, "address at which other nodes reach this one"),
+    TorchrunOption("logs-specs", None, "a class that decides on log files: torchrun itself is started", variable=False),
+    TorchrunOption("numa-binding", None, "CPUs to bind each worker to", choices=MODES, variable=False),
     TorchrunOption(
-        "logs-specs", None, "a class of the user's that decides on log files: torchrun itself is started", variable=False
-    ),
-    TorchrunOption("numa-binding", None, "processors that each worker is bound to", choices=MODES, variable=False),
-    TorchrunOption(
-        "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end the run in order; others are passed on"
+        "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that shut the run down gracefully; others are passed on"
     ),
     TorchrunOption("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL; 30", int),
-    TorchrunOption("virtual-local-rank", False, "LOCAL_RANK is 0 for all workers, and each sees its own GPU alone", bool),
+    TorchrunOption("virtual-local-rank", False, "LOCAL_RANK is 0 for all workers, and each sees only its own GPU", bool),
 )
 
 _WIDTH = 110

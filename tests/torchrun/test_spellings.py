@@ -76,7 +76,7 @@ def test_what_means_nothing_here_names_the_way_out(distlaunch: Cli, backend: str
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        f"error[bad_spec]: --{name.replace('_', '-')}: distlaunch works that out",
+        f"error[bad_spec]: --{name.replace('_', '-')}: distlaunch determines it itself",
         "  hint: leave it out, or use distlaunch torchrun, which is started once per node",
     ]
 
@@ -92,7 +92,7 @@ def test_what_means_nothing_here_names_the_way_out(distlaunch: Cli, backend: str
         ("--nproc_per_node gpu", "or auto: one per GPU"),
         ("--shutdown-timeout soon", "shutdown-timeout 'soon' is no number of seconds"),
         ("--rdzv-conf timeout=soon", "rdzv-conf 'soon' is no number of seconds"),
-        ("--rdzv-conf is_host=1", "--rdzv-conf is_host: distlaunch works that out"),
+        ("--rdzv-conf is_host=1", "--rdzv-conf is_host: distlaunch determines it itself"),
         ("--rdzv-conf ,", "--rdzv-conf ',' sets nothing"),
         ("--local_ranks_filter a", "local-ranks-filter 'a' is no list of local ranks"),
         ("--local_ranks_filter 5", "--log-ranks 5"),
