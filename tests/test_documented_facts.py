@@ -29,7 +29,7 @@ from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.slurm import submitit
 from launcher.backends.slurm.options import SlurmOptions
 from launcher.doctor import findings, heat_map
-from launcher.service import follow
+from launcher.service import limits
 from launcher.settings.options import JobOptions
 from launcher.spec import parse_duration, parse_log_limit
 from testbed import Host, Kube, KubeOptions, Slurm, fixtures, kube_programs
@@ -249,7 +249,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("agent-stream", "16 MiB wait in the agent", (writer.BUFFER_BYTES,), (16 * MIB,)),
     ("agent-stream", "nothing for 5 minutes", (JOB["stream_wait_s"],), (300,)),
     ("agent-stream", "reports it on stderr after 5 s", (writer._SAY_AFTER_S,), (5,)),
-    ("agent-stream", "nothing for 90 s though its agent runs", (follow.SILENT_S,), (90,)),
+    ("agent-stream", "nothing for 90 s though its agent runs", (limits.SILENT_S,), (90,)),
     ("agent-stream", "Events wait (1 MiB of them", (backlog._WAITING_BYTES,), (MIB,)),
     ("agent-stream", "Every second it is tried again", (sink._AGAIN_S,), (1,)),
     ("agent-stream", "64 KiB in `nodes/K/last_words`", (sink.RESERVED_BYTES,), (64 << 10,)),

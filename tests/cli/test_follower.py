@@ -19,7 +19,7 @@ from launcher.console.worker_output import WorkerOutput
 from launcher.errors import BackendUnavailableError
 from launcher.runs import records
 from launcher.runs.liveness import Liveness
-from launcher.service import follow, logs
+from launcher.service import limits, logs
 from launcher.service.follow import Follower
 from launcher.service.interrupts import Interrupts
 from tests.runs.test_runs import make
@@ -72,7 +72,7 @@ class Scripted:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds become hundredths; what the backend is asked or told is waited for, and a run has any time to end."""
-    monkeypatch.setattr(follow, "POLL_S", (0.01, 0.1))
+    monkeypatch.setattr(limits, "POLL_S", (0.01, 0.1))
     for name, seconds in (
         ("HANG_S", 0.1),
         ("SETTLE_S", 0.05),
@@ -80,7 +80,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
         ("FORCE_S", 600.0),
         ("GIVE_UP_S", 600.0),
     ):
-        monkeypatch.setattr(follow, name, seconds)
+        monkeypatch.setattr(limits, name, seconds)
 
 
 def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[records.Run, Any]:
@@ -107,8 +107,8 @@ class Unaware(Scripted):
 def test_an_agent_that_is_gone_before_its_peers_can_miss_it_ends_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(follow, "HANG_S", 600.0)
-    monkeypatch.setattr(follow, "UNAWARE_S", 0.02)
+    monkeypatch.setattr(limits, "HANG_S", 600.0)
+    monkeypatch.setattr(limits, "UNAWARE_S", 0.02)
     backend = Unaware(started(0))
 
     _, outcome = followed(backend, tmp_path)
@@ -166,7 +166,7 @@ class Silent(Scripted):
 
 
 def test_a_node_that_says_nothing_though_it_runs_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(follow, "SILENT_S", 0.01)
+    monkeypatch.setattr(limits, "SILENT_S", 0.01)
     backend, said = Silent(started(1)), list[str]()
     backend.told = threading.Event()
     tell(monkeypatch, backend, said)
@@ -237,7 +237,7 @@ def test_that_a_backend_says_for_long_that_it_cannot_say_anything_is_told_once(
 def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "FORCE_S", 0.1)
+    monkeypatch.setattr(limits, "FORCE_S", 0.1)
     failed = Chunk(0, encode_event("done", 0, result="failed", cause=CAUSE))
     backend = Scripted(started(0), started(1), failed, ends_after_cancels=2)
 
@@ -249,8 +249,8 @@ def test_nodes_that_outlive_a_failure_are_ended_and_the_failure_stays_the_cause(
 
 
 def test_a_run_that_cannot_be_ended_is_given_up_without_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "FORCE_S", 0.1)
-    monkeypatch.setattr(follow, "GIVE_UP_S", 0.1)
+    monkeypatch.setattr(limits, "FORCE_S", 0.1)
+    monkeypatch.setattr(limits, "GIVE_UP_S", 0.1)
     backend = Scripted(started(0), started(1), Chunk(0, encode_event("failure", 0, cause=CAUSE)))
 
     run, outcome = followed(backend, tmp_path)
@@ -288,7 +288,7 @@ class Stuck(Scripted):
 
 
 def test_a_backend_that_takes_long_to_answer_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(limits, "READ_TIMEOUT_S", 0.01)
     backend = Stuck(started(0), *(Chunk(node, encode_event("done", node, result="success")) for node in (0, 1)))
 
     assert followed(backend, tmp_path)[1].state == "success"

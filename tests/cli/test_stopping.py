@@ -90,10 +90,10 @@ def test_a_launcher_whose_output_nobody_reads_is_stopped(
 
 PATIENT = """
 import sys
-from launcher.service import follow
+from launcher.service import limits
 from launcher.backends.local import processes
 from launcher.cli import main
-processes._HEARS_S = follow.GIVE_UP_S = 600.0
+processes._HEARS_S = limits.GIVE_UP_S = 600.0
 sys.exit(main())
 """
 """The launcher; an agent that does not hear is not killed for ten minutes."""

@@ -1,0 +1,64 @@
+"""What the backend is asked to do with a run while that is followed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.errors import LaunchError, StorageError
+from launcher.runs import records
+from launcher.service import limits
+from launcher.system.question import Question
+
+if TYPE_CHECKING:
+    from launcher.backends._base import Backend
+    from launcher.runs.records import Run
+    from launcher.service.interrupts import Interrupts, Unattended
+
+
+class Errands:
+    """Nobody waits for them."""
+
+    def __init__(self, run: Run, backend: Backend[Any, Any]) -> None:
+        self._run, self._handle, self._backend = run, run.handle, backend
+        self._errands: list[tuple[str, Question[None]]] = []
+
+    def run(self, method: str, *args: Any, asked: bool = False, **keywords: Any) -> None:
+        """Ask the backend for something; that it cannot is said, and the run goes on being followed."""
+
+        def ask() -> None:
+            call = partial(getattr(self._backend, method), self._handle, *args, **keywords)
+            if not asked:
+                call()
+                return
+            try:
+                with records.cancelling(self._run, **keywords):
+                    call()
+            except StorageError as error:  # it cannot be noted; it is done all the same
+                output.warn(error.message)
+                call()
+
+        errand = Question(ask, method)
+        errand.answered(limits.READ_TIMEOUT_S)
+        self._errands.append((method, errand))
+
+    def hear(self) -> None:
+        """What has become of what the backend was asked for."""
+        for errand in [errand for errand in self._errands if errand[1].answered(0)]:
+            self._errands.remove(errand)
+            try:
+                errand[1].answer()
+            except LaunchError as error:
+                output.warn(f"{self._backend.name} cannot {errand[0]} the run: {error.message}")
+
+    def release(self, interrupts: Interrupts | Unattended) -> None:
+        """Have the backend let go of what the run still holds; who asks for an end does not wait for that."""
+        stops, errand = interrupts.stops, Question(lambda: self._backend.release(self._handle), "release")
+        while not errand.answered(limits.READ_TIMEOUT_S):
+            if interrupts.stops != stops:
+                return
+        try:
+            errand.answer()
+        except LaunchError as error:
+            output.warn(f"{self._backend.name} may still hold something of the run: {error.message}")

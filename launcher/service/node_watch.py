@@ -1,0 +1,141 @@
+"""What a run's backend says of its nodes, and what nobody says: one that is silent, or that ended without a word."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.errors import LaunchError
+from launcher.runs.status import agent_stderr, last_words, last_words_time
+from launcher.service import limits
+from launcher.system.question import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.agent.protocol import Event
+    from launcher.backends._base import Backend
+    from launcher.console.announce import Announcer
+    from launcher.runs.liveness import Liveness, NodeState
+    from launcher.runs.outcome import RunReport
+    from launcher.runs.records import Run
+
+
+class NodeWatch:
+    """Asks the backend about the nodes, every now and then."""
+
+    def __init__(
+        self,
+        run: Run,
+        backend: Backend[Any, Any],
+        report: RunReport,
+        announcer: Announcer,
+        take: Callable[[int, Event], None],
+    ) -> None:
+        """`take` is given what a node has said elsewhere than in its stream."""
+        self._handle, self._backend, self._report, self._announcer = run.handle, backend, report, announcer
+        self._words = _LastWords(run, report, take)
+        self.alive: list[NodeState] = []
+        self._liveness: Liveness | None = None
+        self._question: Question[Liveness] | None = None
+        self._gone_since: dict[int, float] = {}
+        self._heard: dict[int, float] = {}
+        self._next_poll, self._poll_s = time.monotonic() + limits.POLL_S[0], limits.POLL_S[0]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the backend has said of the run as a whole, as its outcome takes it."""
+        return self._liveness.told if self._liveness else {}
+
+    def done(self, node: int) -> bool:
+        """Whether it has said how it ended."""
+        return _done(self._report, node)
+
+    def heard(self, node: int, now: float) -> None:
+        """It has said something."""
+        self._gone_since.pop(node, None)
+        self._heard[node] = now
+
+    def started(self, node: int) -> None:
+        """Its agent has: that is newer than what the backend said when it was asked last."""
+        if node < len(self.alive):
+            self.alive[node] = "running"
+
+    def look_closely(self) -> None:
+        """Things are ending: ask more often."""
+        self._poll_s = limits.POLL_S[0]
+
+    def look_soon(self, now: float) -> None:
+        """The run's end is asked for."""
+        self.look_closely()
+        self._next_poll = min(self._next_poll, now + self._poll_s)
+
+    def pause(self, now: float) -> None:
+        """Judge nothing by what is not read."""
+        self._gone_since.clear()
+        self._next_poll = now + self._poll_s
+
+    def ask(self, now: float) -> bool:
+        """Ask which nodes are alive, when it is time to; whether the answer is news."""
+        if self._question is None and now >= self._next_poll:
+            self._question = Question(lambda: self._backend.liveness(self._handle), "liveness")
+        if self._question is None or not self._question.answered(limits.READ_TIMEOUT_S):
+            return False
+        question, self._question = self._question, None
+        now = time.monotonic()
+        try:
+            liveness: Liveness | None = question.answer()
+            refusal = ""
+        except LaunchError as error:
+            output.detail(f"{self._backend.name}: {error.message}")
+            liveness, refusal = None, error.message
+        self._announcer.asked(self._backend.name, refusal)
+        self._poll_s = min(self._poll_s * 1.3, limits.POLL_S[1], self._backend.ask_every_s)
+        states = list(liveness.nodes) if liveness else []
+        for node, state in enumerate(states):
+            self._announcer.reached(node, liveness.detail if liveness and state == "unknown" else "")
+            if state != "ended" or self.done(node):
+                self._gone_since.pop(node, None)
+                self._words.hear_of_lost_lines(node)
+                if state == "running" and not self.done(node) and now - self._heard.get(node, now) > limits.SILENT_S:
+                    self._announcer.silent(node, now - self._heard.pop(node))
+            elif now - self._gone_since.setdefault(node, now) < limits.SETTLE_S:
+                states[node], self._poll_s = "running", limits.POLL_S[0]
+            elif node < len(self.alive) and self.alive[node] != "ended":
+                self._words.hear(node)
+        self._next_poll = time.monotonic() + self._poll_s
+        if liveness is None:
+            return False
+        self.alive, self._liveness = states, liveness
+        return True
+
+
+class _LastWords:
+    """What agents have left elsewhere than in their streams, where the run's folder can be read from here."""
+
+    def __init__(self, run: Run, report: RunReport, take: Callable[[int, Event], None]) -> None:
+        self._run, self._report, self._take = run, report, take
+        self._read_at: dict[int, float | None] = {}
+
+    def hear_of_lost_lines(self, node: int) -> None:
+        """A full disk is told while it is full, where the folder can be read from here: the stream says so only afterwards."""
+        if _done(self._report, node) or (changed := last_words_time(self._run, node)) == self._read_at.get(node):
+            return
+        self._read_at[node] = changed
+        for event in last_words(self._run, node):
+            total = event.fields.get("total")
+            if event.name == "lines_lost" and isinstance(total, int) and total > 2 * self._report.nodes[node].lines_lost:
+                self._take(node, event)
+
+    def hear(self, node: int) -> None:
+        """What an agent that is gone has left elsewhere than in its stream."""
+        for event in last_words(self._run, node):
+            self._take(node, event)
+        report = self._report.nodes[node]
+        if report.result is None:
+            report.last_words.extend(agent_stderr(self._run, node, started=report.started is not None))
+
+
+def _done(report: RunReport, node: int) -> bool:
+    return node < len(report.nodes) and report.nodes[node].result is not None
