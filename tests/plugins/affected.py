@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 RUNS = "api chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks thirdparty project"
 """Subjects whose tests start runs."""
 
-ARCHITECTURE = "tests/test_architecture.py"
+SIZES = "tests/test_sizes.py"
+ARCHITECTURE = f"tests/test_architecture.py {SIZES}"
 WHEEL = "tests/test_wheel.py"
 TEXTS = (
     "tests/test_install.py tests/test_documentation.py tests/test_documented_commands.py tests/test_documented_facts.py "
@@ -37,7 +38,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("launcher/backends/slurm/*", f"slurm cli config snapshot {ARCHITECTURE}"),
     ("slurm_templates/*", f"slurm {WHEEL}"),
     ("launcher/backends/ansible/*", f"ssh cli config snapshot {ARCHITECTURE}"),
-    ("playbooks/*", f"ssh {WHEEL}"),
+    ("playbooks/*", f"ssh {WHEEL} {SIZES}"),
     # The agent.
     ("launcher/agent/ssh/*", f"agent ssh {ARCHITECTURE}"),
     ("launcher/agent/system/unpack.py", f"agent ssh {ARCHITECTURE}"),
@@ -58,7 +59,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("train/doctor.py", f"fabric train slurm ssh k8s {ARCHITECTURE}"),
     ("train/reduce.py", f"train cli agent slurm ssh k8s {ARCHITECTURE} {WHEEL}"),
     ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),
-    ("benchmarks/*", "benchmarks"),
+    ("benchmarks/*", f"benchmarks {SIZES}"),
     # What is read.
     ("docs/kubernetes.md", f"tests/k8s/test_control_plane.py tests/k8s/test_admission.py {TEXTS}"),
     ("docs/tutorials/slurm.md", f"tests/slurm/test_tutorial.py {TUTORIALS} {TEXTS}"),
@@ -83,11 +84,11 @@ TABLE: tuple[tuple[str, str], ...] = (
     (".ci/*", "runner"),
     ("tests/plugins/*", "runner"),
     ("tests/mutation/*", "runner"),
-    ("testbed/kube*", "k8s testbed"),
-    ("testbed/slurm*", "slurm fabric testbed"),
-    ("testbed/accounting.py", "slurm testbed"),
-    ("testbed/ssh.py", "ssh testbed"),
-    ("testbed/*", "slurm ssh k8s fabric testbed"),
+    ("testbed/kube*", f"k8s testbed {SIZES}"),
+    ("testbed/slurm*", f"slurm fabric testbed {SIZES}"),
+    ("testbed/accounting.py", f"slurm testbed {SIZES}"),
+    ("testbed/ssh.py", f"ssh testbed {SIZES}"),
+    ("testbed/*", f"slurm ssh k8s fabric testbed {SIZES}"),
 )
 """Patterns, and what a change can affect: subjects, files of tests, everything, or nothing. The first that fits counts."""
 

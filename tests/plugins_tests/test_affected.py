@@ -27,10 +27,10 @@ def of(*paths: str) -> set[str]:
         ("slurm_templates/job.sbatch.j2", {"slurm", "project"}),
         ("launcher/agent/ssh/run.py", {"agent", "ssh", "project"}),
         ("train/trainer/loop.py", {"train", "benchmarks", "project"}),
-        ("benchmarks/start.py", {"benchmarks"}),
+        ("benchmarks/start.py", {"benchmarks", "project"}),
         ("docs/kubernetes.md", {"k8s", "project"}),
         ("docs/cli.md", {"project"}),
-        ("testbed/kube_node.py", {"k8s", "testbed"}),
+        ("testbed/kube_node.py", {"k8s", "testbed", "project"}),
         ("tests/plugins/summary.py", {"runner"}),
     ],
 )
