@@ -6,9 +6,10 @@ import json
 import re
 from typing import Dict, List
 
+from ..system.natural_order import natural
 from . import pci_tree
 from .gpu import Gpu
-from .sources import Tree, natural
+from .sources import Tree
 
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 _XGMI = "11"

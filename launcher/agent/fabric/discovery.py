@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Sequence
 
+from ..system.natural_order import natural
 from . import gpu_devices, host_limits, nic, pci_tree, rdma
 from .gpu import Gpu
 from .host_limits import Limits
 from .nic import Nic
 from .rdma import Hca
-from .sources import Tree, natural
+from .sources import Tree
 
 FULL_GIDS = 256
 

@@ -16,10 +16,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from ..network import routes
 from ..system import files
+from ..system.natural_order import natural
 from . import library_defaults, pci_tree
 from .discovery import Fabric, read
 from .rdma import Hca
-from .sources import Tree, natural
+from .sources import Tree
 
 _PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "TORCH_NCCL_", "TP_")
 _DYNAMIC_GID = (2, 21)

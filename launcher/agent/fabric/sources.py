@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from typing import List, Optional, Tuple
+from typing import List, Optional
+
+from ..system.natural_order import natural
 
 _RUN_S = 20.0
 """So long a vendor's tool may take; on a node with a sick GPU nvidia-smi hangs."""
-
-
-def natural(name: str) -> List[Tuple[int, str]]:
-    """Sort key by which mlx5_10 follows mlx5_9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def recording(command: str) -> str:

@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Tuple
 from ..failures import Failure, may_come_back
 from ..job import Job
 from ..system import files
+from ..system.natural_order import natural
 
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 
@@ -60,11 +61,6 @@ def _numbers(ranges: str, part: str) -> List[str]:
             raise SlurmError(f"hostlist {part!r}: {piece!r} is no range")
         found += [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)]
     return found
-
-
-def natural(name: str) -> Tuple[Tuple[int, int, str], ...]:
-    """Sort key by which n2 comes before n10."""
-    return tuple((0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def switches(topology: str) -> Dict[str, Tuple[int, str]]:

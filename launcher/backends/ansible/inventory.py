@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.agent.schedulers.slurm import natural
+from launcher.agent.system.natural_order import natural
 from launcher.backends.ansible.ansible_config import check_inventory
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.spec import parse_workers

@@ -61,12 +61,12 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle]):
 
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
         """All manifests; reads the user's files, asks no cluster."""
-        from launcher.backends.kubernetes import config_maps, patch
+        from launcher.backends.kubernetes import config_maps
 
         if not self.opts.image:
             raise SpecError("no image given", hint="--image IMAGE, one with Python and torch, as pytorch/pytorch")
-        run, kind = run_dir.name, self.opts.kind
-        name = objects.name_of(run, kind)
+        run = run_dir.name
+        name = objects.name_of(run, self.opts.kind)
         command, bundled = self._command(spec)
         snapshot = None
         if self.opts.snapshot and not self.opts.workdir:
@@ -76,18 +76,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle]):
         packed = config_maps.archives(snapshot, bundled=bundled)
         agent = agent_archive.packed(byte_code=False)  # the image has a Python of its own, and a ConfigMap little room
         sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent, packed)
-        configs = [name, *(f"{name}-files-{number}" for number in range(len(sent) - 1))]
-        made: list[Manifest] = [
-            objects.config_map(config, run, self.opts, content) for config, content in zip(configs, sent, strict=True)
-        ]
-        if not objects.KINDS[kind].has_service:
-            made.append(objects.headless_service(name, run, self.opts))
-        if self.opts.network_policy and not self.opts.host_network:  # the machines' own network knows no pods
-            made.append(objects.network_policy(name, run, self.opts))
-        parse_duration(self.opts.start_timeout, "start-timeout")
-        made += objects.workload(spec, self.opts, name, run, configs)
-        if self.opts.patch:
-            made = patch.apply(made, patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
+        made = self._objects(spec, run, name, sent)
         workers = self._workers(spec)
         rows = (PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max))
         master = f"{job.rendezvous['addr']}:{job.master_port or 'chosen at start'}"
@@ -102,6 +91,24 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle]):
             snapshot=snapshot,
             master=master,
         )
+
+    def _objects(self, spec: JobSpec, run: str, name: str, sent: list[dict[str, Any]]) -> list[Manifest]:
+        """What is created, the user's patches applied; `sent`: what the ConfigMaps hold."""
+        from launcher.backends.kubernetes import patch
+
+        configs = [name, *(f"{name}-files-{number}" for number in range(len(sent) - 1))]
+        made: list[Manifest] = [
+            objects.config_map(config, run, self.opts, content) for config, content in zip(configs, sent, strict=True)
+        ]
+        if not objects.KINDS[self.opts.kind].has_service:
+            made.append(objects.headless_service(name, run, self.opts))
+        if self.opts.network_policy and not self.opts.host_network:  # the machines' own network knows no pods
+            made.append(objects.network_policy(name, run, self.opts))
+        parse_duration(self.opts.start_timeout, "start-timeout")
+        made += objects.workload(spec, self.opts, name, run, configs)
+        if self.opts.patch:
+            made = patch.apply(made, patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
+        return made
 
     def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
         """The command as it is in the pod, and whether its script is one of ours."""

@@ -59,13 +59,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle]):
         from launcher.backends.slurm import script
 
         within = self._within()
-        tasks = script.indices(self.opts.array) if self.opts.array else ()
-        if within and tasks:
-            raise SpecError(
-                f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
-            )
-        if tasks and spec.wants_keyboard:
-            raise SpecError("--interactive with --array: there is one keyboard for many runs", hint="run one of its tasks alone")
+        tasks = self._tasks(spec, within)
         nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
         copied = self._copied(spec)
 
@@ -99,6 +93,19 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle]):
             name=spec.name, within=within, copied=copied, tasks=tasks,
             snapshot=run_files.collect(spec, copied, run_dir.parent) if copied else None,
         )  # fmt: skip
+
+    def _tasks(self, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
+        """Indices of a job array; none where it is none."""
+        from launcher.backends.slurm import script
+
+        tasks = script.indices(self.opts.array) if self.opts.array else ()
+        if within and tasks:
+            raise SpecError(
+                f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
+            )
+        if tasks and spec.wants_keyboard:
+            raise SpecError("--interactive with --array: there is one keyboard for many runs", hint="run one of its tasks alone")
+        return tasks
 
     def _copied(self, spec: JobSpec) -> Path | None:
         """The folder that a snapshot is made of."""
