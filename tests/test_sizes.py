@@ -15,10 +15,6 @@ LINES, BODY, ATTRIBUTES = 300, 40, 12
 
 LARGER = {
     "launcher/agent/group/nodes.py::Nodes": 20,
-    "launcher/agent/group/watch.py::Watch": 13,
-    "launcher/agent/stream/writer.py::Writer": 14,
-    "launcher/backends/ansible/stream.py::Tail": 13,
-    "launcher/backends/kubernetes/logs.py::NodeLog": 13,
     "testbed/kube_controllers.py": 372,
     "testbed/kube_programs.py": 324,
     "tests/agent/test_early.py": 440,
@@ -53,7 +49,6 @@ LARGER = {
     "tests/train/test_trainer_resume.py": 398,
     "tests/train/test_trainer_shards.py": 471,
     "train/train.py::Trainer": 18,
-    "train/trainer/log.py::RunLog": 15,
 }
 """Files by their paths, functions and classes as `path::name`."""
 

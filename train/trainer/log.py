@@ -32,6 +32,20 @@ if TYPE_CHECKING:
 HEADER = "epoch      samples    batch  loss/sample  load us/sample  train us/sample  test accuracy"
 
 
+class Row:
+    """What one rank has measured since a row began."""
+
+    def __init__(self) -> None:
+        self.losses: list[tuple[Tensor, Batch]] = []
+        self.samples, self.load_s, self.begin_s = 0, 0.0, time.perf_counter()
+
+    def add(self, batch: Batch, loss: Tensor) -> None:
+        """Count one step."""
+        self.losses.append((loss, batch))
+        self.samples += batch.samples
+        self.load_s += batch.load_s
+
+
 class RunLog:
     """Measures between rows and prints them; all ranks hold one and call the same methods, rank 0 writes.
 
@@ -75,7 +89,6 @@ class RunLog:
         config, world, resumed = self.config, self.world, self.checkpoints.resumed
         for problem in data.problems:
             self.say(f"warning: {problem}")
-        self.test_samples = len(data.test)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self.say(
             f"{config.data}: {len(data.train):,} training and {len(data.test):,} test samples, "
@@ -102,21 +115,18 @@ class RunLog:
 
     def begin_row(self) -> None:
         """Measure from here: what came before (an evaluation, a checkpoint) belongs to no row."""
-        self._losses: list[tuple[Tensor, Batch]] = []
         self.own_time.take_s()
-        self.samples, self.load_s, self.begin_s = 0, 0.0, time.perf_counter()
+        self._row = Row()
 
     @property
     def steps(self) -> int:
         """Since the row began."""
-        return len(self._losses)
+        return len(self._row.losses)
 
     def add(self, batch: Batch, loss: Tensor, done: Progress, epoch_samples: int) -> None:
         """Count one step; `loss` is the mean over the rank's samples, and is not waited for."""
         self._record_saved()
-        self._losses.append((loss, batch))
-        self.samples += batch.samples
-        self.load_s += batch.load_s
+        self._row.add(batch, loss)
         self.bar.show(done.epoch, done.epoch_samples, epoch_samples)
 
     def row(self, progress: Progress, lr: float) -> None:
@@ -129,12 +139,13 @@ class RunLog:
 
         Raises `TrainingError` on all ranks where a loss was no number.
         """
+        row = self._row
         losses = (
-            torch.stack([loss for loss, _ in self._losses]).double().tolist()
+            torch.stack([loss for loss, _ in row.losses]).double().tolist()
         )  # waits for the GPU: the clock below sees its work
-        wall_s, own_s = time.perf_counter() - self.begin_s, self.own_time.take_s() + self.load_s
-        own_loss = sum(loss * batch.samples for loss, (_, batch) in zip(losses, self._losses) if batch.samples)
-        every = self.world.gather(own_loss, self.samples, self.load_s, wall_s, own_s / max(1, self.steps))
+        wall_s, own_s = time.perf_counter() - row.begin_s, self.own_time.take_s() + row.load_s
+        own_loss = sum(loss * batch.samples for loss, (_, batch) in zip(losses, row.losses) if batch.samples)
+        every = self.world.gather(own_loss, row.samples, row.load_s, wall_s, own_s / max(1, self.steps))
         loss, samples, load_s, total_s, _ = map(sum, zip(*every))
         if not math.isfinite(loss):
             self._no_number(losses, progress)
@@ -163,7 +174,7 @@ class RunLog:
                 progress.step - len(losses) + 1 + first,
                 self.world.rank,
                 losses[first],
-                self._losses[first][1].numbers[:16].tolist(),
+                self._row.losses[first][1].numbers[:16].tolist(),
             )
         dist.all_gather_object(found, mine)
         step, rank, loss, numbers = min(one for one in found if one)

@@ -33,6 +33,9 @@ class Beats:
     """How long node 0 has heard nothing of each of the others."""
 
     def __init__(self, now: float) -> None:
+        self.expected = False
+        """Whether the nodes are to beat."""
+
         self.quiet: Set[int] = set()
         """Nodes of which it was said that they are silent."""
 
@@ -72,7 +75,6 @@ class Watch:
         self._job = job
         self._node_rank = node_rank
         self._store, self._others = store, others
-        self._watch_beats = False
         self._to_say: Optional[Word] = None
         self._beats = Beats(time.monotonic())
         self._load = ""
@@ -102,7 +104,7 @@ class Watch:
     def begin(self, key: str, *, watch_beats: bool) -> None:
         """Listen for the word of a new round."""
         self.key = key
-        self._watch_beats = watch_beats
+        self._beats.expected = watch_beats
 
     def say(self, word: Word) -> None:
         """Have the thread tell all nodes, where the caller must not wait for the store."""
@@ -186,7 +188,7 @@ class Watch:
     def _is_silent(self, node: int, silent: float) -> None:
         """It has said nothing for long, where it was to say something."""
         name, load, left = self._store.peek([f"name/{node}", f"load/{node}", f"left/{node}"])
-        if left is not None or not name or not self._watch_beats:
+        if left is not None or not name or not self._beats.expected:
             return
         over = silent > self._job.peer_timeout_s
         text = _silent(node, silent, load.decode() if load else "", over=over)

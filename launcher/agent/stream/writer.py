@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ..protocol import encode_event
 from ..system.scratch import within
@@ -28,11 +28,10 @@ class Writer:
 
     def __init__(self, fd: int, node: int, folder: str, attempt: int = 0, log_limit_bytes: int = 0) -> None:
         """`folder`: the node's, for last words and for the latest lines of ranks above the limit (0: there is none)."""
-        self.node = node
         self.holds = True
         """Whether workers wait when the buffer is full; else their lines are lost, and counted."""
 
-        self._attempt = {"attempt": attempt} if attempt else {}
+        self._about = {"node": node, **({"attempt": attempt} if attempt else {})}
         self._sink = Sink(fd, node, attempt, folder)
         self._rotation = Rotation(self._sink, folder, log_limit_bytes)
         self._new: List[Item] = []
@@ -41,12 +40,15 @@ class Writer:
         self._queue: Deque[Item] = deque()
         self._bytes = 0
         self._skipped: Dict[bytes, int] = {}
-        self._closing = self._ended = self._all_told = False
+        self._closing = False
+        self._all_told: Optional[bool] = None
+        """Whether all is written; None while the thread goes on."""
+
         threading.Thread(target=self._run, daemon=True, name="stream").start()
 
     def event(self, name: str, **fields: Any) -> None:
         """Say that something has happened."""
-        data = encode_event(name, self.node, **self._attempt, **fields)
+        data = encode_event(name, **self._about, **fields)
         if name in _VERDICT:
             self._verdict.append(data)
         self.add(Item(data))
@@ -105,21 +107,22 @@ class Writer:
 
     def _has_ended(self, timeout_s: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._ended, timeout_s)
+            return self._changed.wait_for(lambda: self._all_told is not None, timeout_s)
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        all_told = False
         try:
             self._sink.begin()
             self._rotation.begin()
             while self._turn():
                 pass
             self._sink.end()
-            self._all_told = True
+            all_told = True
         finally:
             with self._changed:
-                self._ended = True
+                self._all_told = all_told
                 self._changed.notify_all()
 
     def _turn(self) -> bool:

@@ -110,6 +110,20 @@ class Copy:
                 (self.path.parent / name).write_text(ending.get(name, ""), encoding="utf-8")
 
 
+class _Odd:
+    """What a host has said that no agent says."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.last = ""
+        """Of the connection that is open."""
+
+    def hear(self, said: str) -> None:
+        """Once more."""
+        self.times += 1
+        self.last = f"it answers, but not as an agent does: {said}"
+
+
 class Tail:
     """One node's stream: a connection, or the wait for the next one."""
 
@@ -126,7 +140,7 @@ class Tail:
         self._once = once
         self._pipe: pipes.Pipe | None = None
         self._frames = Frames()
-        self._garbled, self._odd = 0, ""
+        self._odd = _Odd()
         self._patience = Patience()
 
     @property
@@ -176,11 +190,10 @@ class Tail:
 
     def _garble(self, said: str) -> None:
         """Ask a host again that said what no agent says, but not for ever."""
-        self._garbled += 1
-        self._odd = f"it answers, but not as an agent does: {said}"
-        if self._garbled >= _GARBLED:
-            self.state, self.finished, self.problem = "ended", True, self._odd
-            self.ending = {"message": self._odd}
+        self._odd.hear(said)
+        if self._odd.times >= _GARBLED:
+            self.state, self.finished, self.problem = "ended", True, self._odd.last
+            self.ending = {"message": self._odd.last}
 
     def _end(self, ending: dict[str, str]) -> None:
         self.state, self.finished, self.ending = "ended", True, ending
@@ -205,8 +218,8 @@ class Tail:
             return
         code, said = pipe.end()
         if not self.finished:
-            self.problem = "no answer" if hung else self._odd or ssh.last_line(said) or f"ssh ended with code {code}"
-            self._odd = ""
+            self.problem = "no answer" if hung else self._odd.last or ssh.last_line(said) or f"ssh ended with code {code}"
+            self._odd.last = ""
             self.lost_at = self.lost_at or self._patience.heard_at
             self._patience.pause()
         if hung:

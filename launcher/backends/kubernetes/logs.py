@@ -115,22 +115,49 @@ def _zone(stamp: bytes) -> bytes:
     return match[3] if match else b""
 
 
+class _Stream:
+    """The file that the lines are kept in."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """`size`: up to where it is vouched for."""
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.size = min(size, os.fstat(self._fd).st_size)
+        os.ftruncate(self._fd, self.size)
+        self._room = storage.Room()
+
+    def append(self, data: bytes) -> None:
+        """Write whole lines."""
+        self._room.take(self._path, len(data), "the run goes on; make room, then: distlaunch logs -f RUN")
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self.size += len(data)
+
+    def has_ended(self) -> bool:
+        """Whether the node's last word is in it."""
+        with open(self._path, "rb") as file:
+            file.seek(max(0, self.size - 4096))
+            return b'{"event":"done"' in file.read()
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._fd)
+
+
 class NodeLog:
     """The stream of one node: the logs of its pods, one after the other."""
 
     def __init__(self, folder: Path, node: int, cluster: api.Cluster) -> None:
         self._node, self._cluster = node, cluster
-        self._stream, self._notes = folder / "stream", folder / "log.json"
+        self._notes = folder / "log.json"
         folder.mkdir(parents=True, exist_ok=True)
         notes = storage.read_json(self._notes) or {}
         self._complete: list[str] = [str(uid) for uid in notes.get("complete") or ()]
         self._uid = str(notes.get("uid") or "")
         self._position = Position(notes.get("position"))
-        self._fd = os.open(self._stream, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._size = min(int(notes.get("size") or 0), os.fstat(self._fd).st_size)
-        os.ftruncate(self._fd, self._size)
+        self._stream = _Stream(folder / "stream", int(notes.get("size") or 0))
         self._saved_at = 0.0
-        self._room = storage.Room()
         self._lock = Lock()
         self._closed = False
 
@@ -156,7 +183,7 @@ class NodeLog:
         while not stop.is_set() and not self.is_complete(pod):
             now = latest()
             ended = now is None or now.ended  # before it is read: what is read after its end is all
-            before = self._size
+            before = self._stream.size
             try:
                 if self.fetch(pod, follow=not ended, ended=ended) and ended:
                     self._finish(pod)
@@ -174,7 +201,7 @@ class NodeLog:
                 pass
             else:
                 refused_until = None
-            pause = _PAUSE_S[0] if self._size > before else min(pause * 1.5, _PAUSE_S[1])
+            pause = _PAUSE_S[0] if self._stream.size > before else min(pause * 1.5, _PAUSE_S[1])
             stop.wait(pause)
 
     def fetch(self, pod: Pod, *, follow: bool, ended: bool) -> bool:
@@ -207,16 +234,11 @@ class NodeLog:
             if not self._closed:
                 self._save()
                 self._closed = True
-                os.close(self._fd)
+                self._stream.close()
 
     def _append(self, lines: list[bytes]) -> None:
         if lines:
-            data = b"\n".join(lines) + b"\n"
-            self._room.take(self._stream, len(data), "the run goes on; make room, then: distlaunch logs -f RUN")
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._fd, view) :]
-            self._size += len(data)
+            self._stream.append(b"\n".join(lines) + b"\n")
         if time.monotonic() - self._saved_at > _SAVE_S:
             self._save()
 
@@ -242,20 +264,15 @@ class NodeLog:
 
     def _breaks_off(self) -> bool:
         """Whether what is here of a pod's log lacks its end."""
-        return bool(self._position.last) and not self._has_ended()
+        return bool(self._position.last) and not self._stream.has_ended()
 
     def _warn(self, text: str) -> None:
         self._append([encode_event("warning", self._node, message=text).rstrip(b"\n")])
 
-    def _has_ended(self) -> bool:
-        with open(self._stream, "rb") as file:
-            file.seek(max(0, self._size - 4096))
-            return b'{"event":"done"' in file.read()
-
     def _save(self) -> None:
         if self._closed:
             return
-        notes = {"size": self._size, "uid": self._uid, "position": self._position.to_json(), "complete": self._complete}
+        notes = {"size": self._stream.size, "uid": self._uid, "position": self._position.to_json(), "complete": self._complete}
         with contextlib.suppress(FileNotFoundError):  # somebody has removed the run's folder
             storage.write_whole(self._notes, storage.encode_json(notes))
         self._saved_at = time.monotonic()
