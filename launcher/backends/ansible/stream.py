@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from launcher.backends._files import FileStream, allow_files
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible.frames import FrameError, Frames
+from launcher.backends.ansible.stream_copy import Copy
 from launcher.errors import CommandError
 from launcher.system import pipes, proc
-from launcher.system.storage import Room, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,6 @@ _FILES_PER_NODE = 5
 
 _PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
-_MAKE_ROOM = "the run goes on; make room, then: distlaunch logs -f RUN"
 _GARBLED = 3
 """A host that has said so often what no agent says is not asked any more."""
 
@@ -73,41 +72,6 @@ class Patience:
     def may_try(self) -> bool:
         """Whether it is time to ask again."""
         return time.monotonic() >= self._next_try
-
-
-class Copy:
-    """What is here of a node's files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "stream"
-        self._offset = 0
-        self._room = Room()
-
-    def begin(self) -> int:
-        """How much of the stream is here: more is added behind that, whoever else does so meanwhile."""
-        folder = self.path.parent
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._offset = self.path.stat().st_size if self.path.exists() else 0
-        return self._offset
-
-    def add(self, data: bytes) -> None:
-        """What follows of the stream."""
-        with storage_errors(self.path, _MAKE_ROOM):
-            self._room.take(self.path, len(data), _MAKE_ROOM)
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                while data:  # a disk that is almost full takes a part
-                    written = os.pwrite(fd, data, self._offset)
-                    self._offset, data = self._offset + written, data[written:]
-            finally:
-                os.close(fd)
-
-    def end(self, ending: Mapping[str, str]) -> None:
-        """The other files, which are whole when the node has ended."""
-        for name in ("stderr", "last_words"):
-            with storage_errors(self.path.parent):
-                (self.path.parent / name).write_text(ending.get(name, ""), encoding="utf-8")
 
 
 class _Odd:
