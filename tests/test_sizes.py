@@ -14,7 +14,7 @@ PRODUCT = ("launcher", "distlaunch", "train", "testbed", "playbooks")
 LINES, BODY, ATTRIBUTES = 300, 40, 12
 
 LARGER = {
-    "launcher/agent/group/nodes.py::Nodes": 20,
+    "launcher/agent/group/nodes.py::Nodes": 17,
     "testbed/kube_controllers.py": 372,
     "testbed/kube_programs.py": 324,
     "tests/agent/test_early.py": 440,

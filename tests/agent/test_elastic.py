@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.group.workers_network import MasterPort, WorkersNetwork
 from launcher.agent.job import Job
 from launcher.agent.network import ports
 from launcher.agent.store.client import Client
@@ -61,7 +62,7 @@ def test_a_new_node_that_is_not_rank_0_waits_for_nothing() -> None:
     assert meet(first)[0].world_size == 1
     second = node_of(ports.port_of(listener), 1)
     held: list[int] = []
-    first.hand_over = lambda sock: held.append(ports.port_of(sock))
+    first.master_port.hand_over = lambda sock: held.append(ports.port_of(sock))
 
     infos = meet(first, second)
 
@@ -86,8 +87,8 @@ def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypa
     told: list[tuple[str, Any]] = []
     node: Any = dynamic_rendezvous.ElasticNodes.__new__(dynamic_rendezvous.ElasticNodes)
     node.job = SimpleNamespace(master_port=0, on_loopback=True, min_nodes=1, rdzv_timeout_s=9.0)
-    node.fabric, node.own_addr = None, "127.0.0.1"
-    node.own_workers, node._lent_port, node.hand_over = 3, None, lambda _: None
+    node.network, node.own_addr = WorkersNetwork(lambda *_, **__: None), "127.0.0.1"
+    node.own_workers, node.master_port = 3, MasterPort(node.job)
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
     node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
     node.store = here()

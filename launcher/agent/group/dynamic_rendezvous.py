@@ -128,7 +128,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
                 info.store.set(f"workers/{info.rank}", str(self.own_workers))
                 address = self._explore(info) or self.own_addr
                 if info.rank == 0:
-                    info.store.set("distlaunch/master", json.dumps({"addr": address, **self.open_master_port()}))
+                    info.store.set("distlaunch/master", json.dumps({"addr": address, **self.master_port.open(self.round)}))
                 counted = [f"workers/{rank}" for rank in range(info.world_size)]
                 self._await("all nodes' numbers of workers", partial(info.store.check, counted), list, limit_s=_EXPLORE_S)
                 published = partial(info.store.check, ["distlaunch/master"])
@@ -142,7 +142,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
             self._begin(Prefixed("distlaunch", info.store), info.world_size)
             self.counts = [int(count) for count in info.store.multi_get(counted)]
             master = json.loads(info.store.get("distlaunch/master"))
-            self.serves_workers = master["serves"]
+            self.master_port.serves_workers = master["serves"]
             store_info = RendezvousStoreInfo(master["addr"], master["port"])
             return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
         raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
@@ -168,11 +168,11 @@ class ElasticNodes(Nodes, RendezvousHandler):
 
     def _explore(self, info: RendezvousInfo) -> Optional[str]:
         """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
-        if self.fabric is None:
+        if self.network.fabric is None:
             return None
         from ..network import reach
 
-        own: dict[str, str] = self.fabric["interfaces"]
+        own: dict[str, str] = self.network.fabric["interfaces"]
         wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
         if info.world_size > 1:
             usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
@@ -180,7 +180,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
         why = f"all {info.world_size - 1} peers reach this node at"
         if not interfaces:
             interfaces, why = list(filter(None, [routes.towards(self.master_addr)[0]])), "the way to node 0 is"
-        self.settle(interfaces, why)
+        self.network.settle(interfaces, why)
         return usable[0] if usable and not self.job.master_addr else None
 
     def num_nodes_waiting(self) -> int:

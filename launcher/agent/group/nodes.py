@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import socket
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from ..job import LOOPBACK, Job
-from ..network import ports
+from ..job import Job
 from .errors import RendezvousError, StopRequestedError
 from .watch import Watch, Word, tell_end
+from .workers_network import MasterPort, WorkersNetwork
 
 Tell = Callable[..., None]
 
@@ -45,19 +42,8 @@ class Nodes:
         self.leaves = False
         """Whether this node ends once its own workers have succeeded, though others go on."""
 
-        self.serves_workers = False
-        """Whether node 0 of the round serves the workers' store."""
-
-        self.hand_over: Callable[[socket.socket], object] = lambda _: None
-        """Gives the fork server a socket that listens where workers will look for their store."""
-
-        self._lent_port: Optional[socket.socket] = None
-        self.fabric: Optional[Dict[str, Any]] = None
-        """What the agent has found of this node's fabric; None where all is on one host."""
-
-        self.variables: Dict[str, str] = {}
-        """For the workers, by what peers reach."""
-
+        self.master_port = MasterPort(job)
+        self.network = WorkersNetwork(tell)
         self._members = job.max_nodes
         self.met = store
         """This round's part of the store."""
@@ -115,38 +101,6 @@ class Nodes:
         while self.heard() is None and time.monotonic() < limit:
             time.sleep(POLL_S)
         return self.heard()
-
-    def open_master_port(self) -> Dict[str, Any]:
-        """A port on this node for the workers' store, on which we listen from now on; and whether it is us who serve the store.
-
-        Without torch here nobody can, and rank 0 does: what it runs may have a Python of its own. It finds the port free.
-        """
-        asked, only = self.job.master_port if self.round <= 0 else 0, LOOPBACK if self.job.on_loopback else ""
-        if self._lent_port is not None:
-            self._lent_port.close()
-            self._lent_port = None
-        found = importlib.util.find_spec("torch")
-        serves = found is not None and found.origin is not None  # None: a mere folder of that name
-        sock = ports.listening(asked, only) if serves else ports.lent(asked)
-        port = ports.port_of(sock)
-        if serves:
-            self.hand_over(sock)
-            sock.close()
-        else:
-            self._lent_port = sock
-        return {"port": port, "serves": serves}
-
-    def settle(self, interfaces: List[str], why: str) -> None:
-        """Decide the variables that depend on the interfaces by which peers reach this node, and tell all of them."""
-        if self.fabric is None:
-            return
-        from ..fabric import network_variables
-
-        known = {**os.environ, **{variable["name"]: variable["value"] for variable in self.fabric["variables"]}}
-        chosen = network_variables.settle(self.fabric, interfaces, known, why)
-        variables = [variable._asdict() for variable in chosen] + self.fabric["variables"]
-        self.variables = {variable["name"]: variable["value"] for variable in variables if variable["source"] == "chosen"}
-        self._tell("fabric", variables=variables, notes=self.fabric["notes"], interfaces=interfaces)
 
     def _await(
         self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]], limit_s: Optional[float] = None

@@ -142,8 +142,8 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
         store = _present_store(job, setup, agent, connected)
     watched = store if listen_fd is not None else connected()
     gang = kind(job, node_rank, host, addr, store, watched, agent.event)
-    gang.fabric = place["fabric"]
-    gang.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
+    gang.network.fabric = place["fabric"]
+    gang.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
     agent.on_stop = gang.stop
     return gang, group(job, gang, setup["workers"], server, agent, setup["scratch"])
 

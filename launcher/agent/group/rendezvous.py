@@ -78,7 +78,7 @@ class FixedNodes(Nodes):
             # A scheduler that starts nodes one by one counts its attempts for each of them.
             attempt = [max(numbers), Failure.NODE if Failure.NODE in reasons else max(reasons)]
             go = {
-                **self.open_master_port(),
+                **self.master_port.open(self.round),
                 "addr": self.job.master_addr,
                 "restarts": self.restarts,
                 "attempt": attempt,
@@ -87,7 +87,7 @@ class FixedNodes(Nodes):
             self.store.set(f"{prefix}/go", json.dumps(go))
         self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
         go = json.loads(self.store.get(f"{prefix}/go"))
-        self.restarts, self.serves_workers = go["restarts"], go["serves"]
+        self.restarts, self.master_port.serves_workers = go["restarts"], go["serves"]
         told = self.job.master_addr or go["addr"]
         self.master_addr = told or self.master_addr
         self._watch.begin(f"{prefix}/word", watch_beats=True)
@@ -95,22 +95,22 @@ class FixedNodes(Nodes):
             self._explore(known=told is not None)
         if go["attempt"][0]:
             number, why = go["attempt"]
-            self.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
+            self.network.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
         self._begin(Prefixed(prefix, self.store), self.job.max_nodes)
         return Round(go["workers"], self.master_addr, go["port"])
 
     def _explore(self, *, known: bool) -> None:
         """Try one another's addresses; what all reach of node 0 is MASTER_ADDR, of this node its interface."""
-        if self.fabric is None:
+        if self.network.fabric is None:
             return
         from ..network import reach
 
-        own: Dict[str, str] = self.fabric["interfaces"]
+        own: Dict[str, str] = self.network.fabric["interfaces"]
         found = reach.explore(self.store, self.node_rank, self.job.max_nodes, list(own), self._await)
         if found.master and not known:
             self.master_addr = found.master[0]
         interfaces = list(dict.fromkeys(own[address] for address in found.usable))
-        self.settle(interfaces, f"all {self.job.max_nodes - 1} peers reach this node at")
+        self.network.settle(interfaces, f"all {self.job.max_nodes - 1} peers reach this node at")
         if found.cut_off and own and self.node_rank == 0:  # else all are on one machine, which has no network
             pairs = ", ".join(f"{one} to {other}" for one, other in found.cut_off[:5])
             more = f" and {len(found.cut_off) - 5} more" if len(found.cut_off) > 5 else ""

@@ -124,10 +124,10 @@ class Workers:
 
     def _request(self, group: Group, worker: Ranks) -> WorkerRequest:
         """What the fork server is to know of a worker."""
-        env = variables(group, worker, self._job, self._gang.serves_workers)
+        env = variables(group, worker, self._job, self._gang.master_port.serves_workers)
         env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
         env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._folder, "deadline")
-        env.update(self._gang.variables)
+        env.update(self._gang.network.variables)
         env.update(self._ports[worker.local_rank] if self._ports else {})
         if self._job.virtual_local_rank:
             from ..fabric import placement
