@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import ROOT, Contender, environment, measure, ratios, verdict
-from testbed import Testbed, kube_programs, wait_until
+from testbed import Testbed, kube_builds, kube_programs, wait_until
 from testbed.kube_conf import KubeOptions
 from testbed.kube_image import PINNED
 from tests.k8s.proxy import Proxy
@@ -73,7 +73,7 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
                 rendering = launch(scratch, kube.kubeconfig, namespace, nodes, "--render-to", f"{scratch}/rendered")
                 rendered = measure(rendering, detached=False)
                 assert not rendered.exit_code, rendered.output
-                kubectl = kube_programs.find(kube_programs.KUBERNETES, "kubectl")
+                kubectl = kube_programs.find(kube_builds.KUBERNETES, "kubectl")
                 apply = ["apply", "--server-side", "-f", f"{scratch}/rendered/run.yaml"]
                 argv = [kubectl, "--kubeconfig", str(kube.kubeconfig), *apply]
                 contender = Contender(name, argv, environment(scratch), scratch)

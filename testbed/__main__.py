@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from testbed import kube_image, kube_programs, packages, registry
+from testbed import kube_builds, kube_image, kube_programs, packages, registry
 from testbed.errors import NotAvailableError, TestbedError
 from testbed.kube_conf import KubeOptions
-from testbed.kube_controllers import KINDS
+from testbed.kube_kinds import KINDS
 from testbed.slurm_conf import SlurmOptions
 from testbed.testbed import Testbed
 
@@ -84,7 +84,7 @@ def clean() -> int:
 def build() -> int:
     """Have all programs; those that do not build are named."""
     reasons = []
-    for each in kube_programs.ALL:
+    for each in kube_builds.ALL:
         try:
             kube_programs.require(each)
             print(f"{each.name}: {kube_programs.folder(each)}")
@@ -143,7 +143,7 @@ def describe(testbed: Testbed, *, slurm: bool, ssh: bool, kubernetes: bool) -> s
         lines += [
             f"Kubernetes, with an image {kube_image.PINNED} that has torch:",
             f"    export KUBECONFIG={testbed.kube.kubeconfig}",
-            f"    {kube_programs.find(kube_programs.KUBERNETES, 'kubectl')} get nodes",
+            f"    {kube_programs.find(kube_builds.KUBERNETES, 'kubectl')} get nodes",
         ]
     lines += [
         f"A shell in {first.name}, its cable out, its cable in:",

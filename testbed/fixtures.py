@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import kube_given, kube_programs
+from testbed import kube_builds, kube_given, kube_programs
 from testbed.errors import NotAvailableError
 from testbed.kube_conf import KubeOptions
 from testbed.slurm_conf import SlurmOptions
@@ -103,7 +103,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Build Kubernetes' programs before the first test that needs them; once, then they are in a cache."""
     if item.get_closest_marker("k8s") and not os.environ.get(kube_given.VARIABLE) and os.geteuid() == 0:
         reporter = item.config.pluginmanager.get_plugin("terminalreporter")
-        for build in filter(kube_programs.missing, kube_programs.ALL):
+        for build in filter(kube_programs.missing, kube_builds.ALL):
             if reporter and not kube_programs.why_not(build):
                 reporter.write_line(f"building {build.name} {build.version} for tests marked k8s: once, then it is in a cache")
             with suppress(NotAvailableError):  # remembered: the tests that need it skip and say it

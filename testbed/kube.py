@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed import (
+    kube_builds,
     kube_conf,
     kube_controllers,
     kube_image,
+    kube_kinds,
     kube_node,
     kube_node_conf,
     kube_programs,
@@ -23,11 +25,11 @@ from testbed import (
 )
 from testbed.errors import TestbedError
 from testbed.kube_api import KubeApi
+from testbed.kube_builds import COREDNS, ETCD, KUBERNETES, KWOK
 from testbed.kube_conf import KubeFiles, KubeOptions
-from testbed.kube_controllers import KINDS
+from testbed.kube_kinds import KINDS
 from testbed.kube_node import KubeNode
 from testbed.kube_objects import AdminObjects
-from testbed.kube_programs import COREDNS, ETCD, KUBERNETES, KWOK
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Kube(AdminObjects):
         """Have all programs that are needed, or say why not (`NotAvailableError`)."""
         packages.require(packages.KUBERNETES, *((packages.KUBERNETES_NODE,) if options.nodes else ()))
         more = [COREDNS] * options.nodes + [KWOK] * bool(options.simulated_nodes)
-        kube_programs.require(ETCD, KUBERNETES, *more, *kube_controllers.builds(options.controllers))
+        kube_programs.require(ETCD, KUBERNETES, *more, *kube_kinds.builds(options.controllers))
 
     @classmethod
     def start(cls, options: KubeOptions, hosts: Sequence[Host], controller: Host, record: Record) -> Kube:
@@ -129,7 +131,7 @@ class Kube(AdminObjects):
 
     def add_controllers(self, *names: str) -> None:
         """Install controllers of other kinds of jobs (without names: all) and those that they need, unless they run already."""
-        wanted = [name for name in kube_controllers.wanted(names or tuple(KINDS)) if name not in self._controllers]
+        wanted = [name for name in kube_kinds.wanted(names or tuple(KINDS)) if name not in self._controllers]
         kube_programs.require(*(KINDS[name].build for name in wanted))
         kube_controllers.install(self, wanted)
         self._controllers += wanted
@@ -218,7 +220,7 @@ class Kube(AdminObjects):
 
     # Within
 
-    def _start(self, name: str, build: kube_programs.Build, flags: dict[str, str]) -> None:
+    def _start(self, name: str, build: kube_builds.Build, flags: dict[str, str]) -> None:
         """Start a daemon on the controller, whose output goes to its log."""
         if self._running(name):
             raise TestbedError(f"{name} runs already")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from testbed import kube_cgroups, kube_image, kube_node_conf, kube_programs, processes
 from testbed.errors import TestbedError
+from testbed.kube_builds import KUBERNETES
 from testbed.kube_conf import flags
-from testbed.kube_programs import KUBERNETES
 from testbed.network import escape
 from testbed.ssh import listens
 from testbed.waiting import wait_until

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from testbed import kube_programs, packages
 from testbed.errors import NotAvailableError, TestbedError
+from testbed.kube_builds import KUBE_ROUTER
 from testbed.kube_conf import flags
-from testbed.kube_programs import KUBE_ROUTER
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from testbed import kube_programs
-from testbed.kube_programs import KWOK
+from testbed.kube_builds import KWOK
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ LINES, BODY, ATTRIBUTES = 300, 40, 12
 
 LARGER = {
     "launcher/agent/group/nodes.py::Nodes": 17,
-    "testbed/kube_controllers.py": 372,
-    "testbed/kube_programs.py": 324,
     "tests/agent/test_early.py": 440,
     "tests/agent/test_life.py": 350,
     "tests/agent/test_store.py": 477,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from testbed import kube_programs
+from testbed import kube_builds, kube_programs
 from tests.k8s.conftest import KINDS
 from tests.k8s.role import role_rules
 
@@ -75,7 +75,7 @@ def test_the_commands_in_the_head_of_yaml_do_it_in_the_runs_own_namespace_and_cl
     apply = head.pop("Run").replace("FILE", "run.yaml")
     then = head.pop("Then")
 
-    kubectl = Path(str(kube_programs.find(kube_programs.KUBERNETES, "kubectl")))
+    kubectl = Path(str(kube_programs.find(kube_builds.KUBERNETES, "kubectl")))
     env = {"PATH": f"{kubectl.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "TOKEN": "s3cr3t"}
     for line in (*head.values(), apply, then):
         made = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, timeout=120, check=False, capture_output=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from testbed import Kube, kube_given, kube_image, kube_programs
+from testbed import Kube, kube_builds, kube_given, kube_image, kube_programs
 from testbed.kube_watch import wait_for
 from tests import large
 from tests.command import Cli
@@ -304,7 +304,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     ((name, apply),) = re.findall(r"^# Run (\S+): (kubectl apply --server-side -f) FILE$", text, re.MULTILINE)
     (secret,) = re.findall(r"^# First, as secrets are in no file: (.*)$", text, re.MULTILINE)
 
-    by_hand = kube_programs.find(kube_programs.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
+    by_hand = kube_programs.find(kube_builds.KUBERNETES, "kubectl") if isinstance(pods.kube, Kube) else shutil.which("kubectl")
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
     env["HOME"] = str(tmp_path)
     for line in (secret, f"{apply} run.yaml"):

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed import TestbedError, kube_given, kube_programs, packages, registry
+from testbed import TestbedError, kube_builds, kube_given, kube_programs, packages, registry
 
 if TYPE_CHECKING:
     import pytest
@@ -22,7 +22,7 @@ def complaints() -> list[str]:
     if os.geteuid():
         found.append("no root: no clusters here; tests that bring hosts up skip")
     elif not os.environ.get(kube_given.VARIABLE):
-        reasons = {reason: None for build in kube_programs.ALL if (reason := kube_programs.why_not(build))}
+        reasons = {reason: None for build in kube_builds.ALL if (reason := kube_programs.why_not(build))}
         found += [f"{reason}; tests that need it skip" for reason in reasons]
     if len(os.sched_getaffinity(0)) == 1:
         found.append("one core: one process runs all tests, and takes twice as long")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import NotAvailableError, kube_programs
-from testbed.kube_programs import ETCD, JOBSET, KUBERNETES
+from testbed import NotAvailableError, kube_builds, kube_programs
+from testbed.kube_builds import ETCD, JOBSET, KUBERNETES
 from tests.testbed_tests.test_leftovers import ROOT
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BUILD = """
 from testbed import kube_programs
-from testbed.kube_programs import Build
+from testbed.kube_builds import Build
 main = 'package main\\nimport _ "golang.org/x/sync/errgroup"\\nfunc main() { println("it runs") }\\n'
 small = Build(name="small", module="golang.org/x/sync", version="v0.19.0", programs={"small": ""}, main=main, staging=False)
 kube_programs.require(small)
@@ -59,7 +59,7 @@ def test_without_go_it_is_said_what_there_is_not(cache: Path, monkeypatch: pytes
 
     with pytest.raises(NotAvailableError, match="no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS"):
         kube_programs.require(KUBERNETES)
-    assert len({kube_programs.why_not(build) for build in kube_programs.ALL}) == 1, "the same words, so that it is told once"
+    assert len({kube_programs.why_not(build) for build in kube_builds.ALL}) == 1, "the same words, so that it is told once"
 
 
 def test_without_room_nothing_is_built_and_that_is_said_once(
@@ -74,7 +74,7 @@ def test_without_room_nothing_is_built_and_that_is_said_once(
     ):
         kube_programs.require(KUBERNETES)
     (small_disk / "grows").write_bytes(b"x" * 1_000_000)
-    assert len({kube_programs.why_not(build) for build in kube_programs.ALL}) == 1
+    assert len({kube_programs.why_not(build) for build in kube_builds.ALL}) == 1
     assert list(small_disk.iterdir()) == [small_disk / "grows"]
 
 

@@ -1,0 +1,122 @@
+"""The controllers that a testbed may have: what each is built from, what it is called, how it is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from testbed import kube_builds, kube_image
+from testbed.errors import TestbedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from testbed.kube_api import Object
+    from testbed.kube_builds import Build
+
+RUNTIME = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "ClusterTrainingRuntime",
+    "metadata": {"name": "torch-distributed", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+    "spec": {
+        "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
+        "template": {
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": "node",
+                        "template": {
+                            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+                            "spec": {"template": {"spec": {"containers": [{"name": "node", "image": kube_image.PINNED}]}}},
+                        },
+                    }
+                ]
+            }
+        },
+    },
+}
+"""Kubeflow's own `torch-distributed`, with our image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One controller: where it is, and what it is called."""
+
+    build: Build
+    overlay: str
+    """Its kustomization, in the folder with its program."""
+
+    port: int
+    """Of its webhooks."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    """What its `--config` file has, but for ports."""
+
+    flags: dict[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    """Kinds that it could do and shall not, because they are large and take long."""
+
+    objects: tuple[Object, ...] = ()
+    """What is made once it runs."""
+
+
+KINDS = {
+    "jobset": Kind(
+        build=kube_builds.JOBSET,
+        overlay="config/default",
+        port=9441,
+        config={"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "internalCertManagement": {"enable": True}},
+    ),
+    "trainer": Kind(
+        build=kube_builds.TRAINER,
+        overlay="manifests/overlays/manager",
+        port=9442,
+        flags={"metrics-bind-address": "0"},
+        objects=(RUNTIME,),
+    ),
+    "training-operator": Kind(
+        build=kube_builds.TRAINING_OPERATOR,
+        overlay="manifests/overlays/standalone",
+        port=9443,
+        flags={"metrics-bind-address": "0", "enable-scheme": "pytorchjob", "pytorch-init-container-image": kube_image.PINNED},
+        without=tuple(f"{name}jobs.kubeflow.org" for name in ("jax", "mpi", "paddle", "tf", "xgboost")),
+    ),
+    "kueue": Kind(
+        build=kube_builds.KUEUE,
+        overlay="config/default",
+        port=9444,
+        config={
+            "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+            "namespace": "kueue-system",
+            "internalCertManagement": {
+                "enable": True,
+                "webhookServiceName": "kueue-webhook-service",
+                "webhookSecretName": "kueue-webhook-server-cert",
+            },
+            "integrations": {
+                "frameworks": [
+                    "batch/job",
+                    "jobset.x-k8s.io/jobset",
+                    "trainer.kubeflow.org/trainjob",
+                    "kubeflow.org/pytorchjob",
+                    "pod",
+                ]
+            },
+        },
+        flags={"feature-gates": "VisibilityOnDemand=false"},
+    ),
+}
+"""In the order in which they are installed: Trainer makes JobSets."""
+
+
+def builds(names: Sequence[str]) -> list[Build]:
+    """The modules of these controllers, and of those that they need."""
+    return [KINDS[name].build for name in wanted(names)]
+
+
+def wanted(names: Sequence[str]) -> list[str]:
+    """These controllers and those that they need, in the order of `KINDS`."""
+    unknown = set(names) - set(KINDS)
+    if unknown:
+        raise TestbedError(f"no such controller: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    return [name for name in KINDS if name in names or (name == "jobset" and "trainer" in names)]
