@@ -62,8 +62,8 @@ def launching(
     def command(**values: Any) -> int:
         return run(values)
 
-    script = parameters.argument(metavar="SCRIPT", help="Python file, or one that comes with distlaunch.")
-    args = parameters.argument(metavar="ARGS", help="The script's own; distlaunch reads none of them.")
+    script = parameters.argument(metavar="SCRIPT", help="Python file, or a script that comes with distlaunch.")
+    args = parameters.argument(metavar="ARGS", help="Arguments of the script; distlaunch reads none of them.")
     shared = [
         *parameters.from_fields(JobOptions, group="job"),
         *own,

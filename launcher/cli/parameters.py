@@ -80,10 +80,10 @@ def complete_run(incomplete: str) -> list[str]:
         return []
 
 
-OutputOption = Annotated[Optional[str], flag("--output", metavar="human|json", help="How the result is printed.", group="output")]
+OutputOption = Annotated[Optional[str], flag("--output", metavar="human|json", help="Output format.", group="output")]
 RunArgument = Annotated[
     str,
-    argument(metavar="RUN", help="Id as `distlaunch ls` prints it, a unique part of one, or `last`.", complete=complete_run),
+    argument(metavar="RUN", help="Run id as `distlaunch ls` prints it, a unique part of one, or `last`.", complete=complete_run),
 ]
 
 

@@ -36,29 +36,31 @@ def _is_rank(what: str) -> Callable[[str], object]:
 class LaunchOptions:
     """What concerns this one launch, and is no setting."""
 
-    module: bool = option(False, flags=("-m", "--module"), help="SCRIPT is a module's name, as with python -m.", group="job")
+    module: bool = option(False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job")
     detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
     dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
     render_to: str = option(
-        "", metavar="DIR", help="Write what would be sent to files in DIR, for sending it by hand.", group="files"
+        "", metavar="DIR", help="Write what would be sent to files in DIR, to send it by hand.", group="files"
     )
     interactive: str = option(
         "",
         metavar="RANK",
-        help="Give that rank the keyboard, on a terminal of its own.",
+        help="Connect the keyboard to that rank, on a terminal of its own.",
         flags=("--interactive",),
         check=_is_rank("interactive"),
     )
     debug: str = option(
         "",
         metavar="RANK",
-        help="The same, and where an exception would end it, pdb is opened while the others are kept.",
+        help="The same, and open pdb if an exception would end that rank, while the others wait.",
         flags=("--debug",),
         check=_is_rank("debug"),
     )
-    explain: bool = option(False, flags=("--explain",), help="Say which variables NCCL, gloo, UCX and OpenMP get, and why.")
-    quiet: bool = option(False, flags=("-q", "--quiet"), help="Nothing on stderr but warnings and failures.")
-    verbose: bool = option(False, flags=("-v", "--verbose"), help="More on stderr.")
+    explain: bool = option(
+        False, flags=("--explain",), help="Show which variables are set for NCCL, gloo, UCX and OpenMP, and why."
+    )
+    quiet: bool = option(False, flags=("-q", "--quiet"), help="Print only warnings and failures on stderr.")
+    verbose: bool = option(False, flags=("-v", "--verbose"), help="Print more on stderr.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

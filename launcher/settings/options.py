@@ -88,7 +88,7 @@ class JobOptions:
     nodes: str = option(
         "",
         metavar="N|MIN:MAX",
-        help="Number of nodes, otherwise 1, or all hosts of an inventory; MIN:MAX makes the run elastic.",
+        help="Number of nodes [default: 1, or all hosts of an inventory]; MIN:MAX makes the run elastic.",
         check=lambda text: text and spec.NodeRange.parse(text),
         group="resources",
     )
@@ -99,13 +99,13 @@ class JobOptions:
         check=spec.parse_workers,
         group="resources",
     )
-    name: str = option("", help="Name of the run; otherwise the script's name.")
+    name: str = option("", help="Run name [default: the script's].")
     python: str = option("", metavar="PATH", help="Python with torch that runs the workers.", executes=True, path="dots")
     env: tuple[str, ...] = option(
         (),
         metavar="K=V|K",
         flags=("-e", "--env"),
-        help="Variable for the workers; K alone takes its value from here.",
+        help="Variable for the workers; K alone copies the value from the current environment.",
         adds_up=True,
         executes=True,
         check=spec.check_variables,
@@ -113,13 +113,13 @@ class JobOptions:
     secret: tuple[str, ...] = option(
         (),
         metavar="NAME",
-        help="Variable whose value is in no rendered file, argument or log.",
+        help="Variable to pass without its value in any rendered file, argument or log.",
         adds_up=True,
         executes=True,
         check=spec.check_secrets,
     )
     ship_secrets: bool = option(
-        False, help="Send files and variables along that look like credentials.", executes=True, group="files"
+        False, help="Also send files and variables that look like credentials.", executes=True, group="files"
     )
     start: str = option(
         "fork",
@@ -130,7 +130,7 @@ class JobOptions:
     preload: tuple[str, ...] = option(
         (),
         metavar="MODULE",
-        help="Further module to import once per node before the fork.",
+        help="Additional module to import once per node before the fork.",
         adds_up=True,
         executes=True,
         check=spec.check_modules,
@@ -138,7 +138,7 @@ class JobOptions:
     max_restarts: int = option(
         0,
         metavar="K",
-        help="How often the whole gang is restarted after a worker failed.",
+        help="Maximum restarts of all workers after a worker fails.",
         check=not_below("max-restarts"),
         job="max_restarts",
     )
@@ -152,7 +152,7 @@ class JobOptions:
     rdzv_timeout: str = option(
         "10m",
         metavar="DURATION",
-        help="How long nodes wait for one another at the start.",
+        help="Maximum time that nodes wait for one another at the start.",
         check=duration("rdzv-timeout"),
         job="rdzv_timeout_s",
         group="network",
@@ -160,7 +160,7 @@ class JobOptions:
     peer_timeout: str = option(
         "5m",
         metavar="DURATION",
-        help="How long a node may give no sign of life though its host answers, before the run takes it for lost.",
+        help="How long a node may be silent while its host answers, before it counts as lost.",
         check=duration("peer-timeout"),
         job="peer_timeout_s",
         group="network",
@@ -168,7 +168,7 @@ class JobOptions:
     master_port: int = option(
         0,
         metavar="PORT",
-        help="MASTER_PORT; 0: a free one, chosen on the master at start.",
+        help="MASTER_PORT; 0: a free port, chosen at start.",
         check=spec.check_port,
         job="master_port",
         group="network",
@@ -176,33 +176,33 @@ class JobOptions:
     log_limit: str = option(
         "4GB",
         metavar="SIZE|none",
-        help="Most that is kept of what each rank writes: the first half, and the latest lines of the rest.",
+        help="Maximum size of each rank's output to keep: the first half, and the latest lines of the rest.",
         check=spec.parse_log_limit,
         job="log_limit_bytes",
         group="output",
     )
-    role: str = option("default", metavar="NAME", help="What workers find in ROLE_NAME.", check=spec.check_role, job="role")
+    role: str = option("default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=spec.check_role, job="role")
     numa_binding: str = option(
         "",
         metavar="MODE",
-        help="Bind each worker to processors near its GPU: node, socket, exclusive or core-complex, as torchrun does.",
+        help="Bind each worker to CPUs near its GPU: node, socket, exclusive or core-complex, as torchrun does.",
         check=_numa_binding,
         job="numa_binding",
         group="resources",
     )
     near_nics: bool = option(
-        False, help="Each worker uses those RDMA ports alone that are nearest to its GPU.", group="network", job="near_nics"
+        False, help="Use only the RDMA ports nearest to each worker's GPU.", group="network", job="near_nics"
     )
     tty: str = option(
         "auto",
         metavar="auto|never",
-        help="auto: a worker that is alone, or shown alone, has a terminal where ours is one.",
+        help="auto: a worker that runs alone, or is shown alone, gets a terminal if you have one.",
         check=one_of("tty", "auto", "never"),
         group="output",
     )
     virtual_local_rank: bool = option(
         False,
-        help="LOCAL_RANK is 0 for all workers, and each sees its own GPU alone.",
+        help="LOCAL_RANK is 0 for all workers, and each sees only its own GPU.",
         group="resources",
         job="virtual_local_rank",
     )

@@ -16,31 +16,37 @@ class AnsibleOptions:
         (),
         metavar="PATH|H1,H2,",
         flags=("-i", "--inventory"),
-        help="Ansible inventory, or hosts with commas; else ansible.cfg's.",
+        help="Ansible inventory, or hosts separated by commas; otherwise ansible.cfg's.",
         executes=True,
         path="whole",
         group="resources",
     )
     limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.", group="resources")
-    exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory that must not be.", group="resources")
+    exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory to exclude.", group="resources")
     spares: int = option(
         0,
         metavar="K",
-        help="Further hosts that take the places of those that cannot take part, or are lost.",
+        help="Spare hosts that replace hosts that fail the preflight, or are lost.",
         check=not_below("spares"),
         group="resources",
     )
     remote_dir: str = option(
-        "~/.distlaunch/hosts", metavar="DIR", help="Folder on the hosts for agents, files and runs.", executes=True, group="files"
+        "~/.distlaunch/hosts",
+        metavar="DIR",
+        help="Directory on the hosts for agents, files and runs.",
+        executes=True,
+        group="files",
     )
     snapshot_limit: str = option(
         "200MB",
         metavar="SIZE",
-        help="Most that is sent of the working folder.",
+        help="Maximum size of the working directory to upload.",
         check=lambda text: parse_size(text, "snapshot-limit"),
         group="files",
     )
-    in_place: bool = option(False, help="The hosts see the working folder: use it, send no files.", executes=True, group="files")
+    in_place: bool = option(
+        False, help="Use the working directory, which the hosts see; upload no files.", executes=True, group="files"
+    )
     host_timeout: int = option(
-        120, metavar="SECONDS", help="How long one step may take on a host.", check=not_below("host-timeout", 1), group="network"
+        120, metavar="SECONDS", help="Maximum time for one step on a host.", check=not_below("host-timeout", 1), group="network"
     )

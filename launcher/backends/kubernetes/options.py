@@ -19,41 +19,41 @@ class KubernetesOptions:
     image: str = option("", help="Container image with Python and torch.", executes=True, group="job")
     namespace: str = option(
         "",
-        help="Namespace; otherwise the context's.",
+        help="Namespace [default: the context's].",
         flags=("-n", "--namespace"),
         check=lambda text: text and words.dns_name(text, "namespace", label=True),
     )
     context: str = option(
         "",
-        help="Context of the kubeconfig; otherwise its current one.",
+        help="Context of the kubeconfig [default: its current one].",
         executes=True,
         check=lambda text: words.printable(text, "context"),
     )
     kubeconfig: str = option(
         "",
         metavar="FILE",
-        help="Otherwise KUBECONFIG, ~/.kube/config, or the pod we run in.",
+        help="Kubeconfig; otherwise KUBECONFIG, ~/.kube/config, or the account of the pod this runs in.",
         executes=True,
         path="list",
         check=lambda text: words.printable(text, "kubeconfig"),
     )
-    kind: str = option("job", metavar="|".join(KINDS), help="What is created.", check=one_of("kind", *KINDS))
+    kind: str = option("job", metavar="|".join(KINDS), help="What to create.", check=one_of("kind", *KINDS))
     queue: str = option(
         "",
         metavar="NAME",
-        help="Kueue's LocalQueue that admits the run.",
+        help="Kueue LocalQueue that admits the run.",
         check=lambda text: text and words.dns_name(text, "queue"),
     )
     gpus_per_node: int = option(
         0, metavar="N", help="GPUs per node; one worker each.", check=not_below("gpus-per-node"), group="resources"
     )
     gpu_resource: str = option(
-        "nvidia.com/gpu", metavar="NAME", help="What the cluster calls a GPU: amd.com/gpu.", group="resources"
+        "nvidia.com/gpu", metavar="NAME", help="Resource name of a GPU in the cluster: amd.com/gpu.", group="resources"
     )
     cpu: str = option(
         "",
         metavar="QUANTITY",
-        help="Processors per node.",
+        help="CPUs per node.",
         check=lambda text: text and words.quantity(text, "cpu"),
         group="resources",
     )
@@ -67,7 +67,7 @@ class KubernetesOptions:
     resource: tuple[str, ...] = option(
         (),
         metavar="NAME=N",
-        help="Further resource per node: rdma/hca=1.",
+        help="Additional resource per node: rdma/hca=1.",
         check=words.resource_pairs,
         group="resources",
     )
@@ -79,7 +79,7 @@ class KubernetesOptions:
         group="resources",
     )
     ipc_lock: bool = option(
-        False, help="Allow locked memory, as RDMA needs it; implied by a resource rdma/....", group="resources"
+        False, help="Allow locked memory, which RDMA needs; implied by a resource rdma/....", group="resources"
     )
     volume: tuple[str, ...] = option(
         (),
@@ -90,44 +90,44 @@ class KubernetesOptions:
         group="files",
     )
     node_selector: tuple[str, ...] = option(
-        (), metavar="LABEL=VALUE", help="Only nodes with this label.", check=lambda texts: words.pairs(texts, "node-selector")
+        (), metavar="LABEL=VALUE", help="Use only nodes with this label.", check=lambda texts: words.pairs(texts, "node-selector")
     )
     exclude: str = option(
         "",
         metavar="N1,N2",
-        help="Machines that must not be, by their names in the cluster.",
+        help="Nodes to exclude, by Kubernetes node name.",
         check=lambda text: [words.dns_name(name, "exclude") for name in words.names(text)],
     )
     toleration: tuple[str, ...] = option(
-        (), metavar="KEY[=VALUE][:EFFECT]", help="Also nodes with this taint.", check=words.tolerations
+        (), metavar="KEY[=VALUE][:EFFECT]", help="Also use nodes with this taint.", check=words.tolerations
     )
     prefer_same: str = option(
         "",
         metavar="LABEL",
-        help="If possible, all nodes in one rack or zone, by this label of theirs.",
+        help="Prefer nodes in one rack or zone, by this node label.",
         check=lambda text: text and words.label_key(text, "prefer-same"),
     )
     require_same: str = option(
         "",
         metavar="LABEL",
-        help="All nodes in one rack or zone, or none.",
+        help="Require all nodes in one rack or zone, by this node label.",
         check=lambda text: text and words.label_key(text, "require-same"),
     )
-    spread: bool = option(False, help="Never two of the run's pods on one machine.")
+    spread: bool = option(False, help="Put each of the run's pods on a different host.")
     priority_class: str = option(
         "", metavar="NAME", help="Priority class of the pods.", check=lambda text: text and words.dns_name(text, "priority-class")
     )
     service_account: str = option(
         "",
         metavar="NAME",
-        help="Service account of the pods; otherwise they get no token.",
+        help="Service account of the pods; without one they get no token.",
         executes=True,
         check=lambda text: text and words.dns_name(text, "service-account"),
     )
     pull_secret: tuple[str, ...] = option(
         (),
         metavar="NAME",
-        help="Secret to pull the image with.",
+        help="Secret for pulling the image.",
         check=lambda texts: [words.dns_name(text, "pull-secret") for text in texts],
     )
     pull_policy: str = option(
@@ -139,7 +139,7 @@ class KubernetesOptions:
     secret_ref: tuple[str, ...] = option(
         (),
         metavar="VARIABLE=SECRET:KEY",
-        help="Variable for the workers out of a Secret that exists.",
+        help="Variable for the workers, from an existing Secret.",
         executes=True,
         check=words.secret_refs,
         group="job",
@@ -147,43 +147,41 @@ class KubernetesOptions:
     label: tuple[str, ...] = option(
         (),
         metavar="KEY=VALUE",
-        help="Label on everything that is created.",
+        help="Label for every created object.",
         executes=True,  # what is put into pods by others is asked for by labels and annotations
         check=lambda texts: words.pairs(texts, "label"),
     )
     annotation: tuple[str, ...] = option(
         (),
         metavar="KEY=VALUE",
-        help="Annotation on everything that is created.",
+        help="Annotation for every created object.",
         executes=True,
         check=lambda texts: words.pairs(texts, "annotation", values_are_labels=False),
     )
-    host_network: bool = option(
-        False, help="The machines' own network; ports are then chosen on the first node.", group="network"
-    )
+    host_network: bool = option(False, help="Use the hosts' network; ports are then chosen on the first node.", group="network")
     network_policy: bool = option(
-        True, help="Only the run's own pods reach its ports, where the cluster's network keeps NetworkPolicies.", group="network"
+        True, help="Let only the run's own pods reach its ports, if the cluster enforces NetworkPolicies.", group="network"
     )
     run_as: str = option(
         "",
         metavar="UID[:GID]|image",
-        help="As this user, or as the image's own who is not root; fits restricted namespaces.",
+        help="Run as this user, or as the image's own non-root user; fits restricted namespaces.",
         executes=True,
         check=lambda text: text and words.user(text),
         group="job",
     )
-    snapshot: bool = option(True, help="Send the files of the working folder along.", group="files")
+    snapshot: bool = option(True, help="Send the files of the working directory.", group="files")
     workdir: str = option(
         "",
         metavar="PATH",
-        help="Working folder in the image or on a volume; implies --no-snapshot.",
+        help="Working directory in the image or on a volume; implies --no-snapshot.",
         executes=True,
         group="files",
     )
     patch: tuple[str, ...] = option(
         (),
         metavar="FILE",
-        help="YAML that is merged into the objects of its kind, as kubectl patch does it.",
+        help="YAML to merge into the objects of its kind, as kubectl patch does.",
         executes=True,
         path="whole",
         group="files",
@@ -192,15 +190,15 @@ class KubernetesOptions:
     start_timeout: str = option(
         "2m",
         metavar="DURATION",
-        help="So long pods may fail to start, or be refused; then the run is ended.",
+        help="Fail the run if pods cannot start, or are refused, for this long.",
         check=duration("start-timeout"),
     )
     max_requeues: int = option(
         3,
         metavar="N",
-        help="How often the run starts again after a lost node; preemptions, evictions and drains do not count.",
+        help="Maximum restarts of the run after a lost node; preemptions, evictions and drains do not count.",
         check=not_below("max-requeues"),
     )
     server_dry_run: bool = option(
-        False, help="Ask the API server whether it would take the objects; create nothing.", group="output"
+        False, help="Ask the API server whether it would accept the objects; create nothing.", group="output"
     )

@@ -11,4 +11,4 @@ from launcher.settings.options import option
 class LocalOptions:
     """Options of the local backend: none but the job's."""
 
-    share_gpus: bool = option(False, help="Let simulated nodes see all GPUs, instead of an equal part each.", group="resources")
+    share_gpus: bool = option(False, help="Let simulated nodes see all GPUs instead of an equal share each.", group="resources")

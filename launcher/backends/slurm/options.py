@@ -32,33 +32,33 @@ class SlurmOptions:
     cpus_per_task: int = option(
         0,
         metavar="N",
-        help="Processors per node's task; reaches the step, too.",
+        help="CPUs per task (one task per node); also passed to the step.",
         check=not_below("cpus-per-task"),
         group="resources",
     )
     mem: str = option("", metavar="SIZE", help="Memory per node.", group="resources")
     constraint: str = option("", help="Features that nodes must have.")
-    nodelist: str = option("", help="Nodes that must be among the job's.")
-    exclude: str = option("", help="Nodes that must not be.")
+    nodelist: str = option("", help="Nodes that the job must include.")
+    exclude: str = option("", help="Nodes to exclude.")
     reservation: str = option("", help="Reservation to run in.")
-    dependency: str = option("", help="Jobs to wait for, as afterok:ID.")
-    exclusive: bool = option(False, help="No other job on the nodes.", group="resources")
-    nice: str = option("", metavar="N", help="Lower the priority by so much.")
+    dependency: str = option("", help="Jobs to wait for: afterok:ID.")
+    exclusive: bool = option(False, help="Allow no other job on the nodes.", group="resources")
+    nice: str = option("", metavar="N", help="Lower the priority by N.")
     mail_type: str = option("", help="When to send mail.")
-    mail_user: str = option("", help="Whom to send it to.")
-    licenses: str = option("", help="Licences to take.", group="resources")
+    mail_user: str = option("", help="Who to send mail to.")
+    licenses: str = option("", help="Licences to reserve.", group="resources")
     wckey: str = option("", help="Workload key.")
-    switches: str = option("", metavar="N[@TIME]", help="Most leaf switches to spread over.", group="network")
+    switches: str = option("", metavar="N[@TIME]", help="Maximum number of leaf switches.", group="network")
     sbatch: tuple[str, ...] = option(
-        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone for a flag.", executes=True, check=_sbatch
+        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone sets a flag.", executes=True, check=_sbatch
     )
     container_image: str = option(
-        "", metavar="IMAGE", help="Container that the agents and workers run in.", executes=True, path="dots", group="job"
+        "", metavar="IMAGE", help="Container image for the agents and workers.", executes=True, path="dots", group="job"
     )
     container_mounts: tuple[str, ...] = option(
         (),
         metavar="SRC:DST",
-        help="Folder to mount into it, besides the working folder and the run's own.",
+        help="Directory to mount in the container, besides the working directory and the run's.",
         adds_up=True,
         executes=True,
         group="files",
@@ -66,7 +66,7 @@ class SlurmOptions:
     container_runtime: str = option(
         "pyxis",
         metavar="pyxis|apptainer|singularity",
-        help="What runs it: the pyxis plugin of srun, or a program on the nodes.",
+        help="Container runtime: srun's pyxis plugin, or a program on the nodes.",
         executes=True,
         check=one_of("container-runtime", "pyxis", "apptainer", "singularity"),
         group="job",
@@ -80,23 +80,23 @@ class SlurmOptions:
         path="at",
         group="job",
     )
-    new_job: bool = option(False, help="Submit a job even inside an allocation, where the run would be a step of it.")
+    new_job: bool = option(False, help="Submit a new job even inside an allocation, instead of a step of it.")
     array: str = option(
-        "", metavar="0-9%2", help="A job array: one run per index, which SLURM_ARRAY_TASK_ID tells the script.", check=_array
+        "", metavar="0-9%2", help="Job array: one run per index; the script finds it in SLURM_ARRAY_TASK_ID.", check=_array
     )
     snapshot: bool = option(
-        False, help="Run a copy of the working folder as it is now; later changes do not reach the run.", group="files"
+        False, help="Run a copy of the working directory; later changes do not affect the run.", group="files"
     )
     template: str = option(
-        "", metavar="FILE", help="Jinja2 template of the job file instead of ours.", executes=True, path="whole", group="files"
+        "", metavar="FILE", help="Jinja2 template for the job file.", executes=True, path="whole", group="files"
     )
     lead: str = option(
-        "90s", metavar="DURATION", help="How long before the time limit workers get SIGTERM.", check=duration("lead")
+        "90s", metavar="DURATION", help="Send SIGTERM to the workers this long before the time limit.", check=duration("lead")
     )
     max_requeues: int = option(
         -1,
         metavar="N",
-        help="How often the run starts again after preemption, a lost node or its time limit;"
+        help="Maximum restarts of the run after preemption, a lost node or its time limit;"
         " without this as the cluster does it, and never after the time limit.",
         check=not_below("max-requeues", -1),
         default_text="as the cluster does it",

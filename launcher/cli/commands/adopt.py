@@ -10,17 +10,17 @@ from launcher.service import cluster, observe
 
 
 def adopt(  # noqa: PLR0917 - typer's
-    run: Annotated[str, argument(metavar="RUN", help="Its id, or the start of it.")],
+    run: Annotated[str, argument(metavar="RUN", help="Run id, or the start of it.")],
     inventory: Annotated[
         Optional[list[str]],
-        flag("-i", "--inventory", metavar="PATH|H1,H2,", help="The hosts that it was started on."),
+        flag("-i", "--inventory", metavar="PATH|H1,H2,", help="The hosts that the run was started on."),
     ] = None,
-    limit: Annotated[Optional[str], flag(metavar="PATTERN", help="Only these of them.")] = None,
-    remote_dir: Annotated[Optional[str], flag(metavar="DIR", help="The folder on the hosts that it was started with.")] = None,
-    on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster of the settings.")] = None,
+    limit: Annotated[Optional[str], flag(metavar="PATTERN", help="Only these hosts or groups of the inventory.")] = None,
+    remote_dir: Annotated[Optional[str], flag(metavar="DIR", help="The directory on the hosts that it was started with.")] = None,
+    on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster, by its name in the settings.")] = None,
     fmt: OutputOption = None,
 ) -> None:
-    """Find a run that another machine started over SSH, so that status, logs and cancel work here, too.
+    """Take over a run that another machine started over SSH: status, logs and cancel then work here.
 
     $ distlaunch adopt train-20250101-120000-abcd --inventory hosts.ini
     $ distlaunch adopt train-20250101 --on lab

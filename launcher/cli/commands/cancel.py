@@ -14,11 +14,11 @@ from launcher.service import observe
 
 def cancel(
     run: RunArgument,
-    force: Annotated[bool, flag("--force", help="SIGKILL at once, without the grace time.")] = False,
-    wait: Annotated[bool, flag("--wait/--no-wait", help="Return when it has ended.")] = True,
+    force: Annotated[bool, flag("--force", help="Send SIGKILL at once, without the grace time.")] = False,
+    wait: Annotated[bool, flag("--wait/--no-wait", help="Wait until the run has ended.")] = True,
     fmt: OutputOption = None,
 ) -> None:
-    """End a run: SIGTERM to its workers, SIGKILL after its grace time.
+    """End a run: SIGTERM to its workers, then SIGKILL after the grace time.
 
     $ distlaunch cancel last
     $ distlaunch cancel --force train-20250101-120000-abcd

@@ -14,11 +14,11 @@ from launcher.settings import config as settings
 
 def config(
     cluster: Annotated[
-        Optional[str], flag("--on", aliases=("--cluster",), metavar="NAME", help="As this cluster has them.")
+        Optional[str], flag("--on", aliases=("--cluster",), metavar="NAME", help="Show the settings of this cluster.")
     ] = None,
     fmt: OutputOption = None,
 ) -> None:
-    """Print every setting with where its value came from.
+    """Print every setting with its source.
 
     $ distlaunch config
     $ distlaunch config --on juno --output json

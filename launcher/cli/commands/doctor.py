@@ -46,13 +46,13 @@ _MARKS = {"ok": "OK", "warn": "warn", "fail": "FAIL"}
 class DoctorOptions:
     """What doctor itself takes; the rest are the job's and the backend's options."""
 
-    seconds: float = option(5.0, metavar="S", help="Seconds of arithmetic on each GPU or processor.")
-    quarantine: bool = option(False, flags=("--quarantine",), help="Later runs on this cluster leave hosts that failed out.")
-    release: tuple[str, ...] = option((), metavar="HOST", help="Take a host off that list; examines nothing.")
+    seconds: float = option(5.0, metavar="S", help="Seconds of arithmetic on each GPU or CPU.")
+    quarantine: bool = option(False, flags=("--quarantine",), help="Exclude hosts that failed from later runs on this cluster.")
+    release: tuple[str, ...] = option((), metavar="HOST", help="Remove a host from that list; run no checks.")
 
 
 def doctor(words: list[str]) -> int:
-    """Examine a cluster's nodes: versions, clocks, disks, limits, network, GPUs, speed, links.
+    """Check a cluster's nodes: versions, clocks, disks, limits, network, GPUs, speed, links.
 
     $ distlaunch doctor local
     $ distlaunch doctor --on juno --quarantine

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 def logs(
     run: RunArgument,
-    follow: Annotated[bool, flag("-f", "--follow", help="Go on until the run ends; Ctrl-C only stops watching.")] = False,
-    rank: Annotated[str, flag(metavar="all|0,3-5", help="Only lines of these ranks.")] = "all",
-    node: Annotated[Optional[int], flag(metavar="N", help="Only lines from this node.")] = None,
+    follow: Annotated[bool, flag("-f", "--follow", help="Continue until the run ends; Ctrl-C only stops watching.")] = False,
+    rank: Annotated[str, flag(metavar="all|0,3-5", help="Show only lines of these ranks.")] = "all",
+    node: Annotated[Optional[int], flag(metavar="N", help="Show only lines from this node.")] = None,
     fmt: OutputOption = None,
 ) -> None:
     """Print what a run's workers wrote: their stdout to stdout, their stderr to stderr.

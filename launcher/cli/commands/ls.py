@@ -12,14 +12,14 @@ from launcher.service import listing, observe
 
 def ls(
     run: Annotated[Optional[str], argument(metavar="[RUN]", help="List the tasks of this job array.")] = None,
-    limit: Annotated[int, flag("-n", "--limit", metavar="N", help="Only the newest N; 0: all.")] = 0,
+    limit: Annotated[int, flag("-n", "--limit", metavar="N", help="Show only the newest N; 0: all.")] = 0,
     on: Annotated[
         Optional[str],
-        flag("--on", metavar="NAME", help="Ask this cluster or backend, also for others' runs."),
+        flag("--on", metavar="NAME", help="Ask this cluster or backend; includes other users' runs."),
     ] = None,
     fmt: OutputOption = None,
 ) -> None:
-    """List runs, the newest last.
+    """List runs, newest last.
 
     $ distlaunch ls --limit 10
     $ distlaunch ls --on juno

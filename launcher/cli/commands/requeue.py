@@ -9,7 +9,7 @@ from launcher.service import again, observe
 
 
 def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
-    """Start a run again in its folder: a script that keeps checkpoints goes on from the last one.
+    """Start a run again in its directory: a script that keeps checkpoints continues from the last one.
 
     $ distlaunch requeue last
     $ distlaunch requeue train-20250101-120000-abcd

@@ -18,6 +18,8 @@ def _run_on(values: dict[str, Any]) -> int:
     return launch(None, {**values, "cluster": values["on"]})
 
 
-_ON = Annotated[str, flag("--on", aliases=("--cluster",), metavar="NAME", help="The cluster.", group="job")]
+_ON = Annotated[
+    str, flag("--on", aliases=("--cluster",), metavar="NAME", help="Cluster to run on, by its name in the settings.", group="job")
+]
 
 run = launching(str(__doc__), _run_on, [parameter("on", _ON)])

@@ -6,7 +6,7 @@ TAKES_ALL = True
 
 
 def torchrun(words: list[str]) -> int:
-    """Run a script as torchrun does, on this node: with torchrun's own options, started once per node by anybody.
+    """Run a script as torchrun does, on this node, with torchrun's own options; start it once per node.
 
     $ distlaunch torchrun --standalone --nproc-per-node 2 train.py
     $ distlaunch torchrun --nnodes 2 --rdzv-endpoint n1:29400 train.py
