@@ -88,7 +88,7 @@ def after(what: str, hint: str | None = None, *, read: bool = False) -> Iterator
     except StdoutClosedError as error:
         if not read:
             raise
-        raise StorageError(f"nobody reads stdout; {what}", hint=hint) from error
+        raise StorageError(f"no one reads stdout; {what}", hint=hint) from error
 
 
 def document(data: Mapping[str, Any], text: str) -> None:
@@ -263,7 +263,7 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
             _manner.writer = None
             writer.put(-1, b"")
             if writer.waiting:  # nothing that is said now may wait, either
-                _manner.closed.update({fd: OSError(errno.EAGAIN, "nobody reads it") for fd in (STDOUT, STDERR)})
+                _manner.closed.update({fd: OSError(errno.EAGAIN, "no one reads it") for fd in (STDOUT, STDERR)})
 
 
 def _write_now(fd: int, data: bytes) -> bool:

@@ -66,7 +66,7 @@ class NodeRange:
 
     @property
     def elastic(self) -> bool:
-        """Whether the number of nodes may change while the run goes on."""
+        """Whether the number of nodes may change while the run continues."""
         return self.min != self.max
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ def parse_duration(text: str, what: str) -> float:
         days, hours, minutes, secs = (int(part or 0) for part in match.groups())
         seconds = days * 86400 + hours * 3600 + minutes * 60 + secs
     else:
-        raise SpecError(f"{what} {text!r} is no duration", hint="write 90s, 10m, 2h, 1d or [D-]HH:MM:SS")
+        raise SpecError(f"{what} {text!r} is not a duration", hint="write 90s, 10m, 2h, 1d or [D-]HH:MM:SS")
     if seconds <= 0:
         raise SpecError(f"{what} {text!r} must be above zero")
     return seconds
@@ -172,7 +172,7 @@ def parse_size(text: str, what: str) -> int:
     """Bytes in `500KB`, `200MB` or `2GB`."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(KB|MB|GB|TB)", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise SpecError(f"{what} {text!r} is no size", hint="write 500KB, 200MB or 2GB")
+        raise SpecError(f"{what} {text!r} is not a size", hint="write 500KB, 200MB or 2GB")
     return int(float(match[1]) * _UNITS_BYTES[match[2].upper()])
 
 
@@ -196,7 +196,7 @@ def check_variables(pairs: Iterable[str]) -> None:
         name, given, _ = pair.partition("=")
         if not _ENV_NAME.match(name):
             shown = f"{name}=..." if given else name
-            raise SpecError(f"env {shown!r}: {name!r} is no variable name", hint="write --env NAME=VALUE or --env NAME")
+            raise SpecError(f"env {shown!r}: {name!r} is not a variable name", hint="write --env NAME=VALUE or --env NAME")
         if name in _SET_BY_US:
             raise SpecError(f"env {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
 
@@ -207,7 +207,7 @@ def check_secrets(secrets: Iterable[str]) -> None:
         if not _ENV_NAME.match(name):
             shown = name.partition("=")[0]
             hint = f"write --secret {shown}, with the value in the environment of distlaunch" if "=" in name else None
-            raise SpecError(f"secret {shown!r}{' with a value' if '=' in name else ''} is no variable name", hint=hint)
+            raise SpecError(f"secret {shown!r}{' with a value' if '=' in name else ''} is not a variable name", hint=hint)
         if name in _SET_BY_US:
             raise SpecError(f"secret {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
 
@@ -216,19 +216,19 @@ def check_modules(modules: Iterable[str]) -> None:
     """Raise `SpecError` unless all are names that can be imported."""
     for name in modules:
         if not _MODULE.match(name):
-            raise SpecError(f"preload {name!r} is no module's name", hint="write --preload package.module")
+            raise SpecError(f"preload {name!r} is not a module name", hint="write --preload package.module")
 
 
 def check_port(port: int) -> None:
     """Raise `SpecError` unless it is a port, or 0."""
     if not 0 <= port <= 65535:
-        raise SpecError(f"master-port {port} is no port", hint="give 1 to 65535, or 0 for a free one")
+        raise SpecError(f"master-port {port} is not a port", hint="give 1 to 65535, or 0 for a free one")
 
 
 def check_role(text: str) -> None:
     """Raise `SpecError` for a name that cannot be a variable's value."""
     if not text or "\0" in text:
-        raise SpecError(f"role {text!r} is no name")
+        raise SpecError(f"role {text!r} is not a name")
 
 
 def parse_workers(text: str) -> int | Literal["auto"]:
@@ -248,14 +248,14 @@ def check_here(pairs: Iterable[str]) -> None:
     """Raise `SpecError` for a `K` without a value that is not set here."""
     for name in pairs:
         if "=" not in name and name not in os.environ:
-            raise SpecError(f"env {name}: no such variable here", hint=f"set it first, or write --env {name}=VALUE")
+            raise SpecError(f"env {name}: not set in the current environment", hint=f"set it first, or write --env {name}=VALUE")
 
 
 def check_secrets_here(secrets: Iterable[str]) -> None:
     """Raise `SpecError` for a secret that is not set here."""
     for name in secrets:
         if name not in os.environ:
-            raise SpecError(f"secret {name}: no such variable here", hint=f"export {name} first")
+            raise SpecError(f"secret {name}: not set in the current environment", hint=f"export {name} first")
 
 
 def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:

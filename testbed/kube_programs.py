@@ -58,7 +58,7 @@ def why_not(build: Build) -> str | None:
     if build.name in _failed:
         return str(_failed[build.name])
     if _go() is None:
-        return "no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS names no folder that has it whole"
+        return "no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS names no directory that has it whole"
     return _no_room(build)
 
 

@@ -228,7 +228,7 @@ def test_a_full_disk_costs_lines_and_not_the_run_and_is_one_clear_error_before_o
     assert failed.exit_code == 1
     assert "the script failed: ValueError: in the end" in failed.stderr
     assert f"{asked['nodes'][0]['lines_lost']:,} lines were not kept" in failed.stderr
-    assert re.search(r"lines( of rank 0)? were not kept: the disk of the run's folder is full", failed.stderr)
+    assert re.search(r"lines( of rank 0)? were not kept: the disk of the run directory is full", failed.stderr)
     assert "ValueError: in the end" in status.stdout
     assert f"{asked['nodes'][0]['lines_lost']:,} lines were not kept" in status.stdout
     assert 700 < asked["nodes"][0]["lines_lost"] <= 1005, "what the traceback has is lines, too"
@@ -251,7 +251,7 @@ def test_who_follows_a_run_hears_of_a_full_disk_while_it_is_full(small_disk: Pat
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
 
-    assert re.match(rb"warning: node 0 \(\S+\): [\d,]+ lines were not kept: the disk of the run's folder is full\n", said)
+    assert re.match(rb"warning: node 0 \(\S+\): [\d,]+ lines were not kept: the disk of the run directory is full\n", said)
     assert process.wait() == 130, rest
 
 

@@ -54,7 +54,7 @@ def steps(block: Block) -> list[Step]:
 
 def form(text: str) -> list[str]:
     """The lines, in any order, without what differs from run to run and from machine to machine."""
-    differs = {r"folder: \S+": "folder", r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN", r"[\d.]+ s\b": "TIME", r":\d+:": ":PORT:"}
+    differs = {r"directory: \S+": "directory", r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN", r"[\d.]+ s\b": "TIME", r":\d+:": ":PORT:"}
     differs[r'"\S*/(\w+\.py)"'] = r'"\1"'
     for pattern, word in differs.items():
         text = re.sub(pattern, word, text)

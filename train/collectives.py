@@ -35,7 +35,7 @@ def size(text: str) -> int:
     """Bytes in `8`, `64K`, `16M`, `1G` (powers of 1024)."""
     match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 8, 64K, 16M or 1G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 16M or 1G")
     return int(match[1]) * _UNITS[match[2].upper()]
 
 

@@ -195,7 +195,7 @@ class Job(NamedTuple):
 
     @property
     def elastic(self) -> bool:
-        """Whether the nodes may change while the run goes on."""
+        """Whether the nodes may change while the run continues."""
         return self.min_nodes != self.max_nodes or self.replaceable
 
     @property
@@ -234,8 +234,8 @@ class Job(NamedTuple):
         if THREADS in env:
             return env[THREADS], "as it was set"
         if workers > 1 or self.shares_host:
-            return "1", "several workers share the machine, and it was not set: torchrun's rule"
-        return None, "one worker has the machine, or what the scheduler gives it: torchrun's rule"
+            return "1", "several workers share the host, and it was not set: torchrun's rule"
+        return None, "one worker has the host, or what the scheduler gives it: torchrun's rule"
 
 
 def _key(path: str, *, alone: bool) -> str:

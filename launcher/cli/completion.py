@@ -89,13 +89,13 @@ class _Value:
             return kind(value)
         except ValueError:
             wanted = "whole number" if kind is int else "number"
-            raise typer.BadParameter(f"{value!r} is no {wanted}", ctx=ctx, param=param) from None
+            raise typer.BadParameter(f"{value!r} is not a {wanted}", ctx=ctx, param=param) from None
 
 
 def _empty(param: Any) -> RequestError:
     """The error of a value that is empty, which most often is that of a shell variable that is not set."""
     given = next((flag for flag in param.opts if flag.startswith("--")), param.metavar)
-    nothing = "names no folder" if param.metavar == "DIR" else "is empty"
+    nothing = "names no directory" if param.metavar == "DIR" else "is empty"
     return RequestError(f"{given} '' {nothing}", hint="is a variable of the shell not set? without a value, leave it out")
 
 

@@ -88,7 +88,7 @@ def _summary(name: str) -> str:
 def unknown(name: str) -> UnknownCommandError:
     """The error of a name that is none of ours."""
     if name.endswith(".py"):
-        hint = f"where is it to run? distlaunch local {name}; backends: {', '.join(backends.names())}"
+        hint = f"where should it run? distlaunch local {name}; backends: {', '.join(backends.names())}"
     elif name in _clusters():
         hint = f"it is a cluster: distlaunch run --on {name}"
     else:

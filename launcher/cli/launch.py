@@ -128,13 +128,13 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
     with Interrupts() as interrupts:
         run = service.start(planned, interrupts)
         if request.options.detach and not interrupts.stops:
-            with output.after(f"{run.id} goes on", f"to end it: distlaunch cancel {run.id}", read=True):
+            with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
                 output.result({"run": run.id, "path": str(run.path)}, run.id)
             return 0
         try:
             return _follow(planned, run, interrupts)
         except KeyboardInterrupt:
-            output.warn(f"{run.id} may go on; to end it: distlaunch cancel --force {run.id}")
+            output.warn(f"{run.id} may still be running; to end it: distlaunch cancel --force {run.id}")
             raise
 
 

@@ -57,7 +57,7 @@ def _seconds(name: str, text: str) -> str:
     try:
         return f"{float(text):g}s"
     except ValueError:
-        raise SpecError(f"{name} {text!r} is no number of seconds", hint=f"write --{name} 30") from None
+        raise SpecError(f"{name} {text!r} is not a number of seconds", hint=f"write --{name} 30") from None
 
 
 def _rdzv_timeout(_: str, text: str) -> str:
@@ -128,7 +128,7 @@ def local_ranks(values: dict[str, Any], plan: Plan) -> Wanted | None:
     try:
         wanted = {int(part) for part in text.split(",")}
     except ValueError:
-        raise SpecError(f"{LOCAL_RANKS} {text!r} is no list of local ranks", hint="write 0,1") from None
+        raise SpecError(f"{LOCAL_RANKS} {text!r} is not a list of local ranks", hint="write 0,1") from None
     counts = [node.workers for node in plan.nodes]
     if len(counts) == 1:
         return frozenset(wanted)

@@ -125,8 +125,8 @@ class Announcer:
 
     def silent(self, node: int, for_s: float) -> None:
         """Tell of a node that says nothing, though it should have."""
-        stuck = "its disk, its stream or the way from there is stuck; the run goes on"
-        self._note(f"{self._place(node)} has said nothing for {for_s:.0f} s, though its agent runs: {stuck}")
+        stuck = "its disk, its stream or the connection from there is stuck; the run continues"
+        self._note(f"{self._place(node)} has sent nothing for {for_s:.0f} s, though its agent runs: {stuck}")
 
     def asked(self, backend: str, refusal: str) -> None:
         """Keep in mind that the backend could not say how the run is, or without a `refusal`: that it could."""

@@ -91,7 +91,7 @@ def closing(run: Run, outcome: Outcome, took_s: float) -> list[str]:
     if outcome.cause is not None:
         lines += [f"  {line}" for line in cause_lines(outcome.cause, run)]
     lines += [f"  {line}" for line in lost_lines([(node.node, node.lines_lost) for node in outcome.nodes])]
-    lines.append(f"  logs: distlaunch logs {run.id}   folder: {run.path}")
+    lines.append(f"  logs: distlaunch logs {run.id}   directory: {run.path}")
     return lines
 
 

@@ -94,7 +94,7 @@ class Terminal:
         self._sizes.tell_to(None)
 
     def _leave(self) -> None:
-        """Have an end of the way to a worker that may have ended without a word."""
+        """Have an end of the way to a worker that may have exited without reporting a result."""
         if self._loan is not None and not self._loan.ended.is_set():
             self._loan.leave()
             self._tell(b"w")
@@ -127,7 +127,7 @@ class Terminal:
         broken = bool(why) and loan.begin.is_set()
         if broken or again:
             self._loan = self._lend()
-        goes_on = "connecting again" if broken else "the run goes on without it; Ctrl-Z, then fg, tries again"
+        goes_on = "connecting again" if broken else "the run continues without it; Ctrl-Z, then fg, tries again"
         return f"{why}; {goes_on}" if why else ""
 
     # -- signals: handlers run in the main thread, the thread of a loan does what they ask for ---------------------------

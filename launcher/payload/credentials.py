@@ -102,7 +102,7 @@ def check_files(names: Iterable[str]) -> None:
         more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
         raise SpecError(
             f"what looks like credentials would be sent with the run: {', '.join(listed[:10])}{more}",
-            hint="keep it out of the folder, or out of git and in .gitignore; --ship-secrets sends it all the same",
+            hint="keep it out of the directory, or out of git and in .gitignore; --ship-secrets sends it anyway",
         )
 
 
@@ -114,7 +114,7 @@ def check_variables(pairs: Iterable[str], here: Mapping[str, str]) -> None:
             first = f"export {name} here, then " if given else ""
             raise SpecError(
                 f"env {name}: its value looks like a key, and would stand in files and objects that others may read",
-                hint=f"{first}--secret {name} in place of --env {name}; --ship-secrets sends it as plain text all the same",
+                hint=f"{first}--secret {name} in place of --env {name}; --ship-secrets sends it as plain text anyway",
             )
 
 
@@ -124,7 +124,7 @@ def check_lines(what: str, lines: Iterable[str]) -> None:
         if is_secret(name, value):
             raise SpecError(
                 f"{what} sets {name}, whose value looks like a key, and would stand in files that others may read",
-                hint=f"export {name} here, then --secret {name}; --ship-secrets sends it as plain text all the same",
+                hint=f"export {name} here, then --secret {name}; --ship-secrets sends it as plain text anyway",
             )
 
 

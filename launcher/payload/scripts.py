@@ -70,7 +70,7 @@ def _check_program(script: str, path: str) -> None:
 def _check_script(script: str, path: str) -> None:
     if os.path.isdir(path):
         inside = ", ".join(sorted(name for name in os.listdir(path) if name.endswith(".py"))[:5])
-        raise SpecError(f"script {script!r} is a folder", hint=f"scripts in it: {inside}" if inside else None)
+        raise SpecError(f"script {script!r} is a directory", hint=f"scripts in it: {inside}" if inside else None)
     try:
         source = input_file.read(path)
     except FileNotFoundError:
@@ -85,4 +85,4 @@ def _check_script(script: str, path: str) -> None:
         way_out = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
         raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=way_out) from error
     if b"\0" in source:
-        raise SpecError(f"script {script!r} is no Python: it has bytes of zero", hint="programs of other kinds: --no-python")
+        raise SpecError(f"script {script!r} is not Python: it contains zero bytes", hint="programs of other kinds: --no-python")

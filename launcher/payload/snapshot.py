@@ -159,10 +159,10 @@ def collect(
         elif stat.S_ISREG(about.st_mode):
             files.append(File(path=name, size=about.st_size, executable=bool(about.st_mode & 0o100)))
         elif not stat.S_ISDIR(about.st_mode):
-            warnings.append(f"{name} is no file (a socket, pipe or device): not taken along")
+            warnings.append(f"{name} is not a regular file (a socket, pipe or device): left out")
     _check_links(folder, outside)
     if foreign:
-        warnings.append(f"not yours, and in a folder that everybody may write to: {_some(foreign)}; taken along all the same")
+        warnings.append(f"not yours, and in a directory that anyone may write to: {_some(foreign)}; sent anyway")
     _check_size(folder, files, limit_bytes)
     hashed = _hashed(folder, files, ship_secrets=ship_secrets)
     return Snapshot(folder=folder, files=hashed, warnings=tuple(warnings))
@@ -207,7 +207,7 @@ def _check_size(folder: Path, files: Sequence[File], limit_bytes: int) -> None:
     raise SpecError(
         f"the files in {str(folder)!r} are {output.size(total)}, and at most {output.size(limit_bytes)} are sent with a run; "
         "the largest: " + ", ".join(f"{name} {output.size(sizes[name])}" for name in largest),
-        hint="list what the run does not need in .gitignore (of a git repository), start in a smaller folder, or raise "
+        hint="list what the run does not need in .gitignore (of a git repository), start in a smaller directory, or raise "
         "--snapshot-limit; data sets belong on a file system of the nodes",
     )
 

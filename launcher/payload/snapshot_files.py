@@ -29,7 +29,7 @@ def listed(folder: Path, *, limit_files: int, leave_out: Sequence[Path]) -> tupl
         if len(found) > limit_files:
             raise SpecError(
                 f"there are more than {limit_files} files in {str(folder)!r}, too many to be sent with a run",
-                hint="start in the folder of the script; in a git repository, .gitignore leaves out what the run does not need",
+                hint="start in the script's directory; in a git repository, .gitignore leaves out what the run does not need",
             )
     return found, warnings
 

@@ -69,7 +69,7 @@ def find(folder: Path, text: str) -> Run:
         return run
     if not index.isdigit() or int(index) not in run.tasks:
         tasks = ", ".join(map(str, run.tasks[:20]))
-        raise RunNotFoundError(f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is no job array")
+        raise RunNotFoundError(f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is not a job array")
     return run.task(int(index))
 
 

@@ -142,7 +142,7 @@ def _acquire(folder: Path, about: Owner, wait_s: float) -> int:
             )
         if not told and now - began > _PATIENCE_S:
             told = True
-            output.note(f"waiting for {holder or 'another command'} to let go of {folder.name}")
+            output.note(f"waiting for {holder or 'another command'} to release {folder.name}")
         time.sleep(_LOOK_S)
 
 

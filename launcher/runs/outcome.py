@@ -21,7 +21,7 @@ EXIT_CODES = {"success": 0, "failed": 1, **{str(end): end.about.exit_code or 0 f
 HEARTBEAT_S = 10.0
 """An agent without a word for so long was gone by then: its end is dated so, as what is known to be earlier came first."""
 
-TOO_LATE = "all had ended well; node 0, lost at the end, has come back to nobody and is ended"
+TOO_LATE = "all workers had succeeded; node 0, lost at the end, came back after the others had exited and is ended"
 """What there is to say of such a run."""
 
 _STOPPED = (*ENDS, "lost")
@@ -233,7 +233,7 @@ def _as_cancelled(node: NodeReport) -> NodeReport:
 
 def _vanished(node: NodeReport, detail: str, told: Cause | None, cancel_requested: float | None) -> Cause:
     """The cause for a node whose agent is gone and did not say how it ended."""
-    kind, message = Failure.NODE, f"the agent on host {node.host} ended without a word"
+    kind, message = Failure.NODE, f"the agent on host {node.host} exited without reporting a result"
     said = "; ".join([*([detail] if detail else []), *node.last_words])
     message = f"{message}: {said}" if said else message
     if told is not None:

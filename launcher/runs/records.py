@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 JOB_OUTPUT = -1
 """In place of a node rank: what the scheduler or the job file wrote, not an agent."""
 
-FOLDER_HINT = "set DISTLAUNCH_RUNS_DIR to a folder that you can write; on a cluster to one that all nodes see"
+FOLDER_HINT = "set DISTLAUNCH_RUNS_DIR to a writable directory; on a cluster, to one that all nodes see"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

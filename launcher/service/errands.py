@@ -25,7 +25,7 @@ class Errands:
         self._errands: list[tuple[str, Question[None]]] = []
 
     def run(self, method: str, *args: Any, asked: bool = False, **keywords: Any) -> None:
-        """Ask the backend for something; that it cannot is said, and the run goes on being followed."""
+        """Ask the backend for something; that it cannot is said, and the run continues being followed."""
 
         def ask() -> None:
             call = partial(getattr(self._backend, method), self._handle, *args, **keywords)

@@ -59,5 +59,5 @@ def _wanted(folder: Path, array: str | None, limit: int) -> Iterator[Run]:
         return
     found = folders.find(folder, array)
     if not found.tasks:
-        raise RequestError(f"{found.id} is no job array", hint=f"distlaunch status {found.id}")
+        raise RequestError(f"{found.id} is not a job array", hint=f"distlaunch status {found.id}")
     yield from (found.task(index) for index in found.tasks[-limit if limit > 0 else 0 :])

@@ -1,4 +1,4 @@
-"""What a run's backend says of its nodes, and what nobody says: one that is silent, or that ended without a word."""
+"""What a run's backend says of its nodes, and what nobody says: one that is silent, or that exited without reporting a result."""
 
 from __future__ import annotations
 

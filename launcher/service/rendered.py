@@ -35,7 +35,7 @@ def check(folder: Path, marks: tuple[str, ...]) -> None:
         return
     some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
     raise SpecError(
-        f"--render-to {str(folder)!r} holds other files: {some}", hint="name a new folder, or one of the same kind of run"
+        f"--render-to {str(folder)!r} holds other files: {some}", hint="name a new directory, or one of the same kind of run"
     )
 
 

@@ -27,14 +27,14 @@ def _is_rank(what: str) -> Callable[[str], object]:
 
     def check(text: str) -> None:
         if text and not (text.isascii() and text.isdecimal() and len(text) < 8):
-            raise SpecError(f"{what} {text!r} is no rank", hint=f"write --{what} 0")
+            raise SpecError(f"{what} {text!r} is not a rank", hint=f"write --{what} 0")
 
     return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """What concerns this one launch, and is no setting."""
+    """What concerns this one launch, and is not a setting."""
 
     module: bool = option(False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job")
     detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
@@ -209,9 +209,9 @@ def warn_of_variables(env: Mapping[str, str]) -> None:
     settings = [config.ENV_PREFIX + item.name.upper() for cls in every for item in fields(cls)]
     for name in checks.unknown_variables(dict.fromkeys(unknown, ""), every):
         if flag := flags.get(name.removeprefix(config.ENV_PREFIX)):
-            raise SpecError(f"{name}: {flag[-1]} is no setting", hint="it concerns a single launch: give it as a flag")
+            raise SpecError(f"{name}: {flag[-1]} is not a setting", hint="it concerns a single launch: give it as a flag")
         close = names.nearest(name, settings)
-        output.warn(f"{name} is no setting of distlaunch" + (f": did you mean {close}?" if close else ""))
+        output.warn(f"{name} is not a setting of distlaunch" + (f": did you mean {close}?" if close else ""))
 
 
 def check_job(job: Mapping[str, config.Setting], *, every: bool = False) -> None:
@@ -244,7 +244,7 @@ def _job(options: JobOptions, launching: LaunchOptions, script: str, args: list[
     try:
         cwd = os.getcwd()
     except OSError as error:
-        raise SpecError(f"the working folder is gone: {error.strerror}", hint="cd somewhere else") from error
+        raise SpecError(f"the working directory is gone: {error.strerror}", hint="cd somewhere else") from error
     found = scripts.find_script(script, kind, cwd)
     if found.bundled:
         output.note(f"using the bundled {script}")

@@ -34,11 +34,11 @@ _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 
 def ranks(text: str) -> reader.Wanted | None:
-    """The ranks of `--log-ranks`, None for all; `SpecError` for what is no list of ranks."""
+    """The ranks of `--log-ranks`, None for all; `SpecError` for what is not a list of ranks."""
     try:
         return reader.parse_ranks(text)
     except ValueError:
-        raise SpecError(f"log-ranks {text!r} is no list of ranks", hint="write all, or 0,3-5") from None
+        raise SpecError(f"log-ranks {text!r} is not a list of ranks", hint="write all, or 0,3-5") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config
     if project:
         for key in filter(project.values.__contains__, _NOT_IN_PROJECT):
             hint = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set {ENV_PREFIX}{key.upper()}"
-            raise ConfigError(f"{project.where(key)}: a project file does not say {_NOT_IN_PROJECT[key]}", hint=hint)
+            raise ConfigError(f"{project.where(key)}: a project file cannot decide {_NOT_IN_PROJECT[key]}", hint=hint)
         files.append(project)
     config = Config(tuple(files), env, project)
     for cls in (GlobalOptions, JobOptions):
@@ -189,7 +189,7 @@ def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
     setting = settings.get("trust", Setting((), "default"))
     for word in setting.value:
         if not word.startswith(("/", "~/", "@")):
-            raise ConfigError(f"{setting.source}: trust {word!r} is neither a whole path nor @GROUP")
+            raise ConfigError(f"{setting.source}: trust {word!r} is neither an absolute path nor @GROUP")
     return tuple(setting.value)
 
 
@@ -253,7 +253,7 @@ def _passable(value: T, what: str) -> T:
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise ConfigError(f"{what} holds half of a character, which is no text") from None
+        raise ConfigError(f"{what} holds text that is not valid Unicode") from None
     return value
 
 

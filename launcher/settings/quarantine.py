@@ -45,7 +45,7 @@ def release(cluster: str, names: tuple[str, ...], env: Mapping[str, str]) -> Non
 def _change(cluster: str, changes: Mapping[str, dict[str, Any] | None], env: Mapping[str, str]) -> None:
     file = path(env)
     with storage.storage_errors(file):
-        trust.make("the folder of the list of bad hosts", os.path.dirname(file), 0o755)
+        trust.make("the directory of the list of bad hosts", os.path.dirname(file), 0o755)
         whole = storage.read_json(file) or {}
         listed = {**(whole.get(cluster) or {}), **changes}
         whole[cluster] = {host: about for host, about in listed.items() if about is not None}

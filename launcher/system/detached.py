@@ -134,5 +134,5 @@ def _spawned(
     except OSError as error:
         of_ours = str(error.filename) in (str(stdout), str(stderr))
         why = f"{error.filename}: {error.strerror}" if of_ours else error.strerror
-        raise CommandError(f"{argv[0]} cannot be started: {why}", hint=f"working folder: {cwd}") from error
+        raise CommandError(f"{argv[0]} cannot be started: {why}", hint=f"working directory: {cwd}") from error
     return process, before

@@ -93,7 +93,7 @@ def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> s
                     if not data:
                         selector.unregister(key.fileobj)
                     if len(said[key.fileobj]) > limit_bytes:
-                        raise CommandError(f"{argv[0]} has said more than {limit_bytes >> 20} MB")
+                        raise CommandError(f"{argv[0]} has printed more than {limit_bytes >> 20} MB")
                 if not ready:
                     raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s")
             process.wait(max(0.1, limit - time.monotonic()))

@@ -74,7 +74,7 @@ def _run(asked: Request, python: str) -> int:
     try:
         folder = below.create(above)
     except OSError as error:
-        raise StorageError(f"{above}: {error.strerror}", hint="set TMPDIR to a folder that can be written") from error
+        raise StorageError(f"{above}: {error.strerror}", hint="set TMPDIR to a writable directory") from error
     try:
         job = job._replace(folder=folder)
         show = Show(asked.wanted, job, rank, socket.gethostname(), say)

@@ -65,7 +65,7 @@ def key(env: Mapping[str, str], run: str, port: int) -> str:
         return hashlib.sha256(f"distlaunch torchrun\0{run}\0{port}".encode(errors="surrogateescape")).hexdigest()
     if len(given) < _SHORTEST_KEY:
         raise TorchrunUsageError(
-            f"{KEY} is no key: it should be {_SHORTEST_KEY} random characters or more, the same on all nodes"
+            f"{KEY} is not a key: it must be {_SHORTEST_KEY} random characters or more, the same on all nodes"
         )
     return given
 

@@ -60,7 +60,7 @@ class Show:
 
         cause = done.get("cause")
         if cause is None:
-            cause = {"class": failures.Failure.NODE, "message": "the agent ended without a word"}
+            cause = {"class": failures.Failure.NODE, "message": "the agent exited without reporting a result"}
             with (
                 contextlib.suppress(OSError),
                 open(os.path.join(self._job.folder, "stderr"), encoding="utf-8", errors="replace") as file,

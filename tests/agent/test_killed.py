@@ -187,7 +187,7 @@ def test_over_ssh_too_it_is_heard_what_is_left_of_a_killed_agent_has_to_say(tmp_
 @pytest.mark.parametrize(
     ("ends", "says", "crash", "kind", "sig", "said"),
     [
-        ("exit 7", True, "", "node", None, "ended without a word"),
+        ("exit 7", True, "", "node", None, "exited without reporting a result"),
         ("kill -SEGV $$", False, "Fatal Python error: Segmentation fault\n\n", "killed", "SIGSEGV", "was killed by SIGSEGV"),
         ("kill -KILL $$", False, "", "killed", "SIGKILL", "was killed by SIGKILL"),
     ],
@@ -291,4 +291,4 @@ def test_an_agent_that_cannot_end_in_order_says_that_it_ends(agents: Runner) -> 
 
     cause = failures(run, 0)[-1]
     assert (cause["class"], cause["signal"]) == ("node", None)
-    assert cause["message"] == f"the agent (pid {run.of('agent_started')[0]['pid']}) ended without a word"
+    assert cause["message"] == f"the agent (pid {run.of('agent_started')[0]['pid']}) exited without reporting a result"

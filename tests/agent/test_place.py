@@ -50,7 +50,7 @@ def test_workers_are_bound_to_processors_and_it_is_told(agents: Runner) -> None:
     assert list(run.stdout.values()) == [f"{both}\n".encode()] * 2
     assert all(fields["cpus"] for fields in run.of("worker_started"))
     assert exclusive.result() == "failed"
-    assert "has no processor on NUMA node 0: 64 workers are there" in exclusive.cause()["message"]
+    assert "has no CPU on NUMA node 0: 64 workers are there" in exclusive.cause()["message"]
 
 
 @pytest.mark.torch
@@ -58,7 +58,7 @@ def test_a_bound_worker_counts_its_own_processors_where_no_number_of_threads_is_
     run = agents("import torch\nprint(torch.get_num_threads())\n", numa_binding="node")
 
     assert run.result() == "success", run.stderr
-    assert "torch counts the processors that a worker is bound to when it is imported" in run.of("warning")[0]["message"]
+    assert "torch counts the CPUs that a worker is bound to when it is imported" in run.of("warning")[0]["message"]
 
 
 def test_where_no_port_is_nearer_it_is_told(agents: Runner) -> None:

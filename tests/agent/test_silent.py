@@ -79,7 +79,7 @@ def test_a_node_that_is_starved_is_missed_and_waited_for(agents: Runner, silence
     for process in silenced:
         process.resume()
     silenced.clear()
-    run.until(lambda: re.search(rf"node {node} is heard of again, after [1-9]\d* s", said(run)))
+    run.until(lambda: re.search(rf"node {node} responds again, after [1-9]\d* s", said(run)))
     assert run.of("done") == []
     go.touch()
     run.wait()

@@ -102,10 +102,10 @@ def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(s
     (elsewhere / "go").touch()
     run.wait()
 
-    assert (during.name, during.fields["reason"]) == ("lines_lost", "the disk of the run's folder is full")
+    assert (during.name, during.fields["reason"]) == ("lines_lost", "the disk of the run directory is full")
     assert run.result() == "success"
     assert_all_counted(run, 2, 600_000)
-    assert {event["reason"] for event in run.of("lines_lost")} == {"the disk of the run's folder is full"}
+    assert {event["reason"] for event in run.of("lines_lost")} == {"the disk of the run directory is full"}
     assert words(run) == [], "all of it is in the stream by now"
 
 
@@ -478,7 +478,7 @@ def test_a_reader_that_has_gone_does_not_end_the_run(
 
     assert agent.wait(LIMIT_S) == 0
     assert [event.fields["reason"] for event in words(agents.runs[-1]) if event.name == "lines_lost"] == [
-        "nobody reads the stream any more"
+        "no one reads the stream any more"
     ]
 
 

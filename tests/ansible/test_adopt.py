@@ -81,7 +81,7 @@ def test_a_host_that_says_what_cannot_be_is_left_out_with_a_word(ask: Any, lie: 
     with pytest.raises(BackendUnavailableError, match=f"{RUN}: no host has its node 1"):
         ask(n1=[node(0)], n2=[lie])
 
-    assert "n2: what it says of a run is left out: " in capfd.readouterr().err
+    assert "n2: its report about a run is ignored: " in capfd.readouterr().err
 
 
 def test_two_hosts_with_one_node_are_named(ask: Any) -> None:

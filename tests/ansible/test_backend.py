@@ -86,7 +86,7 @@ def test_a_secret_that_is_not_there_is_told_before_anything_is_written(tmp_path:
     (tmp_path / "x.py").touch()
     monkeypatch.delenv("TOKEN", raising=False)
 
-    with pytest.raises(SpecError, match="secret TOKEN: no such variable here"):
+    with pytest.raises(SpecError, match="secret TOKEN: not set in the current environment"):
         AnsibleBackend(AnsibleOptions()).submit(plan(tmp_path, "x.py", spec={"secrets": ("TOKEN",)}))
 
     assert not (tmp_path / "runs").exists()
@@ -147,7 +147,7 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
     assert (both.nodes, both.detail, both.causes) == (("running", "unknown"), "no connection to n2: ssh: timed out", {})
     assert said(tail(0, "ended"), silent).nodes == ("ended", "unknown"), "it may come back"
     clock.ahead_s += 60
-    assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "the run goes on"
+    assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "the run continues"
     alone = encode_event("agent_started", 0)
     once_more = encode_event("agent_started", 0, attempt=1)
     for text in (alone, alone + encode_event("rendezvous", 0) + once_more):

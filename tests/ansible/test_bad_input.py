@@ -52,7 +52,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         ("n1 distlaunch_workers=²", {}, None, "distlaunch_workers '²' is not a number from 1 on"),
         ("n1 distlaunch_workers=1" + "0" * 400, {}, None, "distlaunch_workers '1000"),
         ("n1\nn2", {"exclude": "n2,n1"}, None, "all of its hosts are excluded"),
-        ("n1\nn2", {"snapshot_limit": "banana"}, None, "is no size"),
+        ("n1\nn2", {"snapshot_limit": "banana"}, None, "is not a size"),
         ("n1\nn2", {"snapshot_limit": "0.0001KB"}, None, "at most 0 B are sent"),
     ],
 )
@@ -152,7 +152,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         "b-shared": rf"what SSH executes here: {shared} .* mode 0666 lets everybody write to it; chmod o-w {shared}",
         "b-shut": r"ssh: connect to host \S+ port 23: Connection refused",
         "b-torchless": r"there is no torch in .*",
-        "b-twin": r"b-twin and a-good are one machine \(n1\)",
+        "b-twin": r"b-twin and a-good are one host \(n1\)",
         "b-unknown": r".*Host key verification failed\.?",
         "b-wrong": r".*Permission denied \(publickey\).*",
     }

@@ -107,7 +107,7 @@ def test_room_for_the_files_twice_and_the_working_folder_are_asked_for(plugin: A
 
     assert said == {
         "h1": "the disk is full: 100 MB are free in /x",
-        "h2": "there is no folder /w",
+        "h2": "there is no directory /w",
         "h3": "there is no torch in /usr/bin/python3",
     }
     assert "h1" not in plugin.choose(found, {**ARGS, "snapshot_bytes": 30_000_000, "cwd": "/w"})[0]

@@ -135,7 +135,7 @@ def test_no_line_is_lost_or_doubled_when_connections_break_cables_are_pulled_and
     for follower in (first, second):
         follower.until(f"[1:1] line {3 * EACH - 1}\n")
 
-    # Nobody answers there any more: that is said, and the run goes on.
+    # Nobody answers there any more: that is said, and the run continues.
     sshd = [process for process in host.processes() if is_sshd(process.command())]
     for process in sshd:
         process.send(signal.SIGKILL)
@@ -453,6 +453,6 @@ def test_a_host_whose_disk_is_full_loses_lines_and_tells_how_the_run_ended_all_t
     state = rack.state(rack.id_of("floods"))
 
     assert done.exit_code == 1, done.stderr
-    assert re.search(r"[\d,]+ lines( of rank 1)? were not kept: the disk of the run's folder is full", done.stderr), done.stderr
+    assert re.search(r"[\d,]+ lines( of rank 1)? were not kept: the disk of the run directory is full", done.stderr), done.stderr
     assert (state["cause"]["message"], state["cause"]["rank"]) == ("ValueError: in the end", 1)
     assert [node["lines_lost"] > 100 for node in state["nodes"]] == [False, True]

@@ -145,7 +145,7 @@ exec {sys.executable} -c 'if True:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (f"{LISTENS}; exec yes", "it has said more than 16 MB that are no answer"),
+        (f"{LISTENS}; exec yes", "it has printed more than 16 MB that are no answer"),
         (f"{LISTENS}; exec {sys.executable} -c 'import os\nwhile True: os.write(2, bytes(65536))'", "16 MB on stderr"),
         (f"{LISTENS}; printf '\\ndistlaunch-host-1 [1]\\n'; read more", "it answers, but not as an agent does: b'[1]'"),
         (f"{LISTENS}; printf '\\ndistlaunch-host-1 {{\\n'; read more", "it answers, but not as an agent does: b'{'"),

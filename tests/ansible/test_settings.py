@@ -281,4 +281,4 @@ class TestOthers:
         done = distlaunch("ansible", "-i", "n1,", "x.py", env={"XDG_RUNTIME_DIR": str(place / "runtime")})
 
         assert done.exit_code == 2, done
-        assert "the folder of SSH's connections" in done.stderr
+        assert "the directory of SSH's connections" in done.stderr

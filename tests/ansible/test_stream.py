@@ -227,7 +227,7 @@ def test_texts_at_the_end_may_hold_anything(tmp_path: Path, clock: Clock) -> Non
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("exec yes", "has said more than 16 MB"),
+        ("exec yes", "has printed more than 16 MB"),
         (f"printf '\\n{ANSWER}nonsense\\n'", "it answers, but not as an agent does"),
         (f"printf '\\n{ANSWER}[1]\\n'", "it answers, but not as an agent does"),
         (f"printf '\\n{ANSWER}'", "it answers, but not as an agent does"),

@@ -115,7 +115,7 @@ def test_an_agent_that_is_gone_before_its_peers_can_miss_it_ends_them(
 
     assert backend.cancels[0] is False
     assert outcome.state == "failed"
-    assert outcome.cause["message"] == "the agent on host b ended without a word"
+    assert outcome.cause["message"] == "the agent on host b exited without reporting a result"
     assert "other nodes still run without it; ending them" in capfd.readouterr().err
 
 
@@ -136,7 +136,7 @@ def test_a_node_that_comes_back_when_all_have_ended_well_is_ended_and_the_run_ha
 
     assert backend.cancels[:1] == [False]
     assert (outcome.state, outcome.cause) == ("success", None)
-    assert "node 0, lost at the end, has come back to nobody and is ended" in capfd.readouterr().err
+    assert "node 0, lost at the end, came back after the others had exited and is ended" in capfd.readouterr().err
 
 
 def started(node: int) -> Chunk:
@@ -174,7 +174,7 @@ def test_a_node_that_says_nothing_though_it_runs_is_told_once(monkeypatch: pytes
     _, outcome = followed(backend, tmp_path)
 
     assert outcome.state == "success"
-    assert [text.split(" for ")[0] for text in said if "said nothing" in text] == ["node 1 (h1) has said nothing"]
+    assert [text.split(" for ")[0] for text in said if "has sent nothing" in text] == ["node 1 (h1) has sent nothing"]
 
 
 class OutOfReach(Scripted):

@@ -27,24 +27,24 @@ HEAVY = ("torch", "submitit", "ansible", "kubernetes", "jinja2", "rich", "yaml",
         (["local", "--nodes", "3:2", "x.py"], "nodes 3:2 is out of range"),
         (["local", "--nproc-per-node", "0", "x.py"], "nproc-per-node 0 is below 1"),
         (["local", "--nproc-per-node", "gpu", "x.py"], "nproc-per-node 'gpu' is not a number"),
-        (["local", "--max-restarts", "x", "x.py"], "'x' is no whole number"),
-        (["local", "--master-port", "99999", "x.py"], "master-port 99999 is no port"),
-        (["local", "--time", "30", "x.py"], "time '30' is no duration"),
-        (["local", "--log-limit", "30", "x.py"], "log-limit '30' is no size"),
+        (["local", "--max-restarts", "x", "x.py"], "'x' is not a whole number"),
+        (["local", "--master-port", "99999", "x.py"], "master-port 99999 is not a port"),
+        (["local", "--time", "30", "x.py"], "time '30' is not a duration"),
+        (["local", "--log-limit", "30", "x.py"], "log-limit '30' is not a size"),
         (["local", "--log-limit", "500KB", "x.py"], "log-limit '500KB' is below 1MB"),
         (["local", "--start", "thread", "x.py"], "known: fork, spawn"),
-        (["local", "--env", "1A=2", "x.py"], "is no variable name"),
-        (["local", "--log-ranks", "a", "x.py"], "log-ranks 'a' is no list of ranks"),
-        (["local", "--render-to", "", "x.py"], "--render-to '' names no folder"),
+        (["local", "--env", "1A=2", "x.py"], "is not a variable name"),
+        (["local", "--log-ranks", "a", "x.py"], "log-ranks 'a' is not a list of ranks"),
+        (["local", "--render-to", "", "x.py"], "--render-to '' names no directory"),
         (["local", "--python", "", "x.py"], "--python '' is empty"),
         (["local", "--cluster", "", "x.py"], "--on '' is empty"),
         (["local", "-m", ""], "SCRIPT '' is empty"),
         (["run", "--on", "", "x.py"], "--on '' is empty"),
-        (["doctor", "local", "--render-to", ""], "--render-to '' names no folder"),
+        (["doctor", "local", "--render-to", ""], "--render-to '' names no directory"),
         (["doctor", "--on", ""], "--on '' is empty"),
         (["ansible", "-i", "", "x.py"], "--inventory '' is empty"),
         (["ansible", "--inventory", "a,b,", "-i", "", "x.py"], "--inventory '' is empty"),
-        (["ansible", "-i", "a,", "--remote-dir", "", "x.py"], "--remote-dir '' names no folder"),
+        (["ansible", "-i", "a,", "--remote-dir", "", "x.py"], "--remote-dir '' names no directory"),
         (["slurm", "--template", "", "x.py"], "--template '' is empty"),
         (["k8s", "--image", "a", "--workdir", "", "x.py"], "--workdir '' is empty"),
         (["k8s", "--image", "a", "--kubeconfig", "", "x.py"], "--kubeconfig '' is empty"),
@@ -65,7 +65,7 @@ HEAVY = ("torch", "submitit", "ansible", "kubernetes", "jinja2", "rich", "yaml",
         (["logs", "x"], "there are no runs"),
         (["cancel", "x"], "there are no runs"),
         (["ls", "a", "extra"], "unexpected extra argument"),
-        (["ls", "-n", "x"], "'x' is no whole number"),
+        (["ls", "-n", "x"], "'x' is not a whole number"),
     ],
 )
 def test_a_bad_request_is_explained(distlaunch: Cli, args: list[str], says: str) -> None:
@@ -290,8 +290,8 @@ def test_a_run_that_goes_on_is_named_where_its_id_cannot_be_printed(distlaunch: 
         os.close(stdout)
 
     assert done.exit_code == 4
-    reason = "cannot write to stdout: No space left on device" if where == "full" else "nobody reads stdout"
-    assert f"error[storage]: {reason}; {run} goes on\n  hint: to end it: distlaunch cancel {run}" in done.stderr
+    reason = "cannot write to stdout: No space left on device" if where == "full" else "no one reads stdout"
+    assert f"error[storage]: {reason}; {run} continues\n  hint: to end it: distlaunch cancel {run}" in done.stderr
     assert ended.exit_code == (4 if where == "full" else 0)
     assert (f"{reason}; {run}: cancelled" in ended.stderr) == (where == "full")
     assert distlaunch("status", run, "--output", "json").json["result"]["state"] == "cancelled"
@@ -299,7 +299,7 @@ def test_a_run_that_goes_on_is_named_where_its_id_cannot_be_printed(distlaunch: 
         again = distlaunch("requeue", run, stdout=full)
     assert distlaunch("cancel", "--force", run).exit_code == 0
     assert again.exit_code == 4
-    assert f"{run} goes on as attempt 1" in again.stderr
+    assert f"{run} continues as attempt 1" in again.stderr
 
 
 @pytest.mark.parametrize("before", ["", "sleep 0.5\n"])

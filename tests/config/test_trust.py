@@ -339,7 +339,7 @@ def test_a_project_file_trusts_nobody(distlaunch: Cli) -> None:
     done = distlaunch("ls")
 
     assert done.exit_code == 2
-    assert f"{path}:1: a project file does not say whom to trust" in done.stderr
+    assert f"{path}:1: a project file cannot decide whom to trust" in done.stderr
     assert "DISTLAUNCH_TRUST" in done.stderr
 
 
@@ -360,7 +360,7 @@ def test_a_project_file_does_not_say_where_runs_are(distlaunch: Cli, key: str) -
         assert not (distlaunch.folder / "was-run").exists(), command
         assert done.exit_code == 2, (command, done)
         assert f"error[bad_config]: {toml}" in done.stderr
-        assert "a project file does not say where runs are" in done.stderr
+        assert "a project file cannot decide where runs are" in done.stderr
         assert "~/.config/distlaunch/config.toml, or set DISTLAUNCH_RUNS_DIR" in done.stderr
 
 

@@ -98,7 +98,7 @@ def test_without_gpus_workers_are_spread_and_without_nodes_there_is_one(machine:
 
 
 def test_a_worker_for_which_no_core_is_left_is_named(machine: Tree) -> None:
-    with pytest.raises(ValueError, match="local rank 6 has no processor on NUMA node 1: 7 workers are there"):
+    with pytest.raises(ValueError, match="local rank 6 has no CPU on NUMA node 1: 7 workers are there"):
         numa.bindings("exclusive", 7, [1] * 7, ALL, machine)
 
 

@@ -86,7 +86,7 @@ def test_what_admission_refuses_ends_the_run_with_the_reason_and_what_mends_it(u
             assert done.exit_code == 1, f"{what}: {done.stderr}"
             assert " of 2 pods are not made yet: FailedCreate: Error creating: " in done.stderr, what
             assert reason in done.stderr, what
-            assert flag in done.stderr.partition("what mends it: ")[2], what
+            assert flag in done.stderr.partition("to fix it: ")[2], what
             assert other.state(follower.run)["state"] == "failed", what
             other.wait_nothing_left()
 
@@ -138,7 +138,7 @@ def test_the_api_servers_warnings_are_shown_once(user: User) -> None:
         said = [line for line in done.stderr.splitlines() if line.startswith("warning: the API server says: ")]
         assert len(said) == 1, done.stderr
         assert 'would violate PodSecurity "restricted:latest": unrestricted capabilities (container "node" must' in said[0]
-        assert "what mends it: --run-as" in said[0]
+        assert "to fix it: --run-as" in said[0]
     assert fits.exit_code == 0
     assert "warning" not in fits.stderr
 
@@ -163,7 +163,7 @@ def test_the_documented_flags_fit_a_restricted_namespace(user: User) -> None:
     ):
         refused = user("k8s", "--detach", "--kind", "pods", *options, "x.py")
         assert refused.exit_code == 2, refused.stderr
-        assert f"hint: what mends it: {mends}" in refused.stderr
+        assert f"hint: to fix it: {mends}" in refused.stderr
 
 
 RIGHTS: list[tuple[str, str, str]] = [

@@ -186,8 +186,8 @@ def test_who_may_make_no_network_policy_is_told_and_runs_without(user: User) -> 
     asked = lesser("k8s", "--dry-run=server", "x.py")
 
     assert [run.exit_code for run in (*done, asked)] == [0, 0, 0], [run.stderr for run in done]
-    assert "goes on without a NetworkPolicy, which you may not create here" in done[0].stderr
-    assert "goes on without a NetworkPolicy" in asked.stderr
+    assert "continues without a NetworkPolicy, which you may not create here" in done[0].stderr
+    assert "continues without a NetworkPolicy" in asked.stderr
     assert "NetworkPolicy" not in done[1].stderr
     for run in done:
         assert lesser("cancel", "--force", run.stdout.strip()).exit_code == 0
@@ -210,7 +210,7 @@ def test_a_submission_that_is_refused_half_way_leaves_nothing(user: User, resour
     ("options", "exit_code", "words"),
     [
         (["--context", "nope"], 2, "known: testbed"),
-        (["--namespace", "nowhere"], 2, "there is no namespace 'nowhere'"),
+        (["--namespace", "nowhere"], 2, "there is not a namespace 'nowhere'"),
         (["--kubeconfig", "none"], 2, "kubeconfig 'none' does not exist"),
         (["--kubeconfig", "garbage"], 2, "cannot be used"),
         (["--kubeconfig", "STRANGER"], 3, "stranger may not create configmaps, create services, create jobs, get jobs"),

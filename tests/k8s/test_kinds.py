@@ -112,7 +112,7 @@ def test_what_admission_refuses_ends_a_run_of_any_kind(kinds: User) -> None:
         assert done.exit_code == 1, f"{kind}: {done.stderr}"
         assert "1 of 1 pods are not made yet: FailedCreate" in done.stderr, kind
         assert 'violates PodSecurity "restricted:latest"' in done.stderr, kind
-        assert "what mends it: --run-as" in done.stderr, kind
+        assert "to fix it: --run-as" in done.stderr, kind
     for kind, follower in fits.items():
         done = follower.result()
         assert (done.exit_code, done.stdout) == (0, "hello\n"), f"{kind}: {done.stderr}"

@@ -136,5 +136,5 @@ def test_a_run_that_was_started_in_a_pod_is_not_looked_for_in_another_cluster(
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "a", "one", current="one"))
     handle: Any = {"run_dir": str(tmp_path), "kind": "job", "nodes": 1, "kubeconfig": "", "context": "", "namespace": "ml"}
 
-    with pytest.raises(BackendUnavailableError, match="in a pod of its cluster, and this is no pod"):
+    with pytest.raises(BackendUnavailableError, match="in a pod of its cluster, and this is not a pod"):
         _ = RunWatch(handle).cluster

@@ -75,7 +75,7 @@ def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
     for pod in (unheard, given_up):
         assert states.unheard([[pod]], restarts=True).endswith("kubectl delete node m")
         assert states.unheard([[pod]], restarts=True, context="a b").endswith("kubectl delete node m --context='a b'")
-        assert "machine m, which nothing is heard of" in states.unheard([[pod]], restarts=False)
+        assert "host m, which does not report" in states.unheard([[pod]], restarts=False)
 
 
 MESH = {"name": "a-mesh", "ready": False, "state": {"running": {}}}

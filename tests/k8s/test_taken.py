@@ -137,7 +137,7 @@ def test_a_node_0_that_is_lost_when_all_have_ended_well_is_not_waited_for(pods: 
 
     done = followed.result()
     assert done.exit_code == 0, done.stderr
-    assert "has come back to nobody and is ended" in done.stderr
+    assert "came back after the others had exited and is ended" in done.stderr
     pods.kube.wait_pods(pods.namespace, "node 0 to come back", _runs_again, selector=f"distlaunch/run={alone}")
     wait_until("the run to be over", lambda: pods.state(alone)["state"] == "success")
     pods.wait_nothing_left()
@@ -224,7 +224,7 @@ def test_a_machine_whose_kubelet_is_gone_is_named_while_the_run_goes_on(pods: Us
         state = pods.state(run)
 
         assert state["state"] == "running"
-        assert f"is on machine {node.name}, which nothing is heard of" in state["detail"]
+        assert f"is on host {node.name}, which does not report" in state["detail"]
         assert f"kubectl delete node {node.name}" in state["detail"]
     finally:
         node.start_kubelet()

@@ -71,7 +71,7 @@ def test_without_the_right_to_exec_one_worker_runs_all_the_same_and_it_is_said_o
     with on_screen(pods.cli, "k8s", "ticks.py", env=lesser.env()) as screen:
         screen.until("[True, True, True]")
         screen.until(": rank 0: its terminal is not reached: ")
-        assert "may not create pods/exec in namespace" in screen.until("; the run goes on without it")
+        assert "may not create pods/exec in namespace" in screen.until("; the run continues without it")
         screen.until("tick\r\n")
         assert screen.modes == screen.before
         screen.type("\x03")

@@ -91,7 +91,7 @@ def test_a_node_that_ended_without_a_word_is_a_cause_with_its_last_lines() -> No
     assert outcome.state == "failed"
     assert outcome.cause is not None
     assert outcome.cause["class"] == "node"
-    assert "the agent on host h ended without a word" in outcome.cause["message"]
+    assert "the agent on host h exited without reporting a result" in outcome.cause["message"]
     assert "oom-kill" in outcome.cause["message"]
 
 

@@ -153,7 +153,7 @@ def test_more_nodes_than_the_allocation_has_and_an_array_are_refused_and_a_job_o
 
     assert done.stdout.split("\n")[:3] == ["2", "2", "2"], done.stderr
     assert "has 1" in done.stderr
-    assert "a step is no array" in done.stderr
+    assert "a step cannot be an array" in done.stderr
     assert "cannot be requeued" in done.stderr
     assert "found 0 0 1 " in done.stdout
     assert [path.parent.name.partition("-")[0] for path in login.cli.runs.glob("*/job.sbatch")] == ["own"]

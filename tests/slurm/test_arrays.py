@@ -65,7 +65,7 @@ def test_what_does_not_fit_an_array_is_told(login: Login) -> None:
         ("logs", run): f"distlaunch logs {run}/1",
         ("requeue", run): "is a job array",
         ("logs", f"{run}/7"): "tasks: 1",
-        ("ls", f"{run}/1"): "is no job array",
+        ("ls", f"{run}/1"): "is not a job array",
     }
 
     done = login.each({" ".join(argv): argv for argv in refused})

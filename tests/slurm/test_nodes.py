@@ -183,7 +183,7 @@ def test_folders_that_nodes_do_not_see_are_one_clear_cause(unseen: dict[str, Run
     missing = f"the script failed: FileNotFoundError: [Errno 2] No such file or directory: '{work}/show.py'"
     assert missing in told["no-script"].stderr
     assert re.search(r"first failure: .*host n1", told["no-script"].stderr)
-    assert "the run folder must be on a file system that all nodes see" in told["nowhere"].stderr
+    assert "the run directory must be on a file system that all nodes see" in told["nowhere"].stderr
     partly = told["not-everywhere"].stderr
     assert re.search(r"a node failed: the agent could not start on n3: .*agent\.pyz.*No such file", partly), partly
     assert re.search(r"first failure: host n3", partly), partly

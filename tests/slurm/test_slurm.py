@@ -140,7 +140,7 @@ def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_folder_does_the_s
     assert ["after 3" in line for line in printed(moved / "bundled")] == [True, True]
     assert not login.cli.runs.exists()
     login.slurm.wait_job(astray, "FAILED")
-    assert (base / "job.out").read_text() == "this is to be submitted in its folder: cd FOLDER && sbatch job.sbatch\n"
+    assert (base / "job.out").read_text() == "submit this file from its directory: cd DIRECTORY && sbatch job.sbatch\n"
 
 
 def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job_and_logs_can_be_followed_before_it_comes(login: Login) -> None:

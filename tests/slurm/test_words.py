@@ -94,7 +94,7 @@ def test_a_job_that_never_came_to_a_host_has_none() -> None:
 
     assert cause is not None
     assert (cause["class"], cause["host"]) == ("node", None)
-    assert "the run folder must be on a file system that all nodes see" in cause["message"]
+    assert "the run directory must be on a file system that all nodes see" in cause["message"]
 
 
 @pytest.mark.parametrize(
@@ -312,15 +312,15 @@ def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
 
 
 REFUSED = {
-    ("--time", "banana"): "no duration",
+    ("--time", "banana"): "is not a duration",
     ("--sbatch", "nodes=3"): "distlaunch sets that itself",
-    ("--sbatch", "X=3"): "is no long option of sbatch",
+    ("--sbatch", "X=3"): "is not a long option of sbatch",
     ("--template", "nothing.j2"): "nothing.j2",
     ("--setup", "@/no/such/file"): "/no/such/file",
     ("--container-mounts", "/a:/b"): "name one",
     ("--container-image", "x", "--container-runtime", "docker"): "known: pyxis, apptainer, singularity",
     ("--container-image", "x", "--container-mounts", "/a,b:/c"): "no comma",
-    ("--array", "0-x"): "no range of indices",
+    ("--array", "0-x"): "is not a range of indices",
 }
 
 

@@ -144,7 +144,7 @@ def test_files_of_somebody_else_where_everybody_may_put_some_are_told(work: Path
     assert collect(work).warnings == (), "in a folder of one's own it was the user who took it"
     work.chmod(0o1777)
     (warning,) = collect(work).warnings
-    assert warning == "not yours, and in a folder that everybody may write to: a.py; taken along all the same"
+    assert warning == "not yours, and in a directory that anyone may write to: a.py; sent anyway"
     os.chown(work / "a.py", os.getuid(), 0)
     assert collect(work).warnings == ()
 

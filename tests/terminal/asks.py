@@ -118,12 +118,12 @@ def lose_connection(screen: Screen, cut: Callable[[], object]) -> None:
 
 
 def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened: Callable[[], object], why: str) -> None:
-    """The same where no other can be made until `opened` was called: the terminal is ours meanwhile, and the run goes on."""
+    """The same where no other can be made until `opened` was called: the terminal is ours meanwhile, and the run continues."""
     close()
     screen.until("rank 1: the connection to its terminal has ended")
     screen.until("; connecting again\r\n")
     screen.until("rank 1: its terminal is not reached: ")
-    assert why in screen.until("; the run goes on without it; Ctrl-Z, then fg, tries again\r\n")
+    assert why in screen.until("; the run continues without it; Ctrl-Z, then fg, tries again\r\n")
     assert screen.modes == screen.before
     opened()
     screen.type("\x1a")  # with no shell to stop for, it goes on at once

@@ -29,7 +29,7 @@ def test_one_of_two_ranks_is_debugged_at_the_keyboard(distlaunch: Cli, start: st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--debug", "x", "x.py"), "debug 'x' is no rank"),
+        (("--debug", "x", "x.py"), "debug 'x' is not a rank"),
         (("--debug", "2", "--nproc-per-node", "2", "x.py"), "--debug 2: there is no such rank"),
         (("--debug", "0", "--interactive", "1", "x.py"), "--debug 0 and --interactive 1 name two ranks"),
         (("--debug", "0", "--detach", "x.py"), "--debug and --detach exclude each other"),

@@ -269,7 +269,7 @@ if rank == "1":
     ("options", "why"),
     [
         (["--interactive", "2"], "--interactive 2: there is no such rank"),
-        (["--interactive", "x"], "interactive 'x' is no rank"),
+        (["--interactive", "x"], "interactive 'x' is not a rank"),
         (["--interactive", "0", "--detach"], "--interactive and --detach exclude each other"),
         (["--interactive", "0", "--tty", "never"], "--interactive and --tty never exclude each other"),
         (["--tty", "always"], "tty 'always' is not known"),

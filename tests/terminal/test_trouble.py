@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
 BEGAN = [24, 80]
-GOES_ON = "the run goes on without it; Ctrl-Z, then fg, tries again"
+GOES_ON = "the run continues without it; Ctrl-Z, then fg, tries again"
 
 
 @pytest.fixture

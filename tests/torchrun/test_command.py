@@ -262,7 +262,7 @@ def test_an_agent_that_was_killed_is_told(start: Callable[..., Node]) -> None:
     os.kill(next(pid for pid, _ in started if processes.below(pid)), signal.SIGKILL)
 
     assert node.wait() == 1
-    assert "the agent ended without a word" in node.err or "SIGKILL" in node.err
+    assert "the agent exited without reporting a result" in node.err or "SIGKILL" in node.err
     node.until(lambda: not any(processes.start_ticks(pid) == ticks for pid, ticks in started))
     assert node.left() == []
 

@@ -119,7 +119,7 @@ def test_alone_it_is_a_world_of_one(alone: Alone) -> None:
     ("args", "message"),
     [
         (("--ops", "all_reduce,scatter"), "unknown: scatter; known: all_reduce, broadcast"),
-        (("-e", "12Q"), "'12Q' is no size; write 8, 64K, 16M or 1G"),
+        (("-e", "12Q"), "'12Q' is not a size; write 8, 64K, 16M or 1G"),
         (("-b", "1M", "-e", "8"), "--min-size 1048576 is above --max-size 8"),
         (("--plot", "a.pdf"), "pictures are SVG or PNG"),
         (("--json", "/nowhere/a.json"), "there is no folder '/nowhere'"),

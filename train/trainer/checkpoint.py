@@ -141,7 +141,7 @@ class Checkpoints:
         if error is not None and self.world.rank == 0:
             free = shutil.disk_usage(self.config.out or ".").free // 2**20
             text = (str(error).splitlines() or [type(error).__name__])[0]
-            sys.stderr.write(f"no checkpoint was saved: {text} ({free:,} MB free in {self.config.out}); the run goes on\n")
+            sys.stderr.write(f"no checkpoint was saved: {text} ({free:,} MB free in {self.config.out}); the run continues\n")
 
     def finish(self, deadline: Optional[float] = None) -> Optional[Path]:
         """Wait for what is being written, if need be only until `deadline` (unix seconds); the newest complete, on rank 0."""

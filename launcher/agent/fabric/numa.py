@@ -31,7 +31,7 @@ def bindings(
         beside = [other for other in range(workers) if places[other] == place]
         processors = _MODES[mode](tree, nodes, place, beside.index(rank), len(beside))
         if not processors:
-            raise ValueError(f"local rank {rank} has no processor on NUMA node {place}: {len(beside)} workers are there")
+            raise ValueError(f"local rank {rank} has no CPU on NUMA node {place}: {len(beside)} workers are there")
         found.append(frozenset(processors))
     return found
 

@@ -36,7 +36,7 @@ class StartMethod:
         elif setup.other_python():
             self._spawn(f"PYTHON_EXEC names another interpreter, {setup.other_python()}")
         elif setup.job["numa_binding"] and "OMP_NUM_THREADS" not in setup.env:
-            self._spawn("torch counts the processors that a worker is bound to when it is imported")
+            self._spawn("torch counts the CPUs that a worker is bound to when it is imported")
         elif cpython.missing():
             self._spawn(f"Python {sys.version.split()[0]} lacks {', '.join(cpython.missing())}, which forked workers need")
         elif early:

@@ -228,7 +228,7 @@ def _silent(node: int, seconds: float, load: str, *, over: bool) -> str:
 
 
 def _heard_again(node: int, seconds: float) -> str:
-    return f"node {node} is heard of again, after {seconds:.0f} s"
+    return f"node {node} responds again, after {seconds:.0f} s"
 
 
 def _unreachable(node: int, job: Job) -> Word:

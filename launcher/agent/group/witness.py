@@ -62,7 +62,7 @@ class Witness:
         status, crash = _how_it_ended(self._agent), _text(os.path.join(self._scratch, CRASH))
         if by_itself or (status is not None and not os.WIFSIGNALED(status)):
             code = "" if status is None else f", exit code {os.WEXITSTATUS(status)}"
-            message = f"the agent (pid {self._agent}) ended without a word{code}"
+            message = f"the agent (pid {self._agent}) exited without reporting a result{code}"
             return cause.of_node(host=self._host, node=self._node, message=message, time=time.time())
         # Its parent may have waited for it already. Then it is no signal but this one that leaves nothing behind.
         number = os.WTERMSIG(status) if status is not None else _signal_of(crash) or signal.SIGKILL

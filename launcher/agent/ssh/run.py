@@ -128,7 +128,7 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
             return identity
     if status is None:
         os.kill(pid, signal.SIGKILL)
-        raise HostError(f"the agent has said nothing for {_FIRST_LINE_S:.0f} s")
+        raise HostError(f"the agent has sent nothing for {_FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()
     raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else _how(status)}")

@@ -26,10 +26,10 @@ _REMEMBER_S = 5.0
 _PIECE_BYTES = 64 * 1024
 _LONG_EVENT_BYTES = RESERVED_BYTES // 4
 _REASONS = {
-    errno.ENOSPC: "the disk of the run's folder is full",
-    errno.EDQUOT: "the quota for the run's folder is used up",
+    errno.ENOSPC: "the disk of the run directory is full",
+    errno.EDQUOT: "the quota for the run directory is used up",
     errno.EFBIG: "the stream has reached the largest size that a file may have",
-    errno.EPIPE: "nobody reads the stream any more",
+    errno.EPIPE: "no one reads the stream any more",
 }
 
 

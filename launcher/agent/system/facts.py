@@ -93,7 +93,7 @@ def oom_kills() -> int:
 
 def load() -> str:
     """How busy this machine is, in words."""
-    text = f"load {os.getloadavg()[0]:.1f} on {cpus()} processors"
+    text = f"load {os.getloadavg()[0]:.1f} on {cpus()} CPUs"
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
         text += f", {available / (1 << 20):.1f} GiB of memory available"

@@ -45,7 +45,7 @@ def connect(folder: str, rank: int) -> socket.socket:
     """A connection to the agent that runs in that folder."""
     about = json.loads(files.read_word(os.path.join(folder, "agent.json")))
     if processes.start_ticks(about["pid"]) != about["start_ticks"]:
-        raise ValueError(f"the agent of {folder} does not run")
+        raise ValueError(f"the agent of {folder} is not running")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     scratch = os.open(about["scratch"], os.O_RDONLY | os.O_DIRECTORY)
     try:

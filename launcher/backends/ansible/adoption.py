@@ -37,7 +37,7 @@ def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Map
     for host, answer in running.answers.get("runs", {}).items():
         for node in answer.get("nodes") or ():
             if wrong := misfit(node, text):
-                output.warn(f"{host}: what it says of a run is left out: {wrong}")
+                output.warn(f"{host}: its report about a run is ignored: {wrong}")
             else:
                 nodes.append({**node, "host": host})
     names = sorted({node["run"] for node in nodes})
@@ -91,7 +91,7 @@ def misfit(node: Any, text: str) -> str:
         if not isinstance(value, kind) or not (numbers.is_number(value) or isinstance(value, (str, list, dict))):
             return f"{name} is {str(value)[:40]!r}"
     if not (folders.is_id(node["run"]) and node["run"].startswith(text)):
-        return f"{node['run'][:40]!r} is no run that was asked for"
+        return f"{node['run'][:40]!r} is not a run that was asked for"
     if not 0 <= node["node"] < job["max_nodes"] <= _MANY or not 0 < job["min_nodes"] <= job["max_nodes"]:
         return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"
     if not job["command"] or not all(isinstance(word, str) for word in job["command"]):

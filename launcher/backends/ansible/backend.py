@@ -94,7 +94,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle]):
         """Run start.yml: preflight, files, node 0, all others at once. Where one host cannot start, none is left running."""
         missing = [name for name in plan.job_secrets if name not in os.environ]
         if missing:
-            raise SpecError(f"secret {missing[0]}: no such variable here", hint=f"export {missing[0]} first")
+            raise SpecError(f"secret {missing[0]}: not set in the current environment", hint=f"export {missing[0]} first")
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         record({"run_dir": str(plan.run_dir), "hosts": hosts})

@@ -143,4 +143,4 @@ def _first_error(said: str) -> str:
     reasons = [line for line in lines if re.search(r"[Ff]ailed to parse|[Uu]nable to parse|Syntax|[Ee]xpected|not found", line)]
     reasons = [re.sub(r"^\[?(ERROR|WARNING)[]!:]*\s*", "", line) for line in reasons]
     kept = dict.fromkeys([*errors[:2], *reasons[:2]])
-    return "; ".join(kept) or (lines[-1] if lines else "ansible-inventory said nothing")
+    return "; ".join(kept) or (lines[-1] if lines else "ansible-inventory printed nothing")

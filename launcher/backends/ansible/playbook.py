@@ -206,7 +206,7 @@ class Playbook:
 
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
         control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
-        what, folder, more = "the folder of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
+        what, folder, more = "the directory of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
         with storage.storage_errors(control, "SSH keeps its connections there"):
             trust.make(what, folder, more=more)
         trust.require(what, folder, searched=True, more=more)

@@ -31,7 +31,7 @@ _CALL_S = 25.0
 _ANSWER_BYTES = 16 << 20
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4", "-o", "ForwardAgent=no")
 
-_SHARED = "the folder of SSH's connections"
+_SHARED = "the directory of SSH's connections"
 _NAMING = {
     "-o": re.compile(r'(\s*ControlPath(?:\s*=\s*|\s+))"?(.+?)"?\s*', re.IGNORECASE | re.DOTALL),
     "-S": re.compile("()(.+)", re.DOTALL),
@@ -41,8 +41,8 @@ _NAMING = {
 HINTS = {
     "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and accept it "
     "(or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another machine answers there now, or somebody listens in: ask its admin, "
-    "then ssh-keygen -R HOST",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another host answers there now, or someone intercepts the connection: ask its "
+    "admin, then ssh-keygen -R HOST",
     "Permission denied": "no key of yours is let in there, and passwords are not asked for: ssh-copy-id HOST, or name the key "
     "with ansible_ssh_private_key_file",
     "Could not resolve hostname": "its name is not known here: give ansible_host in the inventory",

@@ -50,7 +50,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
     kinds = {problem["kind"] for problem in running.problems.values()}
     lines = [f"{host}: {message}" for host, message in problems.items()]
     asked = len(running.answers.get("preflight", {}))
-    nobody = "Ansible reached no host: the inventory that it reads is another one than here"
+    nobody = "Ansible reached no host: it reads another inventory than distlaunch does"
     head = f"{len(lines)} of {asked} hosts cannot take part" if lines else running.failure or nobody
     error = RequestError if kinds and kinds <= {"duplicate", "settings"} else BackendUnavailableError
     hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
@@ -144,6 +144,6 @@ def _hints(kinds: set[str]) -> list[str]:
         "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
         "duplicate": "take one of the names out of the inventory",
         "disk": "make room there, or choose another folder: --remote-dir",
-        "files": "without --in-place the working folder's files are sent",
+        "files": "without --in-place the working directory's files are sent",
     }
     return [text for kind, text in known.items() if kind in kinds]

@@ -77,7 +77,7 @@ def mend(text: str) -> str:
     """The flags that mend a refusal."""
     table = (*_FLAGS, *(_AMOUNT_FLAGS if _AMOUNTS.search(text) else ()))
     flags = [flag for pattern, flag in table if re.search(pattern, text)]
-    return "what mends it: " + ", ".join([*flags, "--patch FILE" if flags else "--patch FILE, which changes any field"])
+    return "to fix it: " + ", ".join([*flags, "--patch FILE" if flags else "--patch FILE, which changes any field"])
 
 
 def _others_use(text: str, nodes: int) -> bool:

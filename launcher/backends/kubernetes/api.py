@@ -185,10 +185,10 @@ def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> 
         kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         found = _read(f"{_ACCOUNT}/namespace")
     elif lost:
-        raise BackendUnavailableError(f"{lost}, and this is no pod", hint="give this command in such a pod")
+        raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="give this command in such a pod")
     else:
         raise BackendUnavailableError(
-            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is no pod",
+            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is not a pod",
             hint="get one from your cluster's administrators, or with its provider's command line",
         )
     configuration.connection_pool_maxsize = _CONNECTIONS
@@ -225,7 +225,7 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
             "namespace: --namespace NAME",
         )
     if error.status == 404 and f'namespaces "{cluster.namespace}"' in error.message:
-        return SpecError(f"there is no namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
+        return SpecError(f"there is not a namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
     if error.status in (400, 403, 404, 409, 422):
         hint = admission.mend(error.message) if error.status == 403 else None
         return SpecError(f"the API server refuses, {doing}: {error.message}", hint=hint)

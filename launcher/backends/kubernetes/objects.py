@@ -259,7 +259,7 @@ def _train_job(head: Manifest, spec: JobSpec, job: dict[str, Any], queued: dict[
 
 def _pytorch_job(spec: JobSpec, template: Manifest, ttl_s: int, queued: dict[str, Any]) -> dict[str, Any]:
     if spec.nodes.elastic:
-        raise SpecError("a pytorchjob of ours has a fixed number of nodes", hint="--kind job can be elastic")
+        raise SpecError("a pytorchjob has a fixed number of nodes", hint="--kind job can be elastic")
     policy = {"cleanPodPolicy": "None", "backoffLimit": 0, "ttlSecondsAfterFinished": ttl_s, **queued}
     del template["spec"]["subdomain"]  # the operator makes a Service for each pod
     replicas = {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}

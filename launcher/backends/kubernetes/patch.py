@@ -41,7 +41,7 @@ def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifes
         except OSError as error:
             raise SpecError(f"patch {path!r} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise SpecError(f"patch {path!r} is no YAML: {' '.join(str(error).split())}") from error
+            raise SpecError(f"patch {path!r} is not YAML: {' '.join(str(error).split())}") from error
         for document in documents:
             if document is None:
                 continue

@@ -201,15 +201,15 @@ def _told(pod: Pod) -> tuple[str, str]:
     elif reason:
         found = _REASONS.get(reason, Failure.NODE), f"was ended: {reason}: {said}"
     elif pod.lost:
-        found = Failure.NODE, "is on a machine that nothing is heard of"
+        found = Failure.NODE, "is on a host that does not report"
     elif pod.deleted is not None:
         found = Failure.PREEMPTED, "was deleted"
     elif ended.get("reason") not in ("Completed", "Error", None):
         found = Failure.NODE, f"ended: {ended['reason']}: {ended.get('message') or 'no more is known'}"
     elif ended.get("exitCode") == 137:
-        found = Failure.KILLED, "was killed by SIGKILL, sent by somebody else, without a word of its agent"
+        found = Failure.KILLED, "was killed by SIGKILL, sent by somebody else, before its agent could report"
     elif (ended.get("exitCode") or 0) > 128:
-        found = Failure.NODE, f"ended with exit code {ended['exitCode']}, without a word of its agent"
+        found = Failure.NODE, f"ended with exit code {ended['exitCode']}, before its agent could report"
     elif not pod.has_log and (failed := next(filter(_exit_code, pod.before), None)):
         found = Failure.NODE, f"did not start: its container {failed.get('name')} ended with exit code {_exit_code(failed)}"
     return found
@@ -257,7 +257,7 @@ def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool, context: str = ""
         if pod.lost:
             where = f" --context={quote(context)}" if context else ""  # machines of another cluster may be called the same
             until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}{where}"
-            what = f"node {pod.node} (pod {pod.name}) is on machine {pod.host}, which nothing is heard of"
+            what = f"node {pod.node} (pod {pod.name}) is on host {pod.host}, which does not report"
             return f"{what}; it starts again {until}" if restarts else what
     return ""
 

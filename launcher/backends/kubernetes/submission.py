@@ -149,8 +149,8 @@ def _check_needed(item: Manifest, error: api.ApiError) -> None:
     if item["kind"] != "NetworkPolicy" or error.status != 403:
         raise error
     output.warn(
-        "the run goes on without a NetworkPolicy, which you may not create here: what else is in the cluster's network reaches "
-        "the ports of its pods (--no-network-policy asks for none)"
+        "the run continues without a NetworkPolicy, which you may not create here: everything else in the cluster's network "
+        "reaches the ports of its pods (--no-network-policy asks for none)"
     )
 
 

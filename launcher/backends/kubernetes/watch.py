@@ -193,7 +193,7 @@ class RunWatch:
         except api.ApiError as error:
             note.unlink(missing_ok=True)
             refused.tell(
-                self.cluster, f"the run goes on, though it should end, as {why}", "to end a run that cannot go on", error
+                self.cluster, f"the run continues, though it should end: {why}", "to end a run that cannot continue", error
             )
         return why
 

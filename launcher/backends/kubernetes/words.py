@@ -20,7 +20,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 def quantity(text: str, what: str) -> str:
     """The text, if Kubernetes reads it as a quantity."""
     if not _QUANTITY.match(text):
-        raise SpecError(f"{what} {text!r} is no quantity", hint="write 2, 500m, 64Gi or 500M, without blanks")
+        raise SpecError(f"{what} {text!r} is not a quantity", hint="write 2, 500m, 64Gi or 500M, without blanks")
     return text
 
 
@@ -49,7 +49,8 @@ def pairs(texts: tuple[str, ...], what: str, *, values_are_labels: bool = True) 
             raise SpecError(f"{what} {text!r} is not KEY=VALUE", hint=f"write --{what} example.com/key=value")
         if values_are_labels and not _LABEL_VALUE.match(value):
             raise SpecError(
-                f"{what} {text!r}: {value!r} is no label value", hint="at most 63 letters, digits, '-', '_' and '.' between them"
+                f"{what} {text!r}: {value!r} is not a label value",
+                hint="at most 63 letters, digits, '-', '_' and '.' between them",
             )
         found[key] = value
     return found
@@ -148,7 +149,7 @@ def amount(text: str) -> float:
 def label_key(text: str, what: str) -> str:
     """The text, if a label can have this name."""
     if not _LABEL_KEY.match(text):
-        raise SpecError(f"{what} {text!r} is no label's name", hint="for example topology.kubernetes.io/zone")
+        raise SpecError(f"{what} {text!r} is not a label name", hint="for example topology.kubernetes.io/zone")
     return text
 
 
@@ -161,5 +162,5 @@ def printable(text: str, what: str) -> None:
 def dns_name(text: str, what: str, *, label: bool = False) -> str:
     """The text, if an object can have this name."""
     if not (_DNS_LABEL if label else _DNS_NAME).match(text):
-        raise SpecError(f"{what} {text!r} is no name in Kubernetes", hint="lower-case letters, digits and dashes, at most 63")
+        raise SpecError(f"{what} {text!r} is not a name in Kubernetes", hint="lower-case letters, digits and dashes, at most 63")
     return text

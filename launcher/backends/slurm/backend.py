@@ -101,7 +101,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle]):
         tasks = script.indices(self.opts.array) if self.opts.array else ()
         if within and tasks:
             raise SpecError(
-                f"--array inside job {within.job_id}: a step is no array", hint="submit jobs of its own with --new-job"
+                f"--array inside job {within.job_id}: a step cannot be an array", hint="submit jobs of its own with --new-job"
             )
         if tasks and spec.wants_keyboard:
             raise SpecError("--interactive with --array: there is one keyboard for many runs", hint="run one of its tasks alone")

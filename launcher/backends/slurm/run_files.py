@@ -73,7 +73,7 @@ def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:
 def _copy(plan: SlurmPlan, snapshot: Snapshot, folder: Path) -> None:
     copy = folder / "snapshot"
     if copy.exists():
-        raise StorageError(f"{copy} exists already", hint="name a new folder")
+        raise StorageError(f"{copy} exists already", hint="name a new directory")
     own = os.path.relpath(folder.resolve(), snapshot.folder) + "/"
     files = tuple(file for file in snapshot.files if not file.path.startswith(own))
     replace(snapshot, files=files).copy_to(copy)

@@ -77,7 +77,7 @@ def indices(array: str) -> tuple[int, ...]:
     for part in array.partition("%")[0].split(","):
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])) or match[3] == "0":
-            raise SpecError(f"array {array!r}: {part!r} is no range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4")
+            raise SpecError(f"array {array!r}: {part!r} is not a range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4")
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
     if not re.fullmatch(r"[^%]*(%[1-9]\d*)?", array):
         raise SpecError(f"array {array!r}: after % comes how many may run at once", hint="write 0-9%2")
@@ -195,10 +195,10 @@ def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
     """How a job file that may have been moved finds its folder; Slurm runs a copy of it from elsewhere."""
     where = "$SLURM_SUBMIT_DIR" if submitted else '$(cd "$(dirname "$0")" && pwd)'
     return [
-        "# This folder may be anywhere that all nodes see.",
+        "# This directory may be anywhere that all nodes see.",
         f"DISTLAUNCH_RUN_DIR={where}",
         f'if [ ! -e "{MOVED}/spec.json" ]; then',
-        '    echo "this is to be submitted in its folder: cd FOLDER && sbatch job.sbatch" >&2',
+        '    echo "submit this file from its directory: cd DIRECTORY && sbatch job.sbatch" >&2',
         "    exit 2",
         "fi",
         f"cd {quote(cwd)} || exit",
@@ -264,7 +264,7 @@ def pairs(texts: Sequence[str]) -> dict[str, str | None]:
         key, given, value = pair.partition("=")
         key = key.lstrip("-")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
-            raise SpecError(f"sbatch {pair!r}: {key!r} is no long option of sbatch", hint="write --sbatch key=value")
+            raise SpecError(f"sbatch {pair!r}: {key!r} is not a long option of sbatch", hint="write --sbatch key=value")
         if key in _RESERVED:
             raise SpecError(f"sbatch {key}: distlaunch sets that itself", hint="see distlaunch slurm --help")
         found[key] = value if given else None

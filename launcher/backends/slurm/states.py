@@ -69,7 +69,7 @@ _CLASSES = {
 
 _REASONS = {
     "BadConstraints": "no node of the cluster has what is asked for",
-    "JobLaunchFailure": "Slurm could not start it on its node: the run folder must be on a file system that all nodes see",
+    "JobLaunchFailure": "Slurm could not start it on its node: the run directory must be on a file system that all nodes see",
     "DependencyNeverSatisfied": "the job that it depends on has failed; it will never start",
     "JobHeldUser": "held: scontrol release JOB",
     "JobHeldAdmin": "held by an administrator",

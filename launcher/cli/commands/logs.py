@@ -39,7 +39,7 @@ def logs(
     try:
         ranks = parse_ranks(rank)
     except ValueError:
-        raise RequestError(f"rank {rank!r} is no list of ranks", hint="write all, or 0,3-5") from None
+        raise RequestError(f"rank {rank!r} is not a list of ranks", hint="write all, or 0,3-5") from None
     if node is not None and not 0 <= node < len(found.hosts):
         raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
     workers = WorkerOutput(ranks, stdout=output.STDOUT)

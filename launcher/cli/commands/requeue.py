@@ -16,5 +16,5 @@ def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     """
     found = folders.find(observe.folder(fmt), run)
     attempt = again.requeue(found)
-    with output.after(f"{found.id} goes on as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
+    with output.after(f"{found.id} continues as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
         output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")

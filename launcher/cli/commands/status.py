@@ -42,7 +42,7 @@ def _lines(run: Run, state: dict[str, Any]) -> list[str]:
     if isinstance(took := state.get("duration_s"), (int, float)):
         again = summary.restarts(state.get("restarts") or 0, state.get("attempt") or 0)
         lines.append(f"took     {summary.duration(took)}{again}")
-    lines.append(f"folder   {run.path}")
+    lines.append(f"path     {run.path}")
     if isinstance(cause := state.get("cause"), dict):
         told = summary.cause_lines(cause, run)
         lines += ["", *(f"  {line}" for line in told)] if told else []

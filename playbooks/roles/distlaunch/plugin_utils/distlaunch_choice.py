@@ -185,7 +185,7 @@ def _own_problem(facts: Facts, args: Facts) -> Problem | None:
         return {"kind": "torch", "message": f"there is no torch in {facts['python']}"}
     if facts["free_bytes"] < 2 * int(args["snapshot_bytes"]) + _ROOM_BYTES:
         return {"kind": "disk", "message": f"the disk is full: {facts['free_bytes'] / 1e6:.0f} MB are free in {facts['folder']}"}
-    return None if facts["has_cwd"] else {"kind": "files", "message": f"there is no folder {args['cwd']}"}
+    return None if facts["has_cwd"] else {"kind": "files", "message": f"there is no directory {args['cwd']}"}
 
 
 def _warnings(good: Mapping[str, Facts]) -> list[str]:
@@ -211,7 +211,7 @@ def _same_machine(good: Mapping[str, Facts], problems: dict[str, Problem]) -> No
     for host, facts in good.items():
         first = seen.setdefault(str(facts["machine"]), host)
         if first != host:
-            problems[host] = {"kind": "duplicate", "message": f"{host} and {first} are one machine ({facts['hostname']})"}
+            problems[host] = {"kind": "duplicate", "message": f"{host} and {first} are one host ({facts['hostname']})"}
 
 
 def _different(good: Mapping[str, Facts], problems: dict[str, Problem], key: str, what: str) -> None:

@@ -114,7 +114,7 @@ class Session:
             left = limit - time.monotonic()
             events = dict(poll.poll(max(0.0, min(left, 1.0)) * 1000))
             if os.fstat(self._said.fileno()).st_size > _ANSWER_BYTES:
-                self._break({"problem": f"it has said more than {_ANSWER_BYTES >> 20} MB on stderr"})
+                self._break({"problem": f"it has printed more than {_ANSWER_BYTES >> 20} MB on stderr"})
                 return
             if not events and left <= 0:
                 self._break(_LATE)
@@ -142,7 +142,7 @@ class Session:
         data = os.read(stdout, _BLOCK_BYTES)
         self._data += data
         if len(self._data) > _ANSWER_BYTES:
-            self._break({"problem": f"it has said more than {_ANSWER_BYTES >> 20} MB that are no answer"})
+            self._break({"problem": f"it has printed more than {_ANSWER_BYTES >> 20} MB that are no answer"})
             return True
         _, mark, rest = (b"\n" + self._data).partition(_MARK)
         line, end, left = rest.partition(b"\n")

@@ -83,7 +83,7 @@ def _shared(words: list[str], folder: str, problem: Callable[[str], Any], make: 
         found = problem(place)
         if found:
             mend = found.hint if place == folder else "name one of your own: -o ControlPath=~/.ssh/cm-%C"
-            raise RefusedError(f"the folder of SSH's connections here: {found.message}; {mend}")
+            raise RefusedError(f"the directory of SSH's connections here: {found.message}; {mend}")
     return words
 
 
