@@ -88,7 +88,7 @@ class Run:
     def wait(self, timeout: float | None = None) -> Result:
         """Wait for its end. `TimeoutError` after so many seconds.
 
-        That and Ctrl-C end the waiting alone: the run goes on, and `cancel` is what ends it.
+        That and Ctrl-C end the waiting alone: the run continues, and `cancel` is what ends it.
         """
         for pause in self._pauses(timeout):
             if (found := self.result) is not None:
@@ -97,7 +97,7 @@ class Run:
         raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
 
     async def wait_async(self, timeout: float | None = None) -> Result:
-        """The same for asyncio; a task that waits may be cancelled, and the run goes on."""
+        """The same for asyncio; a task that waits may be cancelled, and the run continues."""
         import asyncio
 
         for pause in self._pauses(timeout):
@@ -221,7 +221,7 @@ def _ranks(rank: int | str | Iterable[int] | None) -> frozenset[int] | None:
     try:
         return parse_ranks(rank)
     except ValueError:
-        raise SpecError(f"rank {rank!r} is no list of ranks", hint="write all, or 0,3-5") from None
+        raise SpecError(f"rank {rank!r} is not a list of ranks", hint="write all, or 0,3-5") from None
 
 
 def _told(found: Iterator[T]) -> Iterator[T]:

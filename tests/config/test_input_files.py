@@ -103,7 +103,7 @@ def test_a_folder_is_no_file(distlaunch: Cli, name: str) -> None:
 
     said = run(distlaunch, name, path)
 
-    assert "a folder" in said
+    assert "a directory" in said
     assert "named.yml" in said
 
 

@@ -169,10 +169,10 @@ class Tail:
         return self._pipe is not None and self._patience.is_over()
 
     def flooded(self) -> bool:
-        """Whether it says more on stderr than anybody would read."""
+        """Whether it says too much on stderr."""
         if self._pipe is None or not self._pipe.flooded():
             return False
-        self._garble("more on stderr than anybody would read")
+        self._garble("too much on stderr")
         return True
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_MAKE_ROOM = "the run goes on; make room, then: distlaunch logs -f RUN"
+_MAKE_ROOM = "the run continues; make room, then: distlaunch logs -f RUN"
 
 
 class Copy:

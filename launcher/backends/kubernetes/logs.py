@@ -128,7 +128,7 @@ class _Stream:
 
     def append(self, data: bytes) -> None:
         """Write whole lines."""
-        self._room.take(self._path, len(data), "the run goes on; make room, then: distlaunch logs -f RUN")
+        self._room.take(self._path, len(data), "the run continues; make room, then: distlaunch logs -f RUN")
         view = memoryview(data)
         while view:
             view = view[os.write(self._fd, view) :]
