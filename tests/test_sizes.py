@@ -18,7 +18,6 @@ LARGER = {
     "tests/agent/test_early.py": 440,
     "tests/agent/test_life.py": 350,
     "tests/agent/test_store.py": 477,
-    "tests/agent/test_stream.py": 559,
     "tests/agent/test_words.py": 391,
     "tests/ansible/test_life.py": 458,
     "tests/ansible/test_run.py": 305,

@@ -1,0 +1,194 @@
+"""A disk that is full, or that stalls, costs lines at most: never the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from launcher.agent import protocol
+from launcher.runs.outcome import RunReport
+from tests.agent.harness import Run, Runner, alive
+from tests.agent.test_stream import NUMBERED, lines_of, until, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def assert_all_counted(run: Run, ranks: int, size: int) -> None:
+    """Each line arrived whole, or was counted; and what was counted was told."""
+    missing = 0
+    for rank in range(ranks):
+        lines = lines_of(run, rank)
+        assert lines[-1] == f"after {rank}"
+        assert all(re.fullmatch(rf"{rank} \d+ x+", line) and len(line) == 99 for line in lines[:-1])
+        missing += size // 100 - (len(lines) - 1)
+    told = run.of("lines_lost")
+    assert missing > 0
+    assert sum(event["lines"] for event in told) == missing
+    assert told[-1]["total"] == missing
+    assert run.of("done")[0]["lines_lost"] == missing
+    assert run.foreign == []
+
+
+def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(small_disk: Path, agents: Runner) -> None:
+    elsewhere, agents.folder = agents.folder, small_disk
+    (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
+    run = agents.start(NUMBERED, str(elsewhere), "600000", nproc_per_node="2")  # when it is full, the rest fits into the ballast
+    during = protocol.Event("", {})
+
+    def lost() -> bool:
+        """Whether lines are told as lost; first it may be only that one is not whole."""
+        nonlocal during
+        during = next(iter(words(run)), during)
+        return bool(during.fields.get("total"))
+
+    until(lambda: all((elsewhere / f"written-{rank}").exists() for rank in (0, 1)))
+    until(lost)
+    (small_disk / "ballast").unlink()
+    run.until(lambda: run.of("lines_lost"))  # before anybody writes more
+    (elsewhere / "go").touch()
+    run.wait()
+
+    assert (during.name, during.fields["reason"]) == ("lines_lost", "the disk of the run directory is full")
+    assert run.result() == "success"
+    assert_all_counted(run, 2, 600_000)
+    assert {event["reason"] for event in run.of("lines_lost")} == {"the disk of the run directory is full"}
+    assert words(run) == [], "all of it is in the stream by now"
+
+
+def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
+    begins = "import os, sys, time\nwhile not os.path.exists(sys.argv[1] + '/begin'): time.sleep(0.02)\n"
+    run = agents.start(begins + NUMBERED, str(agents.folder), "3000000")
+    run.until(lambda: run.of("agent_started"))
+    resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    (agents.folder / "begin").touch()
+
+    until((agents.folder / "written-0").exists)
+    until(lambda: words(run))
+    resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    run.until(lambda: run.of("lines_lost"))
+    (agents.folder / "go").touch()
+    run.wait()
+
+    assert run.result() == "success"
+    assert_all_counted(run, 1, 3_000_000)
+
+
+@pytest.mark.parametrize("size", [300, 200_000])
+def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path, agents: Runner) -> None:
+    elsewhere, agents.folder = agents.folder, small_disk
+    run = agents.start(
+        "import os, sys, time\n"
+        "while not os.path.exists(sys.argv[1] + '/full'): time.sleep(0.02)\n"
+        "print('lost\\n' * 5000, flush=True)\n"
+        "raise ValueError('it broke' + 'x' * int(sys.argv[2]))\n",
+        str(elsewhere), str(size), nproc_per_node="2",
+    )  # fmt: skip
+    run.until(lambda: len(run.of("worker_started")) == 2)
+    with contextlib.suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    (elsewhere / "full").touch()
+    run.wait()
+
+    assert run.of("done") == []
+    report = RunReport(["here"])
+    for event in words(run):
+        report.add(0, event)
+    outcome = report.outcome(["ended"])
+    assert (outcome.state, outcome.nodes[0].lines_lost >= 2) == ("failed", True)
+    assert outcome.cause is not None
+    assert (outcome.cause["class"], outcome.cause["message"][:20]) == ("user_code", "ValueError: it broke")
+    assert outcome.cause["rank"] in (0, 1)
+
+
+class StallingDisk:
+    """A real file system that takes nothing for a while: whoever writes to it waits, and no signal ends that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._thaw: subprocess.Popen[bytes] | None = None
+
+    def stall(self) -> None:
+        """Until `go_on`, or our own end, by whatever that comes."""
+        subprocess.run(["fsfreeze", "-f", str(self.folder)], check=True)
+        thaw = ["sh", "-c", 'cat >/dev/null; fsfreeze -u "$0"', str(self.folder)]
+        self._thaw = subprocess.Popen(thaw, stdin=subprocess.PIPE, start_new_session=True)
+
+    def go_on(self) -> None:
+        thaw, self._thaw = self._thaw, None
+        if thaw is not None:
+            thaw.communicate()
+
+
+@pytest.fixture
+def stalling_disk(tmp_path: Path) -> Iterator[StallingDisk]:
+    """Ask for it before what writes to it, so that it is taken away last."""
+    image, folder = tmp_path / "image", tmp_path / "stalls"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    for argv in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
+        if (
+            shutil.which(argv[0]) is None
+            or shutil.which("fsfreeze") is None
+            or subprocess.run(argv, capture_output=True).returncode
+        ):
+            pytest.skip("no disk can be made here that stalls")
+    disk = StallingDisk(folder)
+    yield disk
+    disk.go_on()
+    until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0)
+
+
+def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
+    stalling_disk: StallingDisk, agents: Runner, tmp_path: Path
+) -> None:
+    agents.folder, says = stalling_disk.folder, tmp_path / "says"
+    says.mkdir()
+    run = agents.start(
+        "import os, signal, sys, time\n"
+        "again = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "def stop(*_):\n"
+        "    deadline = open(os.environ['DISTLAUNCH_DEADLINE_FILE']).read()\n"
+        "    open(f'{sys.argv[1]}/told', 'w').write(deadline)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "open(f'{sys.argv[1]}/round-{again}', 'w').close()\n"
+        "while not os.path.exists(f'{sys.argv[1]}/stalls'): time.sleep(0.02)\n"
+        "print('x' * 100_000, flush=True)\n"
+        "if again == '0': raise ValueError('once')\n"
+        "while True: time.sleep(600)\n",
+        str(says), max_restarts=1,
+    )  # fmt: skip
+    until((says / "round-0").exists)
+    run.until(lambda: run.of("worker_started"))
+    stalling_disk.stall()
+    (says / "stalls").touch()
+
+    until((says / "round-1").exists)
+    os.kill(run.agent_pid(), signal.SIGTERM)
+    until((says / "told").exists)
+    until(lambda: not [pid for pid in psutil.Process(run.agent_pid()).children(recursive=True) if pid.is_running()])
+    assert alive(run.agent_pid()), "it waits for its stream"
+    stalling_disk.go_on()
+    run.wait()
+
+    assert float((says / "told").read_text()) > 0
+    assert run.result() == "cancelled"
+    assert [event["cause"]["message"] for event in run.of("restart")] == ["ValueError: once"]
+    assert run.stdout[0].count(b"x") == 200_000
+    assert run.of("lines_lost") == []
+    assert json.loads((run.folder / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
+    assert [path.name for path in Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*")] == []
