@@ -1,4 +1,4 @@
-"""A worker is killed and the gang starts again: how often that works, and how long it takes, against torchrun.
+"""A worker is killed and all workers start again: how often that works, and how long it takes, against torchrun.
 
     python benchmarks/restart.py [--runs 50] [--torchrun-runs 10] [--limit 60]
 

@@ -73,7 +73,7 @@ def test_a_failure_waits_for_a_rank_that_is_about_to_fail_and_then_until_its_deb
     waits = mock.Mock()
     waits._job.debug = 1
     when = {workers._DEBUGGED: comes, workers._LEFT: left}
-    waits._gang.met.add = lambda name, _: int(waits.take_all.call_count >= when[name])
+    waits._nodes.met.add = lambda name, _: int(waits.take_all.call_count >= when[name])
     monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: float(waits.take_all.call_count)))  # one lasts 1 s
 
     workers.Workers._wait_for_debugger(waits)

@@ -34,7 +34,7 @@ class Nodes:
         store = connect(self.job, "127.0.0.1", port, listen_fd=listener.detach(), warn=print)
         self.clients: list[Any] = [self.connected(), self.connected()]
         stores: list[Any] = [(store, store), self.clients]
-        self.gangs = [
+        self.parts = [
             FixedNodes(self.job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
             for rank, (store, watched) in enumerate(stores)
         ]
@@ -77,7 +77,7 @@ def test_a_node_that_is_taken_back_when_its_workers_are_done_has_succeeded_and_t
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stop_after_all_have_finished_comes_too_late_whoever_has_heard_it(nodes: Nodes, stopped: int) -> None:
-    one, other = nodes.gangs[stopped], nodes.gangs[1 - stopped]
+    one, other = nodes.parts[stopped], nodes.parts[1 - stopped]
     assert not one.finished()
     assert other.finished(), "it is the last one"
 
@@ -89,7 +89,7 @@ def test_a_stop_after_all_have_finished_comes_too_late_whoever_has_heard_it(node
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_run_that_was_stopped_has_not_ended_well_when_all_finish_after_that(nodes: Nodes, stopped: int) -> None:
-    one, other = nodes.gangs[stopped], nodes.gangs[1 - stopped]
+    one, other = nodes.parts[stopped], nodes.parts[1 - stopped]
     assert not one.finished()
     one.stop(STOP)
     wait_until("the other to hear it", other.heard)
@@ -102,7 +102,7 @@ def test_a_run_that_was_stopped_has_not_ended_well_when_all_finish_after_that(no
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stop_after_the_word_of_a_restart_is_heard_in_the_next_round(nodes: Nodes, stopped: int) -> None:
-    one, other = nodes.gangs[stopped], nodes.gangs[1 - stopped]
+    one, other = nodes.parts[stopped], nodes.parts[1 - stopped]
     other.say("restart", cause={})
     wait_until("the restart", one.begins_again)
 
@@ -116,8 +116,8 @@ def test_a_stop_after_the_word_of_a_restart_is_heard_in_the_next_round(nodes: No
 
 def test_who_comes_back_to_a_run_that_is_over_is_not_needed(nodes: Nodes) -> None:
     setup = {"node_rank": 1, "host": "n9"}
-    assert not nodes.gangs[0].finished()
-    assert nodes.gangs[1].finished()
+    assert not nodes.parts[0].finished()
+    assert nodes.parts[1].finished()
 
     with pytest.raises(NotNeededError):
         _present_store(nodes.job, setup, None, nodes.connected)  # type: ignore[arg-type]

@@ -35,11 +35,11 @@ def test_a_farewell_of_a_node_that_was_lost_is_not_that_of_the_one_in_its_place(
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
     store = Looked(ports.listening(only="127.0.0.1"), "k" * 32)
     first, lost, new = (Nodes(job, node, "-", "127.0.0.1", store, store, lambda *_, **__: None) for node in (0, 1, 1))
-    for gang in (first, lost):
-        gang._begin(Prefixed("round/0", store), 2)
+    for node in (first, lost):
+        node._begin(Prefixed("round/0", store), 2)
     lost.farewell(told=True, well=False)
-    for gang in (first, new):
-        gang._begin(Prefixed("round/1", store), 2)
+    for node in (first, new):
+        node._begin(Prefixed("round/1", store), 2)
 
     leaves = threading.Thread(target=first.farewell, kwargs={"told": True, "well": True}, daemon=True)
     leaves.start()

@@ -1,4 +1,4 @@
-"""A gang is restarted as one: every node, every time, without a trace of the round before."""
+"""A worker group is restarted as one: every node, every time, without a trace of the round before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding node 0: by name, by the port that it tells, and never in a gang that is ending."""
+"""Finding node 0: by name, by the port that it tells, and never in a worker group that is ending."""
 
 from __future__ import annotations
 

@@ -164,12 +164,12 @@ def test_who_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest
     watch.begin("round/0/word", watch_beats=True)
     clock[0] += 1000
     begin.set()
-    wait_until("the loss", lambda: watch.word)
+    wait_until("the loss", lambda: watch.verdict)
     over.set()
 
     assert 1004 < told[0][0] < 1010, told
     assert re.match(r"no sign of node 1 for [6-9] s, though its host answers: it may be starved", told[0][1])
-    lost = (watch.word or {})["message"]
+    lost = (watch.verdict or {})["message"]
     assert re.match(r"no sign of node 1 for 2\d s \(--peer-timeout\), though its host answers: ", lost)
 
 
@@ -214,7 +214,7 @@ def test_a_word_of_the_round_before_is_never_one_of_the_present() -> None:
 
     watch.begin("round/1/word", watch_beats=False)
 
-    assert watch.word is None
+    assert watch.verdict is None
 
 
 class Broken(Store):
@@ -233,9 +233,9 @@ class Broken(Store):
 def test_that_node_0_is_lost_is_known_in_the_next_round_too() -> None:
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
     watch = Watch(job, 1, Broken(), Broken(), nobody)
-    wait_until("the loss", lambda: watch.word)
+    wait_until("the loss", lambda: watch.verdict)
 
     watch.begin("round/1/word", watch_beats=False)
 
-    assert watch.word is not None
-    assert (watch.word["kind"], watch.word["node"]) == ("lost", 0)
+    assert watch.verdict is not None
+    assert (watch.verdict["kind"], watch.verdict["node"]) == ("lost", 0)

@@ -1,1 +1,1 @@
-"""The worker group as one node's process of it sees it: rendezvous with the other nodes, restarts, and word of a failure."""
+"""The worker group as its process on one node sees it: rendezvous with the other nodes, restarts, and messages of a failure."""

@@ -1,4 +1,4 @@
-"""The process of the gang and its node's agent: events go there, and what it says is taken at any moment."""
+"""The worker group's process and its node's agent: events go there, and what it says is taken at any moment."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ..store.interface import Prefixed, Store, StoreError
 from . import torchelastic
 from .errors import RendezvousError
 from .nodes import Nodes
-from .watch import Word
+from .watch import Verdict
 
 _EXPLORE_S = 30.0
 """So long an elastic round waits for all to have tried one another, and for the master's address."""
@@ -117,7 +117,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Torchelastic's rendezvous, with the master port chosen as everywhere.
 
-        A node may be lost without a word between the rendezvous and the workers' start: the others then meet once more, as the
+        A node may be lost silently between the rendezvous and the workers' start: the others then meet once more, as the
         workers would wait for it in vain. Raises `RendezvousError` when that does not help.
         """
         for _ in range(_MEETINGS):
@@ -208,7 +208,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
         self.met.set("fate", "again")
 
     def _decide(self, fate: str) -> str:
-        """What becomes of the round: the first word stands, for all nodes."""
+        """The outcome of the round: the first verdict counts, for all nodes."""
         return str(self.met.compare_set("fate", "", fate).decode())
 
     def get_run_id(self) -> str:
@@ -219,7 +219,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
         """Torchelastic never asks."""
         return False
 
-    def ended(self) -> Optional[Word]:
+    def ended(self) -> Optional[Verdict]:
         """How the run ended when it was over before this node came; None: well."""
         return dict(json.loads(self.store.get("final/word"))) if self.store.check(["final/word"]) else None
 

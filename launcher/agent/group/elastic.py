@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 
 class ElasticGroup:
-    """One node's part of the gang."""
+    """One node's part of the worker group."""
 
     def __init__(
         self,
         job: Job,
-        gang: ElasticNodes,
+        nodes: ElasticNodes,
         count: int,
         server: GroupServer,
         agent: AgentLink,
         folder: str,
     ) -> None:
-        self._workers = Workers(job, gang, server, agent, folder)
-        gang.own_workers = count
+        self._workers = Workers(job, nodes, server, agent, folder)
+        nodes.own_workers = count
         spec = WorkerSpec(
             role=job.role,
             local_world_size=count,
-            rdzv_handler=gang,
+            rdzv_handler=nodes,
             entrypoint=job.command[0],
             args=tuple(job.command[1:]),
             max_restarts=job.max_restarts,
             monitor_interval=1e-6,  # `look` itself waits, and wakes when something happens
         )
-        self._agent = _NodeAgent(spec, gang, self._workers)
+        self._agent = _NodeAgent(spec, nodes, self._workers)
 
     def run(self) -> bool:
         """To the end of all nodes' workers; whether they have succeeded.
@@ -77,16 +77,16 @@ class ElasticGroup:
 class _NodeAgent(NodeAgent):
     """torchelastic's agent; the processes themselves are the fork server's children."""
 
-    def __init__(self, spec: WorkerSpec, gang: ElasticNodes, workers: Workers) -> None:
+    def __init__(self, spec: WorkerSpec, nodes: ElasticNodes, workers: Workers) -> None:
         super().__init__(spec)
-        self._gang = gang
+        self._nodes = nodes
         self._workers = workers
 
     def start_workers(self, group: WorkerGroup) -> Dict[int, Any]:
         return dict(self._workers.start(self._group(group), _ranks(group)))
 
     def end_workers(self, number: signal.Signals, *, last: bool) -> None:
-        if not last or not self._gang.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+        if not last or not self._nodes.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
             self._workers.end(number)
 
     def look(self) -> RunResult:
@@ -96,7 +96,7 @@ class _NodeAgent(NodeAgent):
         if failed:
             self._workers.tell_peers(restarts=self.restarts)
             return RunResult(state=WorkerState.FAILED, failures={r: self._failure(a) for r, a in failed.items()})
-        if self._workers.ended_by_themselves() and self._gang.finished():
+        if self._workers.ended_by_themselves() and self._nodes.finished():
             values = {about["rank"]: None for about in self._workers.exited.values()}
             return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
         return RunResult(state=WorkerState.HEALTHY)
@@ -105,7 +105,7 @@ class _NodeAgent(NodeAgent):
         self._workers.begin_round(self._group(group), _ranks(group))
 
     def ranks(self, node_rank: int) -> List[Worker]:
-        own = ranks_of(node_rank, self._gang.counts)
+        own = ranks_of(node_rank, self._nodes.counts)
         return [Worker(r.local_rank, r.rank, r.role_rank, r.world_size, r.role_world_size) for r in own]
 
     def _group(self, group: WorkerGroup) -> Group:

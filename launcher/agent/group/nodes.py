@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..job import Job
 from .errors import RendezvousError, StopRequestedError
-from .watch import Watch, Word, tell_end
+from .watch import Verdict, Watch, tell_end
 from .workers_network import MasterPort, WorkersNetwork
 
 Tell = Callable[..., None]
@@ -26,7 +26,7 @@ _RECORDED_S = 1.0
 
 
 class Nodes:
-    """What a fixed and a changing number of nodes share: the store, the word of a round and the end of the run."""
+    """What a fixed and a changing number of nodes share: the store, the verdict of a round and the end of the run."""
 
     def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, watched: Any, tell: Tell) -> None:
         """`watched` is another connection to the store."""
@@ -55,19 +55,19 @@ class Nodes:
     def set_closed(self) -> None:
         """The run is over; nodes that come now are not needed."""
 
-    def say(self, kind: str, **about: Any) -> Word:
-        """Tell all nodes; the first word of a round stands, and is returned."""
-        key, word = self._watch.key, json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
-        stands: Word = json.loads(self.store.compare_set(key, "", word))
+    def say(self, kind: str, **about: Any) -> Verdict:
+        """Publish a verdict to all nodes; the first one of a round counts, and is returned."""
+        key, verdict = self._watch.key, json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
+        stands: Verdict = json.loads(self.store.compare_set(key, "", verdict))
         self._watch.hear(key, stands)
         return stands
 
     def say_lost(self, cause: Dict[str, Any]) -> None:
         """Tell all nodes that this one is lost."""
-        word = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
-        tell_end(self.store, self._watch.key, word)
+        verdict = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
+        tell_end(self.store, self._watch.key, verdict)
 
-    def stop(self, message: Word) -> None:
+    def stop(self, message: Verdict) -> None:
         """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told; or this node alone leaves it."""
         if message.get("done"):
             self.leaves = True
@@ -77,9 +77,9 @@ class Nodes:
         if not message["leaves"]:
             self._watch.say({"kind": "stop", "node": self.node_rank, "host": self.host, **message})
 
-    def heard(self) -> Optional[Word]:
-        """The word of this round, if there is one; a lost master or node counts as one."""
-        return self._watch.word
+    def heard(self) -> Optional[Verdict]:
+        """The verdict of this round, if there is one; a lost master or node counts as one."""
+        return self._watch.verdict
 
     def _begin(self, store: Any, members: int) -> None:
         """A round of so many nodes, which share that store."""
@@ -95,7 +95,7 @@ class Nodes:
     def start_again(self) -> None:
         """Workers of this node have failed, and all are to start again; also those who have finished."""
 
-    def lost(self) -> Optional[Word]:
+    def lost(self) -> Optional[Verdict]:
         """The store does not answer: what that is the watch says a moment later."""
         limit = time.monotonic() + LOST_S
         while self.heard() is None and time.monotonic() < limit:
@@ -105,14 +105,14 @@ class Nodes:
     def _await(
         self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]], limit_s: Optional[float] = None
     ) -> None:
-        """Wait until `met`, saying so, until the limit, a stop or the word of a failure."""
+        """Wait until `met`, saying so, until the limit, a stop or the verdict of a failure."""
         began, pause, told = time.monotonic(), POLL_S, False
         limit_s = self.job.rdzv_timeout_s if limit_s is None else limit_s
         while not met():
             if self.stopping.is_set():
                 raise StopRequestedError
-            word = self.heard()
-            if word is not None and word["kind"] != "restart":
+            verdict = self.heard()
+            if verdict is not None and verdict["kind"] != "restart":
                 raise StopRequestedError
             waited = time.monotonic() - began
             if waited > limit_s:

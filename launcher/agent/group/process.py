@@ -1,4 +1,4 @@
-"""The process of the gang on one node, forked from the fork server: meets the other nodes and asks for workers."""
+"""The worker group's process on one node, forked from the fork server: meets the other nodes and asks for workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..system import threads
 from .agent_link import AgentLink
 from .errors import NotNeededError, RendezvousError, StopRequestedError, UnknownTorchError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
-from .watch import Word
+from .watch import Verdict
 from .witness import Witness
 from .workers import PeerEndedError
 
@@ -39,45 +39,45 @@ def main(
     threads.watch(lambda message, trace: end_broken(channel, message, trace))
     witness = Witness(Job(**setup["job"]), setup)
     agent = AgentLink(channel, witness.agent_is_gone)
-    gang: Any = None
+    nodes: Any = None
     trace = ""
     try:
-        gang, group = _join(setup, server, agent, listen_fd)
-        witness.gang = gang
+        nodes, group = _join(setup, server, agent, listen_fd)
+        witness.nodes = nodes
         succeeded = group.run()
-        gang.set_closed()
+        nodes.set_closed()
         result: Result = {"result": "success" if succeeded else "failed"}
     except NotNeededError:
         agent.event("warning", message=NOT_NEEDED)
-        word = gang.ended() if gang is not None else None
-        result = _by_peer(word) if word else {"result": "success"}
+        verdict = nodes.ended() if nodes is not None else None
+        result = _by_peer(verdict) if verdict else {"result": "success"}
     except Exception as error:  # noqa: BLE001 - each is told, and how it ends
-        result, trace = _result_of(error, gang)
-    if gang is not None and gang.ended_well():  # before this node was to be stopped, or its store was gone
+        result, trace = _result_of(error, nodes)
+    if nodes is not None and nodes.ended_well():  # before this node was to be stopped, or its store was gone
         result = {"result": "success"}
     result["time"] = time.time()
     agent.send({"ended": result})
-    if gang is not None:
-        gang.farewell(told="error" not in result, well=result["result"] == "success")
-        _tell_refused(gang.store, agent)
+    if nodes is not None:
+        nodes.farewell(told="error" not in result, well=result["result"] == "success")
+        _tell_refused(nodes.store, agent)
     with contextlib.suppress(OSError):
         sys.stderr.write(trace)
     return 0
 
 
-def _result_of(error: Exception, gang: Any) -> Tuple[Result, str]:
+def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
     """How this node's part ends by that error, and the traceback of one that is no part of a run's own end."""
     if isinstance(error, StopRequestedError):
-        return ({"result": "stopped"} if gang.asked_to_stop else _by_peer(gang.heard())), ""
+        return ({"result": "stopped"} if nodes.asked_to_stop else _by_peer(nodes.heard())), ""
     if isinstance(error, PeerEndedError):
-        return _by_peer(error.word), ""
+        return _by_peer(error.verdict), ""
     if isinstance(error, (RendezvousError, UnknownTorchError)):
         secondary = isinstance(error, RendezvousError)
         return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": secondary}, ""
     if isinstance(error, StoreError):
-        word = gang.lost() if gang is not None else None
-        if word:
-            return _by_peer(word), ""
+        verdict = nodes.lost() if nodes is not None else None
+        if verdict:
+            return _by_peer(verdict), ""
         gone = isinstance(error, GoneError)
         return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": True, "lost": gone}, ""
     import traceback
@@ -105,13 +105,13 @@ def _tell_refused(store: Any, agent: AgentLink) -> None:
         agent.event("warning", message=message)
 
 
-def _by_peer(word: Word) -> Result:
+def _by_peer(verdict: Verdict) -> Result:
     """How this node's part ends when another node has ended the run."""
-    return {"result": "stopped_by_peer" if word["kind"] == "stop" else "failed", "word": word}
+    return {"result": "stopped_by_peer" if verdict["kind"] == "stop" else "failed", "word": verdict}
 
 
 def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: Optional[int]) -> Tuple[Any, Any]:
-    """The gang of this node, with its connections to the run's store, and its group of workers."""
+    """This node's view of all nodes, with its connections to the run's store, and its group of workers."""
     job, node_rank, host = Job(**setup["job"]), setup["node_rank"], setup["host"]
     place = agent.answer()
     addr, port = place["endpoint"]
@@ -141,15 +141,15 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
         kind, group = FixedNodes, FixedGroup
         store = _present_store(job, setup, agent, connected)
     watched = store if listen_fd is not None else connected()
-    gang = kind(job, node_rank, host, addr, store, watched, agent.event)
-    gang.network.fabric = place["fabric"]
-    gang.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
-    agent.on_stop = gang.stop
-    return gang, group(job, gang, setup["workers"], server, agent, setup["scratch"])
+    nodes = kind(job, node_rank, host, addr, store, watched, agent.event)
+    nodes.network.fabric = place["fabric"]
+    nodes.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
+    agent.on_stop = nodes.stop
+    return nodes, group(job, nodes, setup["workers"], server, agent, setup["scratch"])
 
 
 def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Callable[[], Any]) -> Any:
-    """The run's store, but never that of a gang that is ending.
+    """The run's store, but never that of a worker group that is ending.
 
     Where a scheduler starts nodes again one by one, a new node may come while the one before still serves its store.
     There its place is taken: by its predecessor.

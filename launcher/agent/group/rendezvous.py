@@ -117,14 +117,14 @@ class FixedNodes(Nodes):
             self._tell("warning", message=f"no address leads from node {pairs}{more}: what these send one another will hang")
 
     def finished(self) -> bool:
-        """As for all runs; the word of the round decides whether that came first, or the word of a node that stops the run."""
+        """As for all runs; the verdict of the round decides whether that came first, or a node that stops the run."""
         if not super().finished() or self.say(_DONE)["kind"] != _DONE:
             return False
         self.store.set(OVER, "")
         return True
 
     def ended_well(self) -> bool:
-        """The word of the round says so, which may not have been heard here yet where this node's part was done."""
+        """The verdict of the round says so, which may not have arrived here yet where this node's part was done."""
         limit = time.monotonic() + LOST_S
         while self._has_finished and self.heard() is None and time.monotonic() < limit:
             time.sleep(POLL_S)
@@ -132,8 +132,8 @@ class FixedNodes(Nodes):
 
     def begins_again(self) -> bool:
         """Whether a node has asked for a restart: all stop their workers then and come to the next round."""
-        word = self.heard()
-        return bool(word is not None and word["kind"] == "restart")
+        verdict = self.heard()
+        return bool(verdict is not None and verdict["kind"] == "restart")
 
     def _gather(self, prefix: str) -> None:
         nodes = self.job.max_nodes

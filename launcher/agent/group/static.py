@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class FixedGroup:
-    """One node's part of the gang, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
+    """One node's part of the worker group, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
 
-    def __init__(self, job: Job, gang: FixedNodes, count: int, server: GroupServer, agent: AgentLink, folder: str) -> None:
+    def __init__(self, job: Job, nodes: FixedNodes, count: int, server: GroupServer, agent: AgentLink, folder: str) -> None:
         self._job = job
-        self._gang = gang
+        self._nodes = nodes
         self._count = count
-        self._workers = Workers(job, gang, server, agent, folder)
+        self._workers = Workers(job, nodes, server, agent, folder)
 
     def run(self) -> bool:
         """To the end of all nodes' workers; whether they have succeeded."""
@@ -33,22 +33,22 @@ class FixedGroup:
                 self._workers.take_all(MONITOR_S)
                 self._workers.stop_if_asked()
                 if self._workers.failed():
-                    if not self._workers.tell_peers(restarts=self._gang.restarts):
+                    if not self._workers.tell_peers(restarts=self._nodes.restarts):
                         return False
                     self._restart()
-                elif self._workers.ended_by_themselves() and (self._gang.finished() or self._gang.leaves):
+                elif self._workers.ended_by_themselves() and (self._nodes.finished() or self._nodes.leaves):
                     return True
-                elif self._gang.begins_again():
+                elif self._nodes.begins_again():
                     self._restart()
         finally:
-            if not self._gang.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+            if not self._nodes.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
                 self._workers.end(signal.SIGTERM)
 
     def _start(self) -> None:
         """Meet the others, then start the workers."""
-        met = self._gang.next_rendezvous(self._count)
-        nodes, node_rank = len(met.workers), self._gang.node_rank
-        restarts = self._gang.restarts
+        met = self._nodes.next_rendezvous(self._count)
+        nodes, node_rank = len(met.workers), self._nodes.node_rank
+        restarts = self._nodes.restarts
         group = Group(node_rank, nodes, self._count, self._job.role, met.master_addr, met.master_port, restarts)
         ranks: List[Ranks] = ranks_of(node_rank, met.workers)
         self._workers.begin_round(group, ranks)

@@ -1,4 +1,4 @@
-"""Listens for the other nodes of a gang, and says that this one lives: one thread, over a connection to the store of its own.
+"""Listens for the other nodes of a worker group, and reports that this one lives: one thread, on a connection of its own.
 
 A node's process may be silent as its host has no time or memory for it, and then goes on. That its host is gone, or the network,
 TCP says, as the kernel there answers for a process that does not run.
@@ -16,7 +16,7 @@ from ..job import Job
 from ..store.interface import SilentError, Store, StoreError, UnreachableError
 from ..system import facts
 
-Word = Dict[str, Any]
+Verdict = Dict[str, Any]
 """What one node tells all: `{"kind": "restart"|"fail"|"stop", "node": ..., "cause": ..., ...}`."""
 
 _WATCH_S = 0.2
@@ -66,16 +66,16 @@ class Watch:
     def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
         """`others`: the connection of the rest of this process, which is given up with ours. `tell`: events for the stream."""
         self.key = "round/0/word"
-        self._heard: Tuple[str, Optional[Word]] = (self.key, None)
-        """With the key of its round: a word that comes late is never one of the next round."""
+        self._heard: Tuple[str, Optional[Verdict]] = (self.key, None)
+        """With the key of its round: a verdict that comes late is never one of the next round."""
 
-        self._loss: Optional[Word] = None
+        self._loss: Optional[Verdict] = None
         """That of node 0, of which no store can tell any more."""
 
         self._job = job
         self._node_rank = node_rank
         self._store, self._others = store, others
-        self._to_say: Optional[Word] = None
+        self._to_say: Optional[Verdict] = None
         self._beats = Beats(time.monotonic())
         self._load = ""
         """What node 0 has said of its machine."""
@@ -90,25 +90,25 @@ class Watch:
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     @property
-    def word(self) -> Optional[Word]:
-        """The word of the present round; in place of none, or of a restart, that node 0 is lost."""
-        key, word = self._heard
+    def verdict(self) -> Optional[Verdict]:
+        """The verdict of the present round; in place of none, or of a restart, that node 0 is lost."""
+        key, verdict = self._heard
         if key != self.key:
-            word = None
-        return self._loss or word if word is None or word["kind"] == "restart" else word
+            verdict = None
+        return self._loss or verdict if verdict is None or verdict["kind"] == "restart" else verdict
 
-    def hear(self, key: str, word: Word) -> None:
-        """The word of the round with that key."""
-        self._heard = (key, word)
+    def hear(self, key: str, verdict: Verdict) -> None:
+        """The verdict of the round with that key."""
+        self._heard = (key, verdict)
 
     def begin(self, key: str, *, watch_beats: bool) -> None:
-        """Listen for the word of a new round."""
+        """Listen for the verdict of a new round."""
         self.key = key
         self._beats.expected = watch_beats
 
-    def say(self, word: Word) -> None:
+    def say(self, verdict: Verdict) -> None:
         """Have the thread tell all nodes, where the caller must not wait for the store."""
-        self._to_say = word
+        self._to_say = verdict
 
     def be_missed(self, name: str) -> None:
         """Have node 0 told when this node's connection ends, and under which name the others know this node."""
@@ -135,10 +135,10 @@ class Watch:
                 if self._to_say is not None:
                     tell_end(self._store, key, self._to_say)
                     self._to_say = None
-                word, load = self._store.peek([key, "load/0"])
+                verdict, load = self._store.peek([key, "load/0"])
                 self._load = load.decode() if load else ""
-                if word is not None:
-                    self.hear(key, json.loads(word))
+                if verdict is not None:
+                    self.hear(key, json.loads(verdict))
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + _BEAT_S
@@ -153,7 +153,7 @@ class Watch:
                 time.sleep(_WATCH_S)
         except StoreError as error:
             silent = _silent(0, self._job.peer_timeout_s, self._load, over=True)
-            kinds: Dict[type, Word] = {UnreachableError: _unreachable(0, self._job), SilentError: _loss(0, silent)}
+            kinds: Dict[type, Verdict] = {UnreachableError: _unreachable(0, self._job), SilentError: _loss(0, silent)}
             self._loss = kinds.get(type(error), _gone(0))
             self._others.give_up()
 
@@ -201,7 +201,7 @@ class Watch:
                 self._store.set(f"name/{node}", "")
                 self.drop(name.decode())
 
-    def _tell(self, loss: Word) -> None:
+    def _tell(self, loss: Verdict) -> None:
         self._store.compare_set(self.key, "", json.dumps(loss))
 
     # -- what is said -------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ class Watch:
         self._event("warning", message=message)
 
 
-def tell_end(store: Store, key: str, word: Word) -> None:
+def tell_end(store: Store, key: str, verdict: Verdict) -> None:
     """Tell all nodes of an end; those who are about to start again hear of it in the next round."""
-    while json.loads(store.compare_set(key, "", json.dumps(word)))["kind"] == "restart":
+    while json.loads(store.compare_set(key, "", json.dumps(verdict)))["kind"] == "restart":
         key = f"round/{int(key.split('/')[1]) + 1}/word"
 
 
@@ -231,14 +231,14 @@ def _heard_again(node: int, seconds: float) -> str:
     return f"node {node} responds again, after {seconds:.0f} s"
 
 
-def _unreachable(node: int, job: Job) -> Word:
+def _unreachable(node: int, job: Job) -> Verdict:
     return _loss(node, f"node {node} has not answered for {job.unreachable_s:.0f} s: its host or the network is gone")
 
 
-def _loss(node: int, message: str, **more: Any) -> Word:
+def _loss(node: int, message: str, **more: Any) -> Verdict:
     return {"kind": "lost", "node": node, "message": message, "time": time.time(), **more}
 
 
-def _gone(node: int) -> Word:
+def _gone(node: int) -> Verdict:
     """It has ended, and why is better known on its host."""
     return _loss(node, f"the agent of node {node} is gone", secondary=True)

@@ -1,4 +1,4 @@
-"""The last word on an agent that was killed: what is left of its node for a moment tells its stream and its peers."""
+"""The report about an agent that was killed: what is left of its node for a moment tells its stream and its peers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Witness:
     """Knows what there is to say of this node's agent while it lives."""
 
     def __init__(self, job: Job, setup: ServerSetup) -> None:
-        self.gang: Any = None
+        self.nodes: Any = None
         """Once there is one."""
 
         self._job, self._node, self._host, self._folder = job, setup["node_rank"], setup["host"], setup["folder"]
@@ -50,13 +50,13 @@ class Witness:
         if self._job.elastic and self._node > 0:  # the others go on without it, once its connection ends with this process
             return
         within(_SAY_S, lambda: Endpoint(self._job).end(why), None)
-        if self.gang is not None:
+        if self.nodes is not None:
             within(_SAY_S, lambda: self._tell_peers(why), None)
 
     def _tell_peers(self, why: cause.Cause) -> None:
         with contextlib.suppress(RuntimeError):
-            self.gang.say_lost(why)
-            self.gang.farewell(told=True, well=False)
+            self.nodes.say_lost(why)
+            self.nodes.farewell(told=True, well=False)
 
     def _cause(self, by_itself: bool) -> cause.Cause:
         status, crash = _how_it_ended(self._agent), _text(os.path.join(self._scratch, CRASH))

@@ -1,4 +1,4 @@
-"""This node's workers as the process of the gang sees them: the fork server starts, signals and reaps them on its word."""
+"""This node's workers as the worker group's process sees them: the fork server starts, signals and reaps them at its request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .errors import StopRequestedError
 from .nodes import Nodes
 from .ranks import Group, Ranks, variables
 from .waits import WAITS_S, Waits
-from .watch import Word
+from .watch import Verdict
 
 if TYPE_CHECKING:
     from ..messages import AgentToGroup, ExitedWorker, GroupServer, ServerToGroup, StartedWorker, WorkerRequest
@@ -38,21 +38,21 @@ _DEBUGGED, _LEFT = "debugged", "debugger left"
 class PeerEndedError(Exception):
     """Another node ended the run."""
 
-    def __init__(self, word: Word) -> None:
-        super().__init__(word.get("message", word["kind"]))
-        self.word = word
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.get("message", verdict["kind"]))
+        self.verdict = verdict
 
 
 class Workers:
     """The workers of one node, over all rounds."""
 
-    def __init__(self, job: Job, gang: Nodes, server: GroupServer, agent: AgentLink, folder: str) -> None:
+    def __init__(self, job: Job, nodes: Nodes, server: GroupServer, agent: AgentLink, folder: str) -> None:
         self.running: Dict[int, StartedWorker] = {}
         """Messages of the fork server, by pid."""
 
         self.exited: Dict[int, ExitedWorker] = {}
         self._job = job
-        self._gang = gang
+        self._nodes = nodes
         self._server = server
         self._agent = agent
         self._folder = folder
@@ -73,10 +73,10 @@ class Workers:
         """Tell the agent of a round that begins."""
         self._world = workers[0].world_size
         self._place(len(workers))
-        self._waits = Waits(self._gang.met, group.node_rank, group.nodes, self._world)
+        self._waits = Waits(self._nodes.met, group.node_rank, group.nodes, self._world)
         self._agent.event(
             "rendezvous",
-            round=self._gang.round,
+            round=self._nodes.round,
             restarts=group.restarts,
             master_addr=group.master_addr,
             master_port=group.master_port,
@@ -120,20 +120,20 @@ class Workers:
 
     def error_file(self, local_rank: int) -> str:
         """Where a worker writes down by what exception it ended."""
-        return os.path.join(self._folder, "errors", f"{self._gang.round}-{local_rank}.json")
+        return os.path.join(self._folder, "errors", f"{self._nodes.round}-{local_rank}.json")
 
     def _request(self, group: Group, worker: Ranks) -> WorkerRequest:
         """What the fork server is to know of a worker."""
-        env = variables(group, worker, self._job, self._gang.master_port.serves_workers)
+        env = variables(group, worker, self._job, self._nodes.master_port.serves_workers)
         env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
         env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._folder, "deadline")
-        env.update(self._gang.network.variables)
+        env.update(self._nodes.network.variables)
         env.update(self._ports[worker.local_rank] if self._ports else {})
         if self._job.virtual_local_rank:
             from ..fabric import placement
 
             env.update(LOCAL_RANK="0", **placement.own_gpu(worker.local_rank))
-        request: WorkerRequest = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._gang.round, "env": env}
+        request: WorkerRequest = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._nodes.round, "env": env}
         if self._processors:
             request["cpus"] = self._processors[worker.local_rank]
         lent = self._job.streams_of(worker.rank, worker.world_size)
@@ -146,29 +146,29 @@ class Workers:
     # -- a failure ----------------------------------------------------------------------------------------------------
 
     def tell_peers(self, *, restarts: int) -> bool:
-        """Ask the agent for the cause and tell all nodes whether this restarts the gang, or ends the run."""
+        """Ask the agent for the cause and tell all nodes whether this restarts all workers, or ends the run."""
         self._wait_for_debugger()
         cause = self._first_cause()
         if restarts >= self._job.max_restarts:
-            word = self._gang.say("fail", cause=cause)
-            if word["kind"] == "stop":
-                self._gang.stopping.set()
-                raise PeerEndedError(word)
+            verdict = self._nodes.say("fail", cause=cause)
+            if verdict["kind"] == "stop":
+                self._nodes.stopping.set()
+                raise PeerEndedError(verdict)
             return False
-        self._gang.start_again()
+        self._nodes.start_again()
         if not self._job.elastic:
-            word = self._gang.say("restart", cause=cause)
-            if word["kind"] != "restart":
-                raise PeerEndedError(word)
+            verdict = self._nodes.say("restart", cause=cause)
+            if verdict["kind"] != "restart":
+                raise PeerEndedError(verdict)
         self._agent.send({"first_cause": None})
-        if not self._job.elastic and word["node"] != self._gang.node_rank:
+        if not self._job.elastic and verdict["node"] != self._nodes.node_rank:
             return True  # another node was first, and tells it
         self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
         return True
 
     def _wait_for_debugger(self) -> None:
         """Nobody ends a rank that is in its debugger, and all others are kept with it, on all nodes."""
-        limit, met = time.monotonic() + _FAILS_TOO_S, self._gang.met
+        limit, met = time.monotonic() + _FAILS_TOO_S, self._nodes.met
         while self._job.debug is not None and not met.add(_LEFT, 0) and (met.add(_DEBUGGED, 0) or time.monotonic() < limit):
             self.take_all(MONITOR_S)
             self.stop_if_asked()
@@ -188,7 +188,7 @@ class Workers:
                 self._waits.tell(answer["waited"])
             waited = time.monotonic() - began
             cause = dict(answer["cause"])
-            told = self._gang.heard() is not None or self._gang.stopping.is_set()
+            told = self._nodes.heard() is not None or self._nodes.stopping.is_set()
             collective = cause["class"] == Failure.COLLECTIVE
             waits = cause["secondary"] or collective
             limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
@@ -202,13 +202,13 @@ class Workers:
 
     def stop_if_asked(self) -> None:
         """Leave the loop when our agent or another node has ended the run."""
-        if self._gang.stopping.is_set():
+        if self._nodes.stopping.is_set():
             raise StopRequestedError
-        word = self._gang.heard()
-        if word is not None and word["kind"] != "restart":
-            if word["kind"] == "stop":
-                self._gang.stopping.set()  # the workers have their grace time, which the agent keeps
-            raise PeerEndedError(word)
+        verdict = self._nodes.heard()
+        if verdict is not None and verdict["kind"] != "restart":
+            if verdict["kind"] == "stop":
+                self._nodes.stopping.set()  # the workers have their grace time, which the agent keeps
+            raise PeerEndedError(verdict)
 
     # -- the fork server ----------------------------------------------------------------------------------------------
 
@@ -230,9 +230,9 @@ class Workers:
             self.exited[about["pid"]] = about
             if about["rank"] == self._job.debug:
                 with contextlib.suppress(StoreError):  # it is gone, and all who would look there know
-                    self._gang.met.add(_LEFT, 1)
+                    self._nodes.met.add(_LEFT, 1)
         elif "debugged" in message:
-            self._gang.met.add(_DEBUGGED, 1)
+            self._nodes.met.add(_DEBUGGED, 1)
         elif "ready" in message:
             self._ready = True
 
@@ -244,13 +244,13 @@ class Workers:
         if self.running:
             self._server.send({"signal": int(number)})
         limit = time.monotonic() + self._job.grace_s
-        while self.running and time.monotonic() < limit and not self._gang.stopping.is_set():
+        while self.running and time.monotonic() < limit and not self._nodes.stopping.is_set():
             self.take_all(MONITOR_S)
-        if self.running and not self._gang.stopping.is_set():
+        if self.running and not self._nodes.stopping.is_set():
             ignored = f"workers ignored {signal.Signals(number).name} for {self._job.grace_s:.0f} s and were killed"
             self._agent.event("warning", message=ignored)
             self._server.send({"signal": int(signal.SIGKILL)})
-        while self.running and not self._gang.stopping.is_set():
+        while self.running and not self._nodes.stopping.is_set():
             self.take_all(MONITOR_S)
         self._server.send({"sweep": True})
         message: Optional[ServerToGroup] = {}

@@ -15,7 +15,7 @@ from .dns_search import Beacon, Search
 
 
 class Endpoint:
-    """Address and port of the store, and on node 0 the socket that listens there until the process of the gang takes it."""
+    """Address and port of the store, and on node 0 the socket that listens there until the worker group's process takes it."""
 
     def __init__(self, job: Job) -> None:
         self.address: Optional[Tuple[str, int]] = None
