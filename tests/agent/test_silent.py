@@ -223,7 +223,7 @@ class Broken(Store):
     def _ask(self, call: str, *args: Any) -> Any:
         raise GoneError(f"{call} {args}")
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         """It is gone from then on."""
 
     def leave(self, *_: str) -> None:

@@ -129,6 +129,22 @@ def serve(fd: int) -> None:
     check(TCPStore)
     with socket.socket(fileno=os.dup(fd)) as sock:
         port = sock.getsockname()[1]
-    store = TCPStore("127.0.0.1", port, None, True, timedelta(minutes=5), wait_for_workers=False, master_listen_fd=fd)
+    options: Dict[str, Any] = {"is_master": True, "timeout": timedelta(minutes=5), "wait_for_workers": False}
+    store = _at_socket(lambda **more: TCPStore("127.0.0.1", port, **options, master_listen_fd=fd, **more))
     while store is not None:
         select.select([], [], [])
+
+
+def _at_socket(made: Callable[..., Any]) -> Any:
+    """By libuv, torch's default, where that can take a socket over; in torch 2.4 to 2.6 it cannot, and logs an error first."""
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        return made()
+    except NotImplementedError:
+        pass
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
+    return made(use_libuv=False)

@@ -16,6 +16,7 @@ from typing import Any, Callable, Container, Dict, Iterable, List, Optional, Set
 
 import torch
 from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, Worker, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as torch_rendezvous
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
@@ -163,6 +164,8 @@ class Rendezvous:
             self._handler._bootstrap_store_info = RendezvousStoreInfo(addr, 0)
             self._handler._shared_tcp_store_server = store
             os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "0"  # in this process; else it agrees on one whatever it is told
+        else:  # as above, in each round; and it asks a store for what may not be there yet, as torch's own waits for that
+            torch_rendezvous.RendezvousStoreInfo = _Agreed(addr)  # type: ignore[assignment, attr-defined]
         self._handler._get_store = lambda: part_of_round(self._handler._state_holder.state.round)  # type: ignore[method-assign]
 
     @property
@@ -199,8 +202,18 @@ class Rendezvous:
         return bool(self._handler.shutdown())
 
 
+class _Agreed:
+    """In place of torch's class of that name, before torch 2.5: all is agreed on."""
+
+    def __init__(self, addr: str) -> None:
+        self._addr = addr
+
+    def build(self, _rank: int, _store: Any) -> RendezvousStoreInfo:
+        return RendezvousStoreInfo(self._addr, 0)
+
+
 def _shares_a_store() -> bool:
-    """Whether this torch keeps an address for the workers' store; before 2.5 each round has its own in our store."""
+    """Whether this torch keeps an address for the workers' store; before 2.5 it agrees on one in each round."""
     return "server_port" in _arguments(RendezvousStoreInfo.build)
 
 
@@ -216,6 +229,10 @@ def _lacks(handler: Any) -> List[str]:
     }
     for name in _SHARED if _shares_a_store() else ():
         wanted[name] = lambda name=name: vars(handler)[name] is None  # type: ignore[misc]
+    if not _shares_a_store():
+        wanted["next_rendezvous() that calls RendezvousStoreInfo.build"] = lambda: hasattr(
+            torch_rendezvous, "RendezvousStoreInfo"
+        )
     return [f"{type(handler).__name__}.{name}" for name, fits in wanted.items() if not _holds(fits)]
 
 

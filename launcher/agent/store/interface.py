@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 if TYPE_CHECKING:
     pass
@@ -53,9 +53,9 @@ def watch_host(sock: socket.socket, limit_s: float) -> None:
 class Store:
     """What a node asks of the store, in the calls of torch's; all values are bytes, as torch's are."""
 
-    def set(self, key: str, value: str) -> None:
-        """Give a key its value."""
-        self._ask("set", key, value)
+    def set(self, key: str, value: Union[str, bytes]) -> None:
+        """Give a key its value; torch 2.4 has bytes of text."""
+        self._ask("set", key, value.decode() if isinstance(value, bytes) else value)
 
     def get(self, key: str) -> bytes:
         """The value of a key that is there; `StoreError` without it."""
