@@ -15,16 +15,19 @@ from launcher.settings import config
 if TYPE_CHECKING:
     import os
 
+    from launcher.results.cluster import Examined, Settings
+    from launcher.results.run import ClusterRun
+
 
 @quiet
-def settings(cluster: str | None = None) -> dict[str, Any]:
+def settings(cluster: str | None = None) -> Settings:
     """Every setting with its value and where that is from: the `result` of `distlaunch config --output json`."""
     loaded = config.load()
     return effective.effective(loaded, loaded.resolve(config.GlobalOptions), cluster).to_json()
 
 
 @quiet
-def cluster_runs(name: str) -> list[dict[str, Any]]:
+def cluster_runs(name: str) -> list[ClusterRun]:
     """Runs that a cluster, or a backend, itself knows, whoever has started them: the `runs` of `distlaunch ls --on NAME`."""
     return clusters.found(name)
 
@@ -39,7 +42,7 @@ def adopt(run: str, *, cluster: str | None = None, runs_dir: str | os.PathLike[s
 @quiet
 def doctor(
     *, backend: str | None = None, cluster: str | None = None, seconds: float = 5.0, quarantine: bool = False, **given: Any
-) -> dict[str, Any]:
+) -> Examined:
     """Examine nodes, and wait for the verdict: the `result` of `distlaunch doctor --output json`, whose `ok` says it shortly."""
     asked = examination.values(options.values(given, backend, cluster), seconds) | {"cluster": cluster, "detach": True}
     request = resolve(backend or (None if cluster else "local"), asked)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from launcher.results.cluster import Planned
     from launcher.service.request import Request
 
 
@@ -49,7 +50,7 @@ class Plan:
         return list(rendered.render(self._planned._replace(request=to)).written)
 
     @quiet
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Planned:
         """The whole plan as plain JSON: the `result` of `--dry-run --output json`."""
         return rendered.render(self._planned).data
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from distlaunch import _events
 from distlaunch._events import CauseKnown, StateChanged
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from distlaunch._events import Event, WorkerLine
+    from launcher.results.run import RunState, Status
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class Run:
         return tuple(Run(self._record.task(index)) for index in self._record.tasks)
 
     @quiet
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         """All that is known of it now, node by node: the `result` of `distlaunch status --output json`."""
         record = folders.again(self._record)
         return listing.whole(record, observe.state_of(record))
@@ -154,7 +155,7 @@ class Run:
         """Start it again in its directory, so that a script that keeps checkpoints goes on; as which attempt."""
         return again.requeue(folders.again(self._record))
 
-    def _result(self, state: dict[str, Any]) -> Result | None:
+    def _result(self, state: RunState) -> Result | None:
         return None if state.get("exit_code") is None else Result.from_json(self.id, state)
 
     def _pauses(self, timeout: float | None) -> Iterator[float]:

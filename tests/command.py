@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import envelope
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -24,10 +26,14 @@ class Result:
     stdout: str
     stderr: str
 
+    def __post_init__(self) -> None:
+        envelope.check_text(self.stdout)
+
     @property
     def json(self) -> dict[str, Any]:
         """The envelope on stdout."""
         value: dict[str, Any] = json.loads(self.stdout)
+        envelope.check(value)
         return value
 
 

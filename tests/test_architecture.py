@@ -23,7 +23,7 @@ LAYERS = (
     {"settings", "payload"},
     {"runs"},
     {"spec", "output", "system"},
-    {"errors"},
+    {"errors", "results"},
     {"agent"},
 )
 """Packages, and files beside them, of `launcher`; who is above may import who is below."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.run import ClusterRun
     from launcher.runs.handle import Handle
     from launcher.runs.liveness import Liveness
     from launcher.runs.outcome import Outcome
@@ -55,8 +56,8 @@ class Plan(Protocol):
     def master(self) -> str:
         """MASTER_ADDR and port for the plan table, `ADDR:PORT`, or `ADDR:chosen at start`."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The whole plan as plain JSON."""
+    def to_json(self) -> Mapping[str, Any]:
+        """The whole plan as plain JSON: `Planned` beside each backend's plan."""
 
 
 P = TypeVar("P", bound=Plan)
@@ -225,8 +226,8 @@ class Backend(ABC, Generic[P, H]):
     def signal(self, handle: H, signum: int) -> None:
         """Pass a signal on to every worker."""
 
-    def found(self) -> list[dict[str, Any]]:
-        """Runs that the cluster itself knows, whoever has started them: `run`, `state`, `nodes`, `created` (unix seconds)."""
+    def found(self) -> list[ClusterRun]:
+        """Runs that the cluster itself knows, whoever has started them."""
         raise NotImplementedError
 
     def adopt(self, text: str, runs_root: Path) -> Run:

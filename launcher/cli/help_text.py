@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import launcher
 from launcher import output
@@ -10,6 +10,9 @@ from launcher.cli import group
 from launcher.cli.parameters import GROUPS, Declared, Parameter
 from launcher.console import help_page
 from launcher.console.help_page import HelpPage, Section
+
+if TYPE_CHECKING:
+    from launcher.results.command import Version
 
 _ABOUT = """Start distributed PyTorch scripts anywhere: the same script, flags, log and result on every cluster.
 
@@ -89,4 +92,5 @@ def _row(item: Parameter) -> tuple[str, str, str]:
 
 def print_version() -> None:
     """What `--version` says."""
-    output.result({"version": launcher.__version__}, f"distlaunch {launcher.__version__}")
+    data: Version = {"version": launcher.__version__}
+    output.result(data, f"distlaunch {launcher.__version__}")

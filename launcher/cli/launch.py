@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.cli.parameters import Parameter
+    from launcher.results.run import Followed, Started
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
     from launcher.service.interrupts import Interrupts
@@ -129,7 +130,8 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         run = service.start(planned, interrupts)
         if request.options.detach and not interrupts.stops:
             with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
-                output.result({"run": run.id, "path": str(run.path)}, run.id)
+                started: Started = {"run": run.id, "path": str(run.path)}
+                output.result(started, run.id)
             return 0
         try:
             return _follow(planned, run, interrupts)
@@ -176,7 +178,7 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
 
 def _close(run: Run, outcome: Outcome, took_s: float) -> None:
     """The last words on a run."""
-    data = {"run": run.id, "path": str(run.path), **outcome.to_json()}
+    data: Followed = {"run": run.id, "path": str(run.path), **outcome.to_json()}
     closing = summary.closing(run, outcome, took_s)
     if outcome.state == "success":
         output.note(*closing)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Plan, PlannedNode
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.run import Cause
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
 
@@ -105,7 +106,7 @@ def restarts(by_agents: int, by_scheduler: int) -> str:
     return (f", {by_agents} restarts" if by_agents else "") + (f", attempt {by_scheduler}" if by_scheduler else "")
 
 
-def cause_lines(cause: Mapping[str, Any], run: Run | None = None) -> list[str]:
+def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> list[str]:
     """The first failure: what, where, and the traceback once. Nothing for a run that was cancelled as somebody asked."""
     if cause.get("class") == Failure.CANCELLED:
         return []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.protocol import Event, Foreign
 
 if TYPE_CHECKING:
     from launcher.agent.protocol import Record
+    from launcher.results import run as results
+    from launcher.results.run import Node
 
 Cause = dict[str, Any]
 """As the agent stream has it; see docs/agent-stream.md."""
@@ -70,6 +72,25 @@ class NodeReport:
             handler = getattr(self, f"_on_{record.name}", None)
             if handler is not None:
                 handler(record.fields)
+
+    def to_json(self) -> Node:
+        """Plain JSON: all but what serves to tell what happens."""
+        return {
+            "node": self.node,
+            "host": self.host,
+            "ranks": list(self.ranks),
+            "workers": self.workers,
+            "master": self.master,
+            "started": self.started,
+            "last_seen": self.last_seen,
+            "stopping": self.stopping,
+            "restarts": self.restarts,
+            "cause": cast("results.Cause | None", self.cause),
+            "result": self.result,
+            "early": self.early,
+            "attempt": self.attempt,
+            "lines_lost": self.lines_lost,
+        }
 
     def _start_again(self, attempt: int) -> None:
         """What the attempt before has come to does not count any more."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure, may_come_back
 from launcher.runs.node_report import Cause, NodeReport
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.agent.protocol import Record
+    from launcher.results import run as results
+    from launcher.results.run import RunState
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
 EXIT_CODES = {"success": 0, "failed": 1, **{str(end): end.about.exit_code or 0 for end in ENDS}}
@@ -26,8 +28,6 @@ TOO_LATE = "all workers had succeeded; node 0, lost at the end, came back after 
 
 _STOPPED = (*ENDS, "lost")
 """Results of a node that was stopped from outside, or by the loss of another one."""
-
-_NOT_TOLD = ("last_words", "debugger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +58,19 @@ class Outcome:
         """Of a final state; else None."""
         return EXIT_CODES.get(self.state)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> RunState:
         """Plain JSON: what `result.json` holds and `--output json` shows."""
-        nodes = [
-            {**{key: value for key, value in asdict(node).items() if key not in _NOT_TOLD}, "ranks": list(node.ranks)}
-            for node in self.nodes
-        ]
         cause = self.cause and {**self.cause, "may_come_back": may_come_back(self.cause)}
-        head = {"state": self.state, "exit_code": self.exit_code, "cause": cause, "detail": self.detail}
-        return {**head, "restarts": self.restarts, "attempt": self.attempt, "duration_s": self.duration_s, "nodes": nodes}
+        return {
+            "state": cast("results.State", self.state),
+            "exit_code": self.exit_code,
+            "cause": cast("results.Cause | None", cause),
+            "detail": self.detail,
+            "restarts": self.restarts,
+            "attempt": self.attempt,
+            "duration_s": self.duration_s,
+            "nodes": [node.to_json() for node in self.nodes],
+        }
 
 
 class RunReport:

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import launcher
 from launcher.agent.failures import Failure
 from launcher.errors import LaunchError, StorageError
+from launcher.results import run as results
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from launcher.results.run import Cause, RunState
     from launcher.runs.handle import Handle
 
 JOB_OUTPUT = -1
@@ -211,13 +213,13 @@ def finish(run: Run, result: Mapping[str, Any]) -> bool:
     return storage.write_once(run.path / "result.json", storage.encode_json(dict(result)))
 
 
-def unsubmitted(state: str, error: BaseException | None = None) -> dict[str, Any]:
+def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
     """The outcome of a run of which nothing was ever sent, or is left."""
     message = "cancelled before it was submitted" if state == Failure.CANCELLED else str(error)
     kind = Failure.CANCELLED if state == Failure.CANCELLED else Failure.SUBMISSION
     exit_code = getattr(error, "exit_code", 4) if kind.about.exit_code is None else kind.about.exit_code
-    cause = {"class": kind, "message": message}
-    return {"state": state, "exit_code": exit_code, "cause": cause, "nodes": []}
+    cause: Cause = {"class": kind, "message": message, "may_come_back": kind.about.may_come_back}
+    return {**results.nothing("cancelled" if state == Failure.CANCELLED else "failed"), "exit_code": exit_code, "cause": cause}
 
 
 def start_again(run: Run, handle: Handle, attempt: int) -> Run:

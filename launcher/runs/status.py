@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.protocol import Event, Foreign, Output
 from launcher.errors import StorageError
+from launcher.results.run import nothing
 from launcher.runs import events, lock, records
 from launcher.runs.outcome import EXIT_CODES, Outcome, RunReport
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from launcher.agent.protocol import Record
+    from launcher.results.run import RunState
     from launcher.runs.liveness import Liveness
     from launcher.runs.records import Run
 
@@ -90,29 +92,29 @@ def _settled(outcome: Outcome) -> bool:
     return all(node.result is not None or (node.last_seen or 0.0) < late for node in outcome.nodes)
 
 
-def current(run: Run) -> dict[str, Any] | None:
+def current(run: Run) -> RunState | None:
     """The state as far as the folder alone tells it; None when the backend has to be asked."""
     if run.damaged:
-        return without_streams("unknown", run.damaged)
+        return nothing("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:
-        return result
+        return ended(result)
     return None if run.submitted else _unsubmitted(run)
 
 
-def _unsubmitted(run: Run) -> dict[str, Any] | None:
+def ended(result: Mapping[str, Any]) -> RunState:
+    """What a `result.json` says, which an earlier version may have written: without what that did not know."""
+    return cast("RunState", {**nothing("unknown"), **result})
+
+
+def _unsubmitted(run: Run) -> RunState | None:
     """The state of a run whose launcher is still sending it, or has died before it began to; None: of one that it died of."""
     owner = lock.owner(run.whole_path)
     if owner is not None and owner.submits and not owner.seems_gone:
-        return without_streams("pending", f"being submitted by {owner}")
+        return nothing("pending", f"being submitted by {owner}")
     if run.handle is not None:
         return None
     young = owner is None and time.time() - run.created < SUBMISSION_S
-    return without_streams(*(("pending", "being submitted") if young else ("unknown", NOTHING_SENT)))
-
-
-def without_streams(state: str, detail: str) -> dict[str, Any]:
-    """The state of a run whose streams say nothing."""
-    return {"state": state, "exit_code": None, "cause": None, "detail": detail, "nodes": []}
+    return nothing("pending", "being submitted") if young else nothing("unknown", NOTHING_SENT)
 
 
 def ends(path: Path) -> Iterator[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.console import summary
@@ -15,6 +15,7 @@ from launcher.service import observe
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
+    from launcher.results.run import Followed, RunState, Task
     from launcher.runs.records import Run
     from launcher.service.interrupts import Interrupts
 
@@ -26,7 +27,7 @@ def follow(run: Run, interrupts: Interrupts) -> int:
     """Tell of each task's end; Ctrl-C cancels all. Returns the exit code."""
     told: set[str] = set()
     since, obeyed, pause, next_look = time.monotonic(), 0, _POLL_S[0], 0.0
-    looks: list[Question[dict[str, Any]]] = []
+    looks: list[Question[RunState]] = []
     errands: list[Question[None]] = []
     while True:
         if interrupts.stops > obeyed:
@@ -59,10 +60,10 @@ def _hear(errands: list[Question[None]]) -> None:
             output.warn(error.message)
 
 
-def _tell(run: Run, task: dict[str, Any]) -> None:
+def _tell(run: Run, task: Task) -> None:
     took = summary.duration_or_none(task.get("duration_s"))
     output.note(f"{task['run']}: {task['state']}" + (f" after {took}" if took else ""))
-    if task["exit_code"] and isinstance(task.get("cause"), dict):
+    if task["exit_code"] and task["cause"]:
         index = int(task["run"].rpartition("/")[2])
         for line in summary.cause_lines(task["cause"], run.task(index)):
             output.note(f"  {line}")
@@ -74,8 +75,8 @@ def _cancel(run: Run, *, force: bool) -> None:
         observe.backend_of(run).cancel(run.known, force=force)
 
 
-def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:
-    data = {"run": run.id, "path": str(run.path), **whole}
+def _end(run: Run, whole: RunState, took_s: float) -> int:
+    data: Followed = {"run": run.id, "path": str(run.path), **whole}
     text = f"{whole['state']} after {summary.duration(took_s)}: {run.id}: {whole['detail']}"
     if whole["state"] == "success":
         output.note(text)
@@ -84,4 +85,4 @@ def _end(run: Run, whole: dict[str, Any], took_s: float) -> int:
     else:
         output.report(text)
         output.failed_result(f"run_{whole['state']}", whole["detail"], f"distlaunch ls {run.id}", data)
-    return int(whole["exit_code"])
+    return whole["exit_code"] or 0

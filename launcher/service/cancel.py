@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.errors import StorageError
+from launcher.results import run as results
 from launcher.runs import folders, lock, records, status
 from launcher.service import observe
 
 if TYPE_CHECKING:
+    from launcher.results.run import RunState
     from launcher.runs.records import Run
 
 _EXTRA_S = 10.0
@@ -21,7 +23,7 @@ _LOCK_S = 60.0
 _POLL_S = (0.1, 3.0)
 
 
-def cancel(found: Run, *, force: bool = False, wait: bool = True) -> dict[str, Any]:
+def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
     """End the run, unless it has ended; its state then, final where it is waited for. `CommandError`: it does not end in time."""
     state = status.current(observe.whole(found))
     if state is not None and state.get("exit_code") is not None:
@@ -34,13 +36,13 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> dict[str, A
             raise
         output.warn(f"{error.message}; cancelling without a note of it")  # a full disk is a reason to cancel
         observe.backend_of(found).cancel(found.handle, force=force)
-    return _wait(found, force=force) if wait else status.current(found) or {"state": "stopping"}
+    return _wait(found, force=force) if wait else status.current(found) or results.nothing("stopping")
 
 
 def _end(found: Run, *, force: bool) -> Run:
     """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
     found = observe.whole(folders.again(found))
-    if (status.current(found) or {}).get("exit_code") is not None:
+    if (known := status.current(found)) is not None and known["exit_code"] is not None:
         return found
     sent = observe.sent(found)
     if sent.handle is None or sent.attempt < found.attempt:  # nothing came of a submission, but what it needs may be there
@@ -58,7 +60,7 @@ def _end(found: Run, *, force: bool) -> Run:
     return sent
 
 
-def _wait(run: Run, *, force: bool) -> dict[str, Any]:
+def _wait(run: Run, *, force: bool) -> RunState:
     """The final state; raises `CommandError` when it does not come in time."""
     limit = time.monotonic() + _EXTRA_S + (0.0 if force else run.grace_s)
     pause = _POLL_S[0]

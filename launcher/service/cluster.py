@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends._base import Backend
+    from launcher.results.run import ClusterRun
     from launcher.runs.records import Run
 
 
-def found(name: str) -> list[dict[str, Any]]:
+def found(name: str) -> list[ClusterRun]:
     """Runs as the cluster, or the backend, of that name knows them."""
     settings = config.load()
     known = settings.cluster_names()

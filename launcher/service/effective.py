@@ -13,6 +13,8 @@ from launcher.settings.options import JobOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.results.cluster import Settings
+
 
 class Effective(NamedTuple):
     """Every setting, and where settings come from."""
@@ -21,7 +23,7 @@ class Effective(NamedTuple):
     files: list[str]
     clusters: list[config.ClusterProfile]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Settings:
         """Plain JSON, in which values that look like credentials are masked."""
         return {
             "files": self.files,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
@@ -21,6 +21,8 @@ from launcher.system import storage
 if TYPE_CHECKING:
     from launcher.doctor.findings import Finding
     from launcher.doctor.heat_map import Pairs
+    from launcher.results import cluster as results
+    from launcher.results.cluster import Examined, ExaminedNode, Links
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
     from launcher.service.interrupts import Interrupts, Unattended
@@ -53,11 +55,18 @@ class Examination:
         """Whether nothing has failed."""
         return not self.silent and self.exit_code == 0 and findings.worst(self.found) != "fail"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Examined:
         """Plain JSON."""
-        nodes = [{"node": node, "host": host, "reported": node not in self.silent} for node, host in sorted(self.hosts.items())]
-        told = [{"host": self.hosts[f.node], **{key.name: getattr(f, key.name) for key in fields(f)}} for f in self.found]
-        links = asdict(self.pairs) if self.pairs else None
+        nodes: list[ExaminedNode] = [
+            {"node": node, "host": host, "reported": node not in self.silent} for node, host in sorted(self.hosts.items())
+        ]
+        told: list[results.Finding] = [
+            {"host": self.hosts[f.node], "node": f.node, "check": f.check, "status": f.status, "reason": f.reason, "fix": f.fix}
+            for f in self.found
+        ]
+        links: Links | None = None
+        if (pairs := self.pairs) is not None:
+            links = {"names": pairs.names, "gbytes_per_s": pairs.gbytes_per_s, "latency_s": pairs.latency_s}
         return {"run": self.run.id, "nodes": nodes, "findings": told, "links": links, "ok": self.ok}
 
 

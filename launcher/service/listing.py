@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.errors import RequestError
 from launcher.runs import folders
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from launcher.results.run import Listed, RunState, Status
     from launcher.runs.records import Run
 
 
-def states(folder: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, dict[str, Any]]]:
+def states(folder: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, RunState]]:
     """The newest runs, 0: all, or the tasks of an array, each with its state."""
     return [(each, observe.state_of(each)) for each in _wanted(folder, array, limit)]
 
 
-def row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+def row(run: Run, state: RunState) -> Listed:
     """What a list says of a run."""
     return {
         "run": run.id,
-        "state": state.get("state"),
-        "exit_code": state.get("exit_code"),
+        "state": state["state"],
+        "exit_code": state["exit_code"],
         "backend": run.backend,
         "cluster": run.cluster,
         "nodes": run.nodes,
@@ -37,7 +38,7 @@ def row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def whole(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+def whole(run: Run, state: RunState) -> Status:
     """All that there is to say of a run."""
     return {
         "run": run.id,

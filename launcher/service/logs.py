@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.errors import RequestError
+from launcher.results import run as results
 from launcher.runs import folders, records, status
 from launcher.runs.reader import StreamReader
 from launcher.service import observe
@@ -39,7 +40,7 @@ def readable(found: Run, *, follow: bool) -> Run:
 
 
 def _is_being_submitted(run: Run) -> bool:
-    return not run.submitted and (status.current(run) or {}).get("state") == "pending"
+    return not run.submitted and (status.current(run) or results.nothing("unknown"))["state"] == "pending"
 
 
 def blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[int, bytes]]:

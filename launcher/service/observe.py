@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from launcher import output
 from launcher.agent.failures import WORST_FIRST
 from launcher.errors import CommandError, LaunchError, RequestError, StorageError
+from launcher.results import run as results
 from launcher.runs import folders, records, status
 from launcher.runs.outcome import EXIT_CODES, TOO_LATE
 from launcher.settings import checks, config
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends._base import Backend
+    from launcher.results.run import RunState, State, Task
     from launcher.runs.handle import Handle
     from launcher.runs.records import Run
 
@@ -80,7 +82,7 @@ def not_ended(run: Run, *, forced: bool) -> CommandError:
     return CommandError(f"{run.id} has not ended", hint=f"still there: {left}; {hint}" if left else hint)
 
 
-def state_of(run: Run) -> dict[str, Any]:
+def state_of(run: Run) -> RunState:
     """The run's state as `Outcome.to_json` has it; the backend is asked once where the folder does not tell."""
     if run.tasks and run.handle and run.result is None:
         return _array_state(run)
@@ -90,7 +92,7 @@ def state_of(run: Run) -> dict[str, Any]:
     try:
         seen = status.observe(run)
     except StorageError as error:
-        return status.without_streams("unknown", error.message)
+        return results.nothing("unknown", error.message)
     if seen.final:
         return seen.to_json()
     try:
@@ -101,11 +103,11 @@ def state_of(run: Run) -> dict[str, Any]:
     return found
 
 
-def _asked(run: Run) -> dict[str, Any]:
+def _asked(run: Run) -> RunState:
     """The state with the backend's word."""
     whole = sent(run)
     if whole.result is not None:
-        return whole.result
+        return status.ended(whole.result)
     if whole.handle is None:
         return {**status.observe(run).to_json(), "state": "unknown", "detail": status.nothing_found(run)}
     backend = backend_of(run)
@@ -122,14 +124,21 @@ def _asked(run: Run) -> dict[str, Any]:
     return found
 
 
-def _array_state(run: Run) -> dict[str, Any]:
+def _array_state(run: Run) -> RunState:
     """What the states of the tasks add up to, as `Outcome.to_json` has it, with `tasks`; written down once all are final."""
     found = [(task, state_of(task)) for task in map(run.task, run.tasks)]
-    tasks = [
-        {"run": task.id, **{key: of.get(key) for key in ("state", "exit_code", "cause", "duration_s")}} for task, of in found
+    tasks: list[Task] = [
+        {
+            "run": task.id,
+            "state": of["state"],
+            "exit_code": of["exit_code"],
+            "cause": of["cause"],
+            "duration_s": of["duration_s"],
+        }
+        for task, of in found
     ]
-    counts = Counter(str(of["state"]) for of in tasks)
-    whole: dict[str, Any] = {"state": _whole(counts), "tasks": tasks, "nodes": [], "restarts": 0}
+    counts = Counter(of["state"] for of in tasks)
+    whole: RunState = {**results.nothing(_whole(counts)), "tasks": tasks}
     whole["exit_code"] = EXIT_CODES.get(whole["state"])
     whole["cause"] = next((of["cause"] for of in tasks if of["cause"] and of["state"] == whole["state"]), None)
     whole["detail"] = ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -139,10 +148,10 @@ def _array_state(run: Run) -> dict[str, Any]:
     return whole
 
 
-def _whole(counts: Counter[str]) -> str:
+def _whole(counts: Counter[State]) -> State:
     """The worst of final states; while some go on, whether any runs."""
     if all(word in EXIT_CODES for word in counts):
-        return next((word for word in WORST_FIRST if word in counts), "success")
+        return cast("State", next((word for word in WORST_FIRST if word in counts), "success"))
     if set(counts) & {"running", "starting", "stopping"}:
         return "running"
     return "pending" if "pending" in counts else "unknown"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import SpecError, StorageError
 from launcher.runs import folders
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.cluster import Planned, Sent
     from launcher.service.launch import Launch
     from launcher.service.request import Request
 
@@ -59,7 +59,7 @@ class Rendered(NamedTuple):
     written: tuple[str, ...]
     """Paths of files, where they were written."""
 
-    data: dict[str, Any]
+    data: Planned
     """All of it as plain JSON."""
 
     sent: Snapshot | None
@@ -80,17 +80,19 @@ def render(launch: Launch) -> Rendered:
     else:
         texts = request.backend.render(plan)
     sent = request.backend.files(plan)
-    data: dict[str, Any] = {
+    data: Planned = {
         "backend": request.backend_name,
-        "nodes": [asdict(node) for node in plan.nodes],
+        "nodes": [{"node_rank": node.node_rank, "host": node.host, "workers": node.workers} for node in plan.nodes],
         "master": plan.master,
+        "files": dict(texts),
+        "sent": _sent(request, sent),
+        "plan": dict(plan.to_json()),
     }
-    data |= {"files": dict(texts), "sent": _sent(request, sent), "plan": plan.to_json()}
     written = tuple(os.path.join(folder, name) for name in (*texts, *more)) if folder else ()
     return Rendered(texts, written, {**data, "written": list(written)} if folder else data, sent)
 
 
-def _sent(request: Request, sent: Snapshot | None) -> dict[str, Any]:
+def _sent(request: Request, sent: Snapshot | None) -> Sent:
     return {
         "files": [{"path": file.path, "bytes": file.size} for file in sent.files] if sent else [],
         "variables": dict(request.job.env),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +15,31 @@ if TYPE_CHECKING:
 
 BY_HOST = ("cwd", "workers", "folder", "rendezvous")
 """What of a `Job` is known on its host alone."""
+
+
+class PlannedSnapshot(TypedDict):
+    """The user's files that go along."""
+
+    digest: str
+    bytes: int
+    files: int
+
+
+class Planned(TypedDict):
+    """What ansible-runner would get."""
+
+    variables: dict[str, Any]
+    """Extra variables of the playbook, as its role documents them."""
+
+    settings: dict[str, str]
+    """Ansible's, as environment variables."""
+
+    spec: dict[str, Any]
+    """What the agents read, as `Job` in launcher/agent/job.py has it, without what each host decides."""
+
+    snapshot: PlannedSnapshot | None
+    spares: list[str]
+    """Hosts in reserve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +71,9 @@ class AnsiblePlan:
         """The agents' job as far as it is decided here."""
         return self.job.to_json(without=BY_HOST)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Planned:
         """Variables, settings, the agents' job, and the files by digest."""
-        files = None
+        files: PlannedSnapshot | None = None
         if self.snapshot is not None:
             files = {"digest": self.snapshot.digest, "bytes": self.snapshot.total_bytes, "files": len(self.snapshot.files)}
         return {

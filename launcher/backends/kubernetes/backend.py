@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import Stream
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.run import ClusterRun
     from launcher.runs.liveness import Liveness
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
@@ -208,7 +209,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle]):
 
         submission.remove(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
 
-    def found(self) -> list[dict[str, Any]]:
+    def found(self) -> list[ClusterRun]:
         """The runs whose objects are in the namespace, by their label."""
         from launcher.backends.kubernetes import submission
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     from launcher.backends._base import PlannedNode
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.payload.snapshot import Snapshot
+
+
+class Planned(TypedDict):
+    """What would be sent to a Kubernetes cluster."""
+
+    objects: list[dict[str, Any]]
+    """Manifests in the order in which they are created, each as the Kubernetes API has its kind."""
+
+    spec: dict[str, Any]
+    """What the agents read, as `Job` in launcher/agent/job.py has it: for agents of the same version alone."""
+
+    secrets: list[str]
+    """Names of variables whose values go into a Secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +56,6 @@ class KubernetesPlan:
         """Whether there are nodes that have to know one another, by a Secret that is made when it is sent."""
         return self.job.max_nodes > 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Planned:
         """The manifests and the spec."""
         return {"objects": list(self.objects), "spec": self.job.to_json(), "secrets": list(self.secrets)}

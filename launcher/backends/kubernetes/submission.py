@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.plan import KubernetesPlan
+    from launcher.results.run import ClusterRun, State
 
 _DOING = "to create the run"
 _TRIES = 4
@@ -62,26 +63,26 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
     return owner
 
 
-def runs(cluster: Cluster, opts: KubernetesOptions) -> list[dict[str, Any]]:
+def runs(cluster: Cluster, opts: KubernetesOptions) -> list[ClusterRun]:
     """All runs of that kind in the namespace, the oldest first."""
     try:
         ttl.sweep(cluster, opts)
         listed = ttl.listed(cluster, opts.kind)
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to list runs") from error
-    found = []
+    found: list[ClusterRun] = []
     for item in listed:
         meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
         if meta["name"].rpartition("-files-")[0]:
             continue  # of bare pods, the first ConfigMap stands for the run
         end = states.finished(item)
-        state = "pending" if spec.get("suspend") or not status.get("ready", 1) else "running"
+        state: State = "pending" if spec.get("suspend") or not status.get("ready", 1) else "running"
         if end is not None:
             state = "failed" if end["type"] in ("Failed", "FailureTarget") else "success"
         nodes = str(spec.get("completions") or "")
-        about = {"run": meta["labels"][RUN_LABEL], "state": state, "nodes": nodes}
-        found.append({**about, "created": states.timestamp(meta["creationTimestamp"])})
-    return sorted(found, key=lambda run: float(run["created"]))
+        created = states.timestamp(meta["creationTimestamp"])
+        found.append({"run": meta["labels"][RUN_LABEL], "state": state, "nodes": nodes, "created": created})
+    return sorted(found, key=lambda run: run["created"])
 
 
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:

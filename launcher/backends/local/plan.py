@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.agent.job import LOOPBACK
 
@@ -45,6 +45,16 @@ done
 """
 
 
+class Planned(TypedDict):
+    """What would be started on this machine."""
+
+    argv: list[list[str]]
+    """Of each node's agent."""
+
+    spec: dict[str, Any]
+    """What the agents read, as `Job` in launcher/agent/job.py has it: for agents of the same version alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPlan:
     """The agents that would be started on this machine."""
@@ -65,7 +75,7 @@ class LocalPlan:
         """The command that starts a node's agent."""
         return argv_of(self.run_dir, self.python, node_rank)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Planned:
         """The argv of each node and the spec that all of them read."""
         return {"argv": [list(self.argv(node.node_rank)) for node in self.nodes], "spec": self.job.to_json()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from launcher.backends._base import PlannedNode
     from launcher.backends.slurm.allocation import Allocation
     from launcher.payload.snapshot import Snapshot
+
+
+class Planned(TypedDict):
+    """What would be sent to Slurm."""
+
+    sbatch: str
+    """The job file, or the script of a step."""
+
+    spec: dict[str, Any]
+    """What the agents read, as `Job` in launcher/agent/job.py has it: for agents of the same version alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,6 @@ class SlurmPlan:
         """Known when Slurm has given the nodes."""
         return "the first node:chosen at start"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Planned:
         """The job file's text and the spec."""
         return {"sbatch": self.text, "spec": self.job.to_json()}

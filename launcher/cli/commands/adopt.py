@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, argument, flag
 from launcher.service import cluster, observe
+
+if TYPE_CHECKING:
+    from launcher.results.run import Adopted
 
 
 def adopt(  # noqa: PLR0917 - typer's
@@ -29,4 +32,5 @@ def adopt(  # noqa: PLR0917 - typer's
     given = {"inventory": tuple(inventory) if inventory else None, "limit": limit, "remote_dir": remote_dir}
     found = cluster.adopt(run, folder, on, given)
     with output.after(f"{found.id} is among the runs here now"):
-        output.result({"run": found.id, "path": str(found.path), "hosts": found.hosts}, found.id)
+        data: Adopted = {"run": found.id, "path": str(found.path), "hosts": found.hosts}
+        output.result(data, found.id)

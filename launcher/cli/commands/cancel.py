@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument, flag
@@ -10,6 +10,9 @@ from launcher.console import live_line
 from launcher.runs import folders
 from launcher.service import cancel as service
 from launcher.service import observe
+
+if TYPE_CHECKING:
+    from launcher.results.run import Cancelled
 
 
 def cancel(
@@ -26,6 +29,6 @@ def cancel(
     found = folders.find(observe.folder(fmt), run)
     with live_line.waiting(f"waiting for {found.id} to end"):
         state = service.cancel(found, force=force, wait=wait)
-    data = {"run": found.id, "state": state.get("state"), "exit_code": state.get("exit_code")}
-    with output.after(said := f"{found.id}: {state.get('state')}"):
+    data: Cancelled = {"run": found.id, "state": state["state"], "exit_code": state["exit_code"]}
+    with output.after(said := f"{found.id}: {state['state']}"):
         output.result(data, said)

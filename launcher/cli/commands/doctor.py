@@ -20,6 +20,7 @@ from launcher.settings.options import option
 from launcher.system import names
 
 if TYPE_CHECKING:
+    from launcher.results.cluster import Quarantine
     from launcher.service.examination import Examination
 
 TAKES_ALL = True
@@ -108,7 +109,8 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
 
 def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
     left = examination.release(cluster, hosts)
-    output.result({"cluster": cluster, "quarantined": left}, f"left out of {cluster}: {', '.join(left) or 'no host'}")
+    data: Quarantine = {"cluster": str(cluster), "quarantined": left}
+    output.result(data, f"left out of {cluster}: {', '.join(left) or 'no host'}")
     return 0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, argument, flag
 from launcher.console import summary, tables
 from launcher.service import listing, observe
+
+if TYPE_CHECKING:
+    from launcher.results.run import ClusterRuns, Runs
 
 
 def ls(
@@ -29,7 +32,7 @@ def ls(
         _of_cluster(on)
         return
     found = listing.states(folder, run, limit)
-    data = [listing.row(each, state) for each, state in found]
+    data: Runs = {"runs": [listing.row(each, state) for each, state in found]}
     rows = [
         (
             f"{each.id} [{len(each.tasks)}]" if each.tasks else each.id,
@@ -44,7 +47,7 @@ def ls(
     text = tables.table(("RUN", "STATE", "ON", "NODES", "AGE", "COMMAND"), rows) if rows else ""
     if not rows:
         output.note(f"no runs in {folder}")
-    output.result({"runs": data}, *text.splitlines())
+    output.result(data, *text.splitlines())
 
 
 def _of_cluster(name: str) -> None:
@@ -56,4 +59,5 @@ def _of_cluster(name: str) -> None:
     text = tables.table(("RUN", "STATE", "NODES", "AGE"), rows) if rows else ""
     if not rows:
         output.note(f"no runs on {name}")
-    output.result({"runs": found}, *text.splitlines())
+    data: ClusterRuns = {"runs": found}
+    output.result(data, *text.splitlines())

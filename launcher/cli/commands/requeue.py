@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
 from launcher.runs import folders
 from launcher.service import again, observe
+
+if TYPE_CHECKING:
+    from launcher.results.run import Requeued
 
 
 def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
@@ -17,4 +22,5 @@ def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     found = folders.find(observe.folder(fmt), run)
     attempt = again.requeue(found)
     with output.after(f"{found.id} continues as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
-        output.result({"run": found.id, "attempt": attempt}, f"{found.id}: attempt {attempt}")
+        data: Requeued = {"run": found.id, "attempt": attempt}
+        output.result(data, f"{found.id}: attempt {attempt}")

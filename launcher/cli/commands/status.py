@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
@@ -12,6 +12,7 @@ from launcher.runs import folders
 from launcher.service import listing, observe
 
 if TYPE_CHECKING:
+    from launcher.results.run import RunState
     from launcher.runs.records import Run
 
 
@@ -30,7 +31,7 @@ def _when(created: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(created))} ({summary.age(created)} ago)" if created else "-"
 
 
-def _lines(run: Run, state: dict[str, Any]) -> list[str]:
+def _lines(run: Run, state: RunState) -> list[str]:
     detail = f" ({state['detail']})" if state.get("detail") else ""
     lines = [
         f"run      {run.id}",

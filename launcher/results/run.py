@@ -1,0 +1,220 @@
+"""A run: its state, how it was started, what a command did to it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+State = Literal["pending", "starting", "running", "stopping", "success", "failed", "cancelled", "timeout", "preempted", "unknown"]
+
+
+_Classified = TypedDict("_Classified", {"class": str, "message": str})
+
+
+class Cause(_Classified, total=False):
+    """The first failure of a run, or of a node. `class` is one of those in docs/agent-stream.md."""
+
+    host: str | None
+    node: int | None
+    rank: int | None
+    """Null where no worker was at fault."""
+
+    local_rank: int | None
+    exit_code: int | None
+    """Of that worker."""
+
+    signal: str | None
+    """The name of the signal that ended the worker."""
+
+    traceback: str | None
+    time: float | None
+    """When it was raised, unix seconds."""
+
+    secondary: bool | None
+    """Whether it looks like the consequence of a failure elsewhere."""
+
+    may_come_back: bool
+    """Whether starting the run again may help."""
+
+
+class Node(TypedDict):
+    """One node of a run."""
+
+    node: int
+    """Its rank."""
+
+    host: str
+    ranks: list[int]
+    """Of its workers."""
+
+    workers: int | None
+    """Running now; null before the first one."""
+
+    master: str
+    """MASTER_ADDR and port, as `ADDR:PORT`; empty before the rendezvous."""
+
+    started: float | None
+    """Unix seconds."""
+
+    last_seen: float | None
+    """Unix seconds."""
+
+    stopping: str
+    """Why its workers are being stopped; empty where they are not."""
+
+    restarts: int
+    cause: Cause | None
+    result: str | None
+    """How it ended, as docs/agent-stream.md lists it; null before."""
+
+    early: bool
+    """Whether it was taken back when it had done its part, and the others went on."""
+
+    attempt: int
+    """How often the scheduler started it again."""
+
+    lines_lost: int
+    """Lines of its workers that are not in the logs."""
+
+
+class Task(TypedDict):
+    """One task of a job array."""
+
+    run: str
+    state: State
+    exit_code: int | None
+    cause: Cause | None
+    duration_s: float | None
+
+
+class _MaybeArray(TypedDict, total=False):
+    tasks: list[Task]
+    """Of a job array."""
+
+
+class RunState(_MaybeArray):
+    """A run at one moment."""
+
+    state: State
+    exit_code: int | None
+    """What `distlaunch` ends with when it follows such a run; null before the end."""
+
+    cause: Cause | None
+    detail: str
+    """Why the run is in this state, where there is something to say."""
+
+    restarts: int
+    """How often its agents started its workers again."""
+
+    attempt: int
+    """How often the run as a whole was started again."""
+
+    duration_s: float | None
+    nodes: list[Node]
+    """By rank; none of a job array."""
+
+
+def nothing(state: State, detail: str = "") -> RunState:
+    """A run in that state of whose nodes nothing is known."""
+    return {
+        "state": state,
+        "exit_code": None,
+        "cause": None,
+        "detail": detail,
+        "restarts": 0,
+        "attempt": 0,
+        "duration_s": None,
+        "nodes": [],
+    }
+
+
+class Started(TypedDict):
+    """A run that goes on without the launcher: `--detach`."""
+
+    run: str
+    """Its id."""
+
+    path: str
+    """Its directory."""
+
+
+class Followed(RunState, Started):
+    """A run that was followed to its end."""
+
+
+class Status(RunState, Started):
+    """All that is known of a run."""
+
+    backend: str
+    cluster: str | None
+    command: list[str]
+    """Script, module or program, then its arguments."""
+
+    cwd: str
+    created: float | None
+    """Unix seconds."""
+
+
+class Listed(TypedDict):
+    """One run in a list."""
+
+    run: str
+    state: State
+    exit_code: int | None
+    backend: str
+    cluster: str | None
+    nodes: str
+    """As asked for: a number, or MIN:MAX."""
+
+    tasks: list[int]
+    """Indices of a job array."""
+
+    created: float | None
+    """Unix seconds."""
+
+    command: list[str]
+    cwd: str
+    path: str
+
+
+class Runs(TypedDict):
+    """The runs in the runs directory, the newest last."""
+
+    runs: list[Listed]
+
+
+class ClusterRun(TypedDict):
+    """A run as its cluster knows it, whoever started it."""
+
+    run: str
+    state: State
+    nodes: str
+    created: float
+    """Unix seconds."""
+
+
+class ClusterRuns(TypedDict):
+    """The runs that a cluster knows: `--on NAME`."""
+
+    runs: list[ClusterRun]
+
+
+class Cancelled(TypedDict):
+    """A run after `cancel`."""
+
+    run: str
+    state: State
+    exit_code: int | None
+    """Null where its end was not waited for."""
+
+
+class Requeued(TypedDict):
+    """A run that was started again."""
+
+    run: str
+    attempt: int
+
+
+class Adopted(Started):
+    """A run of another machine that is among the runs here now."""
+
+    hosts: list[str]

@@ -1,0 +1,47 @@
+"""What `--output json` prints is as docs/schema/ says: of every command that a test runs."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs/schema"
+_BEGINS = '{"version": 1, "command": '
+
+
+def check_text(stdout: str) -> None:
+    """Where that is an envelope, check it; anything else is none of ours."""
+    if stdout.startswith(_BEGINS) and stdout.endswith("}\n"):
+        check(json.loads(stdout))
+
+
+def check(envelope: dict[str, Any]) -> None:
+    """`AssertionError` where it is not as its command's schema has it."""
+    name = str(envelope["command"]) or "version"
+    known = (FOLDER / f"{name}.json").exists() if "/" not in name else False
+    validator = _validator(name if known and (name != "version" or envelope["ok"]) else "error")
+    if not validator.is_valid(envelope):
+        from jsonschema.exceptions import best_match, relevance
+
+        worst = best_match(validator.iter_errors(envelope), key=relevance)
+        where = worst.json_path if worst else "$"
+        raise AssertionError(f"not as docs/schema says, at {where}: {worst and worst.message}\n{json.dumps(envelope)[:4000]}")
+
+
+def check_result(command: str, result: Any) -> None:
+    """What the Python API returns in place of a command's `result`."""
+    check(json.loads(json.dumps({"version": 1, "command": command, "ok": True, "result": result})))
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator  # imported here: most processes see no JSON
+
+    schema = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)

@@ -1,0 +1,65 @@
+"""docs/schema: the schemas of what `--output json` prints are those of the types, and tests hold every JSON to them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import backends
+from launcher.cli import group
+from tests import envelope
+from tests.command import Cli, Result
+
+ROOT = Path(__file__).resolve().parent.parent
+ENDED = {"run": "a-20250101-000000-abcd", "state": "cancelled", "exit_code": 130}
+
+
+def printed(command: str, ok: bool = True, **content: Any) -> str:
+    return json.dumps({"version": 1, "command": command, "ok": ok, **content}) + "\n"
+
+
+def test_the_files_are_those_of_the_types() -> None:
+    check = [sys.executable, "-m", "tests.schema", "--check"]  # as scripts/schema runs it
+    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_every_command_has_a_schema() -> None:
+    commands = {*backends.names(), *group.command_names()} - {"torchrun"}  # whose command line is torchrun's own
+    assert {path.stem for path in envelope.FOLDER.glob("*.json")} == {*commands, "error", "version"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        printed("cancel", result={**ENDED, "more": 1}),
+        printed("cancel", result={"run": ENDED["run"], "state": "cancelled"}),
+        printed("cancel", result={**ENDED, "state": "gone"}),
+        printed("cancel", result=ENDED, more=1),
+        printed("cancel"),
+        printed("cancel", ok=False),
+        printed("cancel", ok=False, error={"code": "storage", "message": "full"}),
+        printed("status", result=ENDED),
+        printed("logs", result={}),
+    ],
+)
+def test_what_is_not_as_its_schema_says_is_found_in_every_command_of_a_test(text: str) -> None:
+    with pytest.raises(AssertionError, match="not as docs/schema says"):
+        Result(0, text, "")
+
+
+def test_what_is_as_its_schema_says_is_taken() -> None:
+    error = {"code": "run_failed", "message": "it failed", "hint": None}
+    texts = [printed("cancel", result=ENDED), printed("cancel", ok=False, error=error), printed("x", ok=False, error=error)]
+    assert [Result(0, text, "").stdout for text in texts] == texts
+
+
+def test_the_version_is_printed_as_its_schema_says(distlaunch: Cli) -> None:
+    result = distlaunch("--version", env={"DISTLAUNCH_OUTPUT": "json"}).json["result"]
+    with pytest.raises(AssertionError, match="not as docs/schema says"):
+        envelope.check_result("version", {**result, "more": 1})
