@@ -22,7 +22,7 @@ def check_text(stdout: str) -> None:
 
 def check(envelope: dict[str, Any]) -> None:
     """`AssertionError` where it is not as its command's schema has it."""
-    name = str(envelope["command"]) or "version"
+    name = str(envelope["command"]) or "version"  # as `--version` has it
     validator = _validator(name if name in _names() and (name != "version" or envelope["ok"]) else "error")
     if not validator.is_valid(envelope):
         from jsonschema.exceptions import best_match, relevance

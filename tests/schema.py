@@ -72,7 +72,7 @@ def _envelope(names: Iterable[str], about: str, results: Mapping[str, dict[str, 
         "properties": properties,
         "required": whole["required"],
         "additionalProperties": False,
-        **({"oneOf": [well, badly]} if results else badly),
+        "oneOf": [well, badly] if results else [badly],
         "$defs": dict(sorted(defs.items())),
     }
 
