@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from launcher import backends
+from launcher.agent.failures import ENDS
 from launcher.results import cluster, command, run
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def _envelope(names: Iterable[str], about: str, results: Mapping[str, dict[str, 
     for name, result in results.items():
         defs |= result.get("$defs", {})
         defs[name] = {key: value for key, value in result.items() if key != "$defs"}
+    if "Failure" in defs:
+        defs["Failure"] = {"type": "string", "enum": list(map(str, ENDS)), "description": "How a run ended that was stopped."}
     properties = {**whole["properties"], "error": {"$ref": "#/$defs/Error"}}
     if names := list(names):
         properties["command"] = {**properties["command"], "enum": names}

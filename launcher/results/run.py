@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-State = Literal["pending", "starting", "running", "stopping", "success", "failed", "cancelled", "timeout", "preempted", "unknown"]
+from launcher.agent.failures import Failure
+
+State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
+"""Of a run; of the classes of failures, those that are an end."""
 
 
 _Classified = TypedDict("_Classified", {"class": str, "message": str})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure, may_come_back
 from launcher.runs.node_report import Cause, NodeReport
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from launcher.agent.protocol import Record
     from launcher.results import run as results
-    from launcher.results.run import RunState
+    from launcher.results.run import RunState, State
 
-State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
 EXIT_CODES = {"success": 0, "failed": 1, **{str(end): end.about.exit_code or 0 for end in ENDS}}
 """Exit code of a followed run by its final state. A state that is not in here is not final."""
 
@@ -62,7 +61,7 @@ class Outcome:
         """Plain JSON: what `result.json` holds and `--output json` shows."""
         cause = self.cause and {**self.cause, "may_come_back": may_come_back(self.cause)}
         return {
-            "state": cast("results.State", self.state),
+            "state": self.state,
             "exit_code": self.exit_code,
             "cause": cast("results.Cause | None", cause),
             "detail": self.detail,

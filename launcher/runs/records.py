@@ -219,7 +219,11 @@ def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
     kind = Failure.CANCELLED if state == Failure.CANCELLED else Failure.SUBMISSION
     exit_code = getattr(error, "exit_code", 4) if kind.about.exit_code is None else kind.about.exit_code
     cause: Cause = {"class": kind, "message": message, "may_come_back": kind.about.may_come_back}
-    return {**results.nothing("cancelled" if state == Failure.CANCELLED else "failed"), "exit_code": exit_code, "cause": cause}
+    return {
+        **results.nothing(Failure.CANCELLED if state == Failure.CANCELLED else "failed"),
+        "exit_code": exit_code,
+        "cause": cause,
+    }
 
 
 def start_again(run: Run, handle: Handle, attempt: int) -> Run:
