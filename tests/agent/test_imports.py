@@ -128,7 +128,7 @@ def test_a_run_that_needs_no_torch_has_none_in_any_of_its_processes(agents: Runn
     run.wait()
 
     assert run.result() == "success"
-    assert len(mapped) >= 2 * 5, "an agent, a fork server, a process of the gang and two workers on each node"
+    assert len(mapped) >= 2 * 5, "an agent, a fork server, the worker group's process and two workers on each node"
     assert not [pid for pid, maps in mapped.items() if "libtorch" in maps or "_multiarray" in maps]
     assert list(run.stdout.values()) == [b"False\n"] * 4
     assert [fields["torch_version"] for fields in run.of("host_facts")] == [None] * 2

@@ -76,7 +76,7 @@ sys.exit(int(sys.argv[1]))
 
 def comparable(text: str, folder: Path | None = None) -> list[str]:
     """The lines of a job file, but for where its folder is, which one to be run by hand finds out."""
-    text = re.sub(r"# This folder may be.*?\|\| exit\n", "", text, flags=re.DOTALL)
+    text = re.sub(r"# This directory may be.*?\|\| exit\n", "", text, flags=re.DOTALL)
     for said in ('"$DISTLAUNCH_RUN_DIR"', "$DISTLAUNCH_RUN_DIR", *([str(folder)] if folder else [])):
         text = text.replace(said, "FOLDER")
     lines = (line for line in text.splitlines() if not line.startswith(("#SBATCH --output=", "#SBATCH --chdir=")))
