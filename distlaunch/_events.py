@@ -114,7 +114,9 @@ def _records(
     readers = {node: StreamReader(ranks, node) for node in range(len(run.hosts)) if only in (None, node)}
     unfinished: dict[tuple[int, int, bool], bytes] = {}
     for node, data in logs.blocks(run, readers, follow=follow):
-        for record in readers[node].feed(data) if node in readers else ():
+        if not isinstance(node, int) or node not in readers:
+            continue
+        for record in readers[node].feed(data):
             if isinstance(record, protocol.Event):
                 yield node, record
             elif isinstance(record, protocol.Output):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.runs.liveness import Liveness
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
+    from launcher.runs.sources import Source
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
 
@@ -68,8 +69,7 @@ H = TypeVar("H", bound="Handle")
 class Chunk:
     """Bytes of one node's agent stream, in order, cut anywhere."""
 
-    node: int
-    """`runs.JOB_OUTPUT` for what no agent wrote: the scheduler, or the job file."""
+    node: Source
 
     data: bytes
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.agent.system import processes
 from launcher.backends._base import Chunk
-from launcher.runs.records import JOB_OUTPUT
+from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ class FileStream:
 
     def __init__(self, run_dir: Path, nodes: int, offsets: Mapping[int, int], *, job_output: bool = False) -> None:
         """`job_output`: the scheduler writes to the run folder's `job.out`."""
-        self._paths = {node: run_dir / "nodes" / str(node) / "stream" for node in range(nodes)}
+        self._paths: dict[Source, Path] = {node: run_dir / "nodes" / str(node) / "stream" for node in range(nodes)}
         if job_output:
             self._paths[JOB_OUTPUT] = run_dir / "job.out"
-        self._offsets = dict(offsets)
-        self._files: dict[int, BinaryIO] = {}
+        self._offsets: dict[Source, int] = dict(offsets.items())
+        self._files: dict[Source, BinaryIO] = {}
         self._kept = allow_files(len(self._paths))
         """So many stay open; the others are opened for each look."""
 
@@ -48,7 +48,7 @@ class FileStream:
                 return chunks
             time.sleep(min(_POLL_S, left))
 
-    def _read_node(self, node: int) -> Chunk | None:
+    def _read_node(self, node: Source) -> Chunk | None:
         with storage.read_errors(self._paths[node]):
             file = self._files.get(node) or self._open(node)
             data = file.read(_READ_BYTES) if file else b""
@@ -57,7 +57,7 @@ class FileStream:
                 file.close()
         return Chunk(node, data) if data else None
 
-    def _open(self, node: int) -> BinaryIO | None:
+    def _open(self, node: Source) -> BinaryIO | None:
         try:
             file = input_file.open_file(self._paths[node])
         except FileNotFoundError:

@@ -14,7 +14,7 @@ from launcher.console import summary
 from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
 from launcher.runs.reader import lost_text
-from launcher.runs.records import JOB_OUTPUT
+from launcher.runs.sources import JOB_OUTPUT, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,12 +72,14 @@ class Announcer:
         self._unreached: dict[int, float] = {}
         self._progress = StartLine(backend, len(hosts))
 
-    def record(self, node: int, record: Event | Foreign) -> None:
+    def record(self, node: Source, record: Event | Foreign) -> None:
         """Tell of an event or a foreign line, if a person should know."""
         if not isinstance(record, Event):
             self._workers.end_line()
             old_news = node == JOB_OUTPUT and _OLD_NEWS.match(record.data.decode(errors="replace"))
-            output.foreign("job" if node == JOB_OUTPUT else str(node), record.data, important=not old_news)
+            output.foreign(str(node), record.data, important=not old_news)
+            return
+        if node == JOB_OUTPUT:  # a line that only looks like an agent's
             return
         fields = record.fields
         self._progress.heard(node, record.name)

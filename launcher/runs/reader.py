@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import MAX_PENDING_BYTES, Foreign, Output
 from launcher.runs import events
+from launcher.runs.sources import JOB_OUTPUT, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,11 +25,11 @@ Wanted = frozenset[int]
 class StreamReader:
     """Turns the bytes of one node's stream, cut anywhere, into records; output of unwanted ranks is left out."""
 
-    def __init__(self, wanted: Wanted | None = None, node: int | None = None) -> None:
+    def __init__(self, wanted: Wanted | None = None, node: Source | None = None) -> None:
         """`wanted` None: all ranks. `node`: whose stream it is, in which lines of other nodes are foreign; None: anybody's."""
         self._wanted = wanted
         self._rest = b""
-        of = rb"\d{1,9}" if node is None else b"%d" % node if node >= 0 else rb"(?!)"
+        of = rb"\d{1,9}" if node is None else rb"(?!)" if node == JOB_OUTPUT else b"%d" % node
         self._tag = re.compile(rb"(%b)\.(\d{1,9})([|!])([ +])" % of)
         self._lines = re.compile(rb"(%b\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*" % of)
         """Lines with one tag. There is one pattern for all tags, as a node may write any number of them."""

@@ -20,6 +20,7 @@ import launcher
 from launcher.agent.failures import Failure
 from launcher.errors import LaunchError, StorageError
 from launcher.results import run as results
+from launcher.runs.sources import JOB_OUTPUT
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
     from launcher.results.run import Cause, RunState
     from launcher.runs.handle import Handle
+    from launcher.runs.sources import Source
 
-JOB_OUTPUT = -1
-"""In place of a node rank: what the scheduler or the job file wrote, not an agent."""
 
 FOLDER_HINT = "set DISTLAUNCH_RUNS_DIR to a writable directory; on a cluster, to one that all nodes see"
 
@@ -137,11 +137,11 @@ class Run:
         asked = request.get("time") if request else None
         return float(asked) if isinstance(asked, (int, float)) else None
 
-    def stream_path(self, node: int) -> Path:
-        """Where the agent stream of a node is kept."""
-        if node == JOB_OUTPUT:
+    def stream_path(self, source: Source) -> Path:
+        """Where the stream of that source is kept."""
+        if source == JOB_OUTPUT:
             return self.path / "job.out"
-        return self.path / "nodes" / str(node) / "stream"
+        return self.path / "nodes" / str(source) / "stream"
 
 
 def create(run: Run) -> None:

@@ -160,8 +160,9 @@ def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int
     try:
         while found.done < len(run.hosts) and time.monotonic() < limit:
             for chunk in stream.read(0.5):
-                for record in readers[chunk.node].feed(chunk.data):
-                    found.take(chunk.node, record)
+                if isinstance(chunk.node, int):
+                    for record in readers[chunk.node].feed(chunk.data):
+                        found.take(chunk.node, record)
     finally:
         stream.close()
     for rank, nodes in list(found.claimed_twice.items())[:1]:

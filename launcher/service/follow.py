@@ -16,7 +16,7 @@ from launcher.console.worker_output import WorkerOutput
 from launcher.errors import StorageError
 from launcher.runs import records
 from launcher.runs.reader import StreamReader
-from launcher.runs.records import JOB_OUTPUT
+from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.runs.status import report_of
 from launcher.service import limits
 from launcher.service.ending import Ending
@@ -125,7 +125,8 @@ class Follower:
         chunks = stream.read(timeout_s)
         now = time.monotonic()
         for chunk in chunks:
-            self._nodes.heard(chunk.node, now)
+            if chunk.node != JOB_OUTPUT:
+                self._nodes.heard(chunk.node, now)
             reader = self._readers.get(chunk.node)
             for record in reader.feed(chunk.data) if reader else ():
                 if not isinstance(record, Output):
@@ -137,7 +138,7 @@ class Follower:
         self._announcer.tick(now)
         return news
 
-    def _take(self, node: int, record: Event | Foreign) -> None:
+    def _take(self, node: Source, record: Event | Foreign) -> None:
         self._announcer.record(node, record)
         if node == JOB_OUTPUT:
             return

@@ -11,6 +11,7 @@ from launcher.errors import RequestError
 from launcher.results import run as results
 from launcher.runs import folders, records, status
 from launcher.runs.reader import StreamReader
+from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.service import observe
 from launcher.system import input_file, storage
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Backend
     from launcher.runs.records import Run
-
-NO_NODE = -2
-"""Stands for "nothing has come": what waits for the end of its line may have waited long enough."""
 
 _BLOCK_BYTES = 1 << 20
 _POLL_S = 3.0
@@ -43,8 +41,11 @@ def _is_being_submitted(run: Run) -> bool:
     return not run.submitted and (status.current(run) or results.nothing("unknown"))["state"] == "pending"
 
 
-def blocks(run: Run, nodes: Iterable[int], *, follow: bool) -> Iterator[tuple[int, bytes]]:
-    """Blocks of the nodes' streams, from the run's folder; of all nodes from the backend, where not all is there yet."""
+def blocks(run: Run, nodes: Iterable[Source], *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
+    """Blocks of the nodes' streams, from the run's folder; of all nodes from the backend, where not all is there yet.
+
+    Without a source: nothing has come for a while.
+    """
     paths = {node: run.stream_path(node) for node in nodes}
     run = observe.sent(run) if run.result is None or records.as_before(run) else run
     ended = run.handle is None or run.result is not None
@@ -64,9 +65,10 @@ def _file_blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:
+def _latest_blocks(folder: Path, node: Source) -> Iterator[bytes]:
     """What a rank above its limit has written last, while its worker runs or where its agent was killed."""
-    pipes = {path.stem for path in folder.glob("*.[12]")} if node >= 0 else ()  # for a moment, the newer one becomes the older
+    # For a moment, the newer one becomes the older.
+    pipes = {path.stem for path in folder.glob("*.[12]")} if node != JOB_OUTPUT else ()
     for name in sorted(pipes):
         rank, pipe = name.split(".")
         output.warn(f"node {node}: lines of rank {rank} on {pipe} before these are not kept (--log-limit)")
@@ -74,7 +76,7 @@ def _latest_blocks(folder: Path, node: int) -> Iterator[bytes]:
             yield from _file_blocks(folder / f"{name}.{number}")
 
 
-def _live_blocks(run: Run, backend: Backend[Any, Any], *, follow: bool) -> Iterator[tuple[int, bytes]]:
+def _live_blocks(run: Run, backend: Backend[Any, Any], *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
     """What the backend's stream gives; to the run's end if `follow`, else until nothing comes any more."""
     handle = run.known
     stream = backend.open_stream(handle)
@@ -87,12 +89,13 @@ def _live_blocks(run: Run, backend: Backend[Any, Any], *, follow: bool) -> Itera
             chunks = stream.read(0.2 if follow else 2.0)
             for chunk in chunks:
                 yield chunk.node, chunk.data
-                for record in readers[chunk.node].feed(chunk.data) if 0 <= chunk.node < len(readers) else ():
-                    report.add(chunk.node, record)
+                if isinstance(chunk.node, int):
+                    for record in readers[chunk.node].feed(chunk.data):
+                        report.add(chunk.node, record)
             if not chunks and not follow:
                 return
             if not chunks:
-                yield NO_NODE, b""
+                yield None, b""
             if chunks:
                 answer = unknown
             elif time.monotonic() - polled > _POLL_S:

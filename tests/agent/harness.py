@@ -19,6 +19,7 @@ from launcher.agent import protocol
 from launcher.agent.system import processes
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.options import LocalOptions
+from launcher.runs.sources import JOB_OUTPUT
 from launcher.settings import job_spec
 from launcher.settings.options import JobOptions
 from launcher.system import detached
@@ -55,6 +56,7 @@ class Run:
         """Take what has come; False when nothing has."""
         chunks = self._stream.read(timeout_s)
         for chunk in chunks:
+            assert chunk.node != JOB_OUTPUT
             for record in self._decoders[chunk.node].feed(chunk.data):
                 if isinstance(record, protocol.Event):
                     self.events.append((chunk.node, record.name, record.fields))

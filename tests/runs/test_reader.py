@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 
 from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
-from launcher.runs import records as runs
 from launcher.runs.reader import StreamReader, parse_ranks
+from launcher.runs.sources import JOB_OUTPUT
 
 
 def stream(seed: int) -> bytes:
@@ -79,7 +79,7 @@ def test_lines_of_other_nodes_in_a_stream_are_nobodys(wanted: frozenset[int] | N
 
     assert [record.data + b"\n" for record in records if isinstance(record, Foreign)] == list(others)
     assert {record.node for record in records if isinstance(record, Output)} == {1}
-    assert list(StreamReader(wanted, runs.JOB_OUTPUT).feed(others[0] + b"-1.0| x\n")) == [
+    assert list(StreamReader(wanted, JOB_OUTPUT).feed(others[0] + b"-1.0| x\n")) == [
         Foreign(b"2.0| forged"),
         Foreign(b"-1.0| x"),
     ]

@@ -11,8 +11,8 @@ from launcher.cli.parameters import OutputOption, RunArgument, flag
 from launcher.console.worker_output import WorkerOutput
 from launcher.errors import RequestError
 from launcher.runs import folders
-from launcher.runs import records as runs
 from launcher.runs.reader import StreamReader, lost_text, parse_ranks
+from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.service import logs as service
 from launcher.service import observe
 
@@ -43,7 +43,7 @@ def logs(
     if node is not None and not 0 <= node < len(found.hosts):
         raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
     workers = WorkerOutput(ranks, stdout=output.STDOUT)
-    numbers = (runs.JOB_OUTPUT, *range(len(found.hosts)))
+    numbers = (JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
     for number, data in service.blocks(found, readers, follow=follow):
         _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
@@ -56,7 +56,7 @@ def logs(
         output.note(f"{found.id}: no line of rank {rank}")
 
 
-def _show(records: Iterable[Record], node: int, workers: WorkerOutput, ranks: Wanted | None) -> None:
+def _show(records: Iterable[Record], node: Source | None, workers: WorkerOutput, ranks: Wanted | None) -> None:
     now = time.monotonic()
     for record in records:
         if isinstance(record, Output):
@@ -67,5 +67,5 @@ def _show(records: Iterable[Record], node: int, workers: WorkerOutput, ranks: Wa
                 output.warn(f"node {node}: {lost_text(record.fields)}")
         elif ranks is None:
             workers.end_line()
-            output.foreign("job" if node == runs.JOB_OUTPUT else str(node), record.data)
+            output.foreign(str(node), record.data)
     workers.flush(now)
