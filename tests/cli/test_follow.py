@@ -403,8 +403,8 @@ def test_a_bundled_script_is_said_to_be_used(distlaunch: Cli) -> None:
 @pytest.mark.parametrize(
     ("workers", "given", "said"),
     [
-        ("2", None, "OMP_NUM_THREADS=1 (several workers share the machine"),
-        ("1", None, "OMP_NUM_THREADS is not set (one worker has the machine"),
+        ("2", None, "OMP_NUM_THREADS=1 (several workers share the host"),
+        ("1", None, "OMP_NUM_THREADS is not set (one worker has the host"),
         ("2", "3", "OMP_NUM_THREADS=3 (as it was set)"),
     ],
 )

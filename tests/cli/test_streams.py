@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LIMIT_S = 120
 KINDS: dict[str, Callable[[Path], None]] = {
     "a FIFO": os.mkfifo,
-    "a folder": os.mkdir,
+    "a directory": os.mkdir,
     "a device": lambda path: os.symlink("/dev/zero", path),
 }
 
