@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.errors import SpecError
 from launcher.system import names as similar
 
 if TYPE_CHECKING:
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
 
 ALIASES = {"k8s": "kubernetes"}
 
@@ -33,12 +33,12 @@ def about(name: str) -> str:
     return importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}").__doc__ or ""
 
 
-def load(name: str) -> type[Backend[Any, Any]]:
+def load(name: str) -> type[AnyBackend]:
     """The backend class of that name; `SpecError` lists the known ones."""
     import importlib
 
     if name not in names():
         raise SpecError(f"unknown backend {name!r}", hint=similar.hint(name, names()))
     module = importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}.backend")
-    backend: type[Backend[Any, Any]] = module.BACKEND
+    backend: type[AnyBackend] = module.BACKEND
     return backend

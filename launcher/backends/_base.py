@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from launcher.agent.job import KEY_FILE
 from launcher.errors import CommandError
@@ -63,6 +63,7 @@ class Plan(Protocol):
 
 P = TypeVar("P", bound=Plan)
 H = TypeVar("H", bound="Handle")
+Opts = TypeVar("Opts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class Stream(Protocol):
         """Let go of files and connections."""
 
 
-class Backend(ABC, Generic[P, H]):
-    """Sends a `JobSpec` to one kind of cluster and watches it there."""
+class Backend(ABC, Generic[P, H, Opts]):
+    """Sends a `JobSpec` to one kind of cluster and watches it there: by its plans, handles and options."""
 
     name: ClassVar[str]
     options: ClassVar[type]
@@ -123,7 +124,7 @@ class Backend(ABC, Generic[P, H]):
     shares_run_dir: ClassVar[bool] = False
     """Its workers read and write the run's own directory, as the launcher does."""
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: Opts) -> None:
         self.opts = options
 
     @property
@@ -244,6 +245,10 @@ class Backend(ABC, Generic[P, H]):
         `record` as in `submit`: once it was called, the run has not ended any more.
         """
         raise NotImplementedError
+
+
+AnyBackend: TypeAlias = Backend[Any, Any, Any]
+"""One of which it is not known which."""
 
 
 def write_key(folder: Path) -> None:

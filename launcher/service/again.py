@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import BackendUnavailableError, RequestError
@@ -11,12 +11,12 @@ from launcher.runs import folders, lock, records, status
 from launcher.service import observe, undo
 
 if TYPE_CHECKING:
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.runs.handle import Handle
     from launcher.runs.records import Run
 
 
-def start(run: Run, backend: Backend[Any, Any], attempt: int, *, doing: str) -> Run:
+def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
     """The run, started again; where that cannot be done, it is left as it had ended."""
     if not backend.can_requeue:
         raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it anew")

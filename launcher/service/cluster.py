@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.results.run import ClusterRun
     from launcher.runs.records import Run
 
@@ -45,7 +45,7 @@ def adopt(text: str, folder: Path, cluster: str | None, flags: Mapping[str, Any]
     return backend.adopt(text, folder)
 
 
-def _backend(settings: config.Config, cluster: str | None, backend_name: str, flags: Mapping[str, Any]) -> Backend[Any, Any]:
+def _backend(settings: config.Config, cluster: str | None, backend_name: str, flags: Mapping[str, Any]) -> AnyBackend:
     profile = settings.cluster(cluster, lambda kind: backends.load(kind).options) if cluster else None
     backend = backends.load(profile.backend if profile else backend_name)
     own = settings.resolve(backend.options, flags=flags, cluster=profile)

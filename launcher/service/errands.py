@@ -12,7 +12,7 @@ from launcher.service import limits
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.runs.records import Run
     from launcher.service.interrupts import Interrupts, Unattended
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Errands:
     """Nobody waits for them."""
 
-    def __init__(self, run: Run, backend: Backend[Any, Any]) -> None:
+    def __init__(self, run: Run, backend: AnyBackend) -> None:
         self._run, self._handle, self._backend = run, run.handle, backend
         self._errands: list[tuple[str, Question[None]]] = []
 

@@ -25,7 +25,7 @@ from launcher.service.node_watch import NodeWatch
 
 if TYPE_CHECKING:
     from launcher.agent.protocol import Foreign
-    from launcher.backends._base import Backend, Stream
+    from launcher.backends._base import AnyBackend, Stream
     from launcher.console.terminal import Terminal
     from launcher.runs.outcome import Outcome
     from launcher.runs.reader import Wanted
@@ -39,7 +39,7 @@ class Follower:
     def __init__(
         self,
         run: Run,
-        backend: Backend[Any, Any],
+        backend: AnyBackend,
         *,
         ranks: Wanted | None,
         interrupts: Interrupts | Unattended,

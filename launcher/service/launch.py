@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from launcher.backends._base import Backend, Plan
+    from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.handle import Handle
     from launcher.runs.outcome import Outcome
     from launcher.service.interrupts import Interrupts, Unattended
@@ -78,7 +78,7 @@ def _run(request: Request, plan: Plan, path: Path) -> records.Run:
     )
 
 
-def _submit(backend: Backend[Any, Any], plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
+def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
     """Send the plan; whatever goes wrong, nothing is left running and the run's folder says so, or what may be left is told."""
     begun: Handle | None = None
 
@@ -113,7 +113,7 @@ def _hear_of_cancel(run: records.Run, interrupts: Interrupts | Unattended) -> No
         interrupts.cancelled()
 
 
-def _left(backend: Backend[Any, Any], begun: Handle | None, error: BaseException, interrupts: Interrupts | Unattended) -> str:
+def _left(backend: AnyBackend, begun: Handle | None, error: BaseException, interrupts: Interrupts | Unattended) -> str:
     """End what was started, unless there is no time for that; why something may be left, if so."""
     hurry = "its launcher was told to leave at once"
     try:

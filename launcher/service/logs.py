@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import RequestError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.runs.records import Run
 
 _BLOCK_BYTES = 1 << 20
@@ -76,7 +76,7 @@ def _latest_blocks(folder: Path, node: Source) -> Iterator[bytes]:
             yield from _file_blocks(folder / f"{name}.{number}")
 
 
-def _live_blocks(run: Run, backend: Backend[Any, Any], *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
+def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
     """What the backend's stream gives; to the run's end if `follow`, else until nothing comes any more."""
     handle = run.known
     stream = backend.open_stream(handle)

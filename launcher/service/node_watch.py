@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.agent.protocol import Event
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.console.announce import Announcer
     from launcher.runs.liveness import Liveness, NodeState
     from launcher.runs.outcome import RunReport
@@ -28,7 +28,7 @@ class NodeWatch:
     def __init__(
         self,
         run: Run,
-        backend: Backend[Any, Any],
+        backend: AnyBackend,
         report: RunReport,
         announcer: Announcer,
         take: Callable[[int, Event], None],

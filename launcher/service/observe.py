@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from launcher import output
 from launcher.agent.failures import WORST_FIRST
@@ -18,7 +18,7 @@ from launcher.settings import checks, config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.results.run import RunState, State, Task
     from launcher.runs.handle import Handle
     from launcher.runs.records import Run
@@ -37,7 +37,7 @@ def folder(fmt: str | None) -> Path:
     return folders.root(settings["runs_dir"].value)
 
 
-def backend_of(run: Run) -> Backend[Any, Any]:
+def backend_of(run: Run) -> AnyBackend:
     """The backend that a run was submitted with, with the options of that time."""
     # Imported here: a list of finished runs needs no backend.
     from launcher import backends

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from launcher.backends._base import Backend, Plan
+    from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.reader import Wanted
     from launcher.spec import JobSpec, Kind
 
@@ -67,7 +67,7 @@ class LaunchOptions:
 class Request:
     """One launch, with all settings resolved."""
 
-    backend: Backend[Any, Any]
+    backend: AnyBackend
     backend_name: str
     """As the command line names it."""
 
@@ -152,7 +152,7 @@ def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
     return replace(options, interactive=options.interactive or options.debug)
 
 
-def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: Backend[Any, Any]) -> dict[str, Any] | None:
+def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: AnyBackend) -> dict[str, Any] | None:
     """What workers have of our terminal and stdin."""
     from launcher.console import terminal_modes
 
@@ -166,7 +166,7 @@ def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend
 class Chosen(NamedTuple):
     """A backend with its options, and the cluster whose settings it has."""
 
-    backend: Backend[Any, Any]
+    backend: AnyBackend
     cluster: config.ClusterProfile | None
     own: Mapping[str, config.Setting]
     """The backend's options with their sources."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
-    from launcher.backends._base import Backend
+    from launcher.backends._base import AnyBackend
     from launcher.runs.handle import Handle
 
 
-def undo(backend: Backend[Any, Any], begun: Handle | None, error: BaseException) -> str:
+def undo(backend: AnyBackend, begun: Handle | None, error: BaseException) -> str:
     """End what was started, as it was recorded last. Why something may be left all the same; empty: nothing is."""
     if begun is None:
         return ""

@@ -44,7 +44,7 @@ _TAIL_BYTES = 256 * 1024
 """More than a node has to say before it has met the others."""
 
 
-class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle]):
+class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     """Hosts with SSH, Python and torch; nothing else is asked of them."""
 
     name: ClassVar[str] = "ansible"

@@ -38,7 +38,7 @@ _BEACONS = (20_000, 29_000)
 """Below the ports that Kubernetes gives to Services, and those that the kernel gives to connections."""
 
 
-class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle]):
+class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOptions]):
     """Creates the objects through the API, and follows by pod logs."""
 
     name: ClassVar[str] = "k8s"

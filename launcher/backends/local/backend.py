@@ -45,7 +45,7 @@ _FAREWELL_S = 10.0
 """So long an agent may take to end after its last word."""
 
 
-class LocalBackend(Backend[LocalPlan, LocalHandle]):
+class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     """Runs on this machine; several nodes are simulated by one agent each."""
 
     name: ClassVar[str] = "local"

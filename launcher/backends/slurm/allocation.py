@@ -9,7 +9,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.agent.terminal import attach
 from launcher.backends.slurm.control import ask
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Record
     from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.options import SlurmOptions
     from launcher.runs.liveness import NodeState
     from launcher.spec import NodeRange
 
@@ -80,7 +81,7 @@ def nodes_of(asked: NodeRange, within: Allocation) -> int:
     return min(asked.max, within.nodes)
 
 
-def options(within: Allocation, opts: Any, name: str) -> list[str]:
+def options(within: Allocation, opts: SlurmOptions, name: str) -> list[str]:
     """The step's own options for srun. One task per node gets all processors of the job there, which it would not by itself."""
     found = [f"--job-name={name}"]
     cpus = opts.cpus_per_task or within.cpus
@@ -89,7 +90,7 @@ def options(within: Allocation, opts: Any, name: str) -> list[str]:
     return [*found, *(["--overlap"] if within.within_step else [])]
 
 
-def useless(opts: Any) -> list[str]:
+def useless(opts: SlurmOptions) -> list[str]:
     """Options that only a job of its own could have."""
     return [name.replace("_", "-") for name in _OF_JOBS if getattr(opts, name)]
 

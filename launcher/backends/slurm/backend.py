@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.system.pipes import ProgramBridge
 
 
-class SlurmBackend(Backend[SlurmPlan, SlurmHandle]):
+class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     """Submits through submitit; follows by files on the shared file system, asks squeue only now and then."""
 
     name: ClassVar[str] = "slurm"

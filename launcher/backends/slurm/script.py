@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from launcher.backends.slurm.allocation import Allocation
+    from launcher.backends.slurm.options import SlurmOptions
     from launcher.spec import JobSpec
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]*|&-]*\Z")
@@ -114,7 +115,7 @@ def _source(name: str) -> tuple[str, str, Callable[[], bool]] | None:
 
 def render(
     spec: JobSpec,
-    opts: Any,
+    opts: SlurmOptions,
     run: str,
     run_dir: Path,
     agent: Sequence[str],
@@ -205,7 +206,7 @@ def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
     ]
 
 
-def container(opts: Any, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
+def container(opts: SlurmOptions, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
     """Options of srun for pyxis, or the program before the agent's; the agent needs the run's folder, the script its own."""
     if not opts.container_image:
         if opts.container_mounts:
@@ -233,7 +234,7 @@ def _line_of(error: Exception) -> str:
     return line
 
 
-def directives(spec: JobSpec, opts: Any, run: str, run_dir: Path, *, cwd: str, lead_s: float) -> list[Directive]:
+def directives(spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float) -> list[Directive]:
     """The `#SBATCH` lines: ours, then the user's own, which win."""
     folder = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
     nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
