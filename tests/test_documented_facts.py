@@ -28,7 +28,7 @@ from launcher.backends.kubernetes import config_maps, login, logs, pod, sidecars
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.slurm import submitit
 from launcher.backends.slurm.options import SlurmOptions
-from launcher.doctor import findings, heat_map
+from launcher.doctor import checks, heat_map
 from launcher.service import limits
 from launcher.settings.options import JobOptions
 from launcher.spec import parse_duration, parse_log_limit
@@ -163,7 +163,7 @@ def test_the_tables_of_the_fabric_are_whole() -> None:
     named |= {re.findall(r"`(\w+)", row[0])[0] for row in rows(text.split("## RDMA")[1], "| variable | set when |")}
 
     assert named == set(re.findall(r'Variable\("(\w+)"', source))
-    assert [row[0] for row in rows(text, "| check | what is compared |")] == list(findings.CHECKS)
+    assert [row[0] for row in rows(text, "| check | what is compared |")] == list(checks.known())
 
 
 def test_at_the_start_of_a_run_no_program_is_started_for_the_fabric(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ LARGER = {
     "tests/scripts/able_torch.py": 315,
     "tests/slurm/conftest.py": 318,
     "tests/slurm/test_slurm.py": 320,
-    "tests/slurm/test_words.py": 336,
+    "tests/slurm/test_words.py": 322,
     "tests/terminal/test_terminal.py": 351,
     "tests/terminal/test_trouble.py": 306,
     "tests/test_documentation.py": 374,

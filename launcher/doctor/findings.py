@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 Status = Literal["ok", "warn", "fail"]
 _WORSE: dict[Status, int] = {"ok": 0, "warn": 1, "fail": 2}
@@ -21,25 +21,6 @@ class Finding:
     status: Status
     reason: str
     fix: str
-
-
-CHECKS = ("versions", "clock", "disk", "limits", "network", "ports", "mtu", "gpu", "speed", "links")
-"""Columns of the table."""
-
-_NEEDS = {
-    "versions": "versions",
-    "clock": "clock_offset_s",
-    "disk": "disks",
-    "ports": "paths",
-    "mtu": "paths",
-    "speed": "gemm_tflops",
-    "links": "gbytes_per_s",
-}
-
-
-def seen(check: str, report: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> bool:
-    """Whether a node's report, or its facts, have what the check looks at."""
-    return _NEEDS[check] in (report or {}) if check in _NEEDS else facts is not None
 
 
 def worst(findings: Iterable[Finding]) -> Status:

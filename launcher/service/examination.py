@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
 from launcher.console import summary
-from launcher.doctor import examine, findings, heat_map
+from launcher.doctor import checks, examine, findings, heat_map
 from launcher.doctor.reports import Reports
 from launcher.errors import SpecError, StorageError
 from launcher.runs.reader import StreamReader
@@ -94,7 +94,7 @@ def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bo
         bad = to_leave_out(found, examine.lasting(reports, facts), hosts, silent)
         quarantine.add(str(request.cluster), bad, os.environ)
     first = {report["node"]: report for report in reports if report["local_rank"] == 0}
-    every = ((node, check) for node in hosts for check in findings.CHECKS)
+    every = ((node, check) for node in hosts for check in checks.known())
     pairs = heat_map.of_nodes(reports, hosts)
     if pairs:
         try:
@@ -106,7 +106,7 @@ def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bo
         hosts=hosts,
         silent=silent,
         found=found,
-        seen={(node, check) for node, check in every if findings.seen(check, first.get(node), facts.get(node))},
+        seen={(node, check) for node, check in every if checks.known()[check].seen(first.get(node), facts.get(node))},
         pairs=pairs,
         exit_code=outcome.exit_code if outcome.exit_code is not None else 4,
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.fabric import discovery
-from launcher.doctor import examine, examine_links, findings, heat_map
+from launcher.doctor import checks, examine, findings, heat_map
+from launcher.doctor.checks import links
 from launcher.settings import quarantine
 from tests.fabric import machines
 
@@ -183,14 +184,14 @@ def test_four_hosts_of_which_one_is_slow_and_links_that_merely_vary(dgx: dict[st
     slow_host(reports, facts)
     four = [{**report, "gbytes_per_s": report["gbytes_per_s"][:4]} for report in reports[:4]]
 
-    assert [(finding.node, finding.status) for finding in examine_links.links(four)] == [(2, "fail")]
+    assert [(finding.node, finding.status) for finding in links.links(four)] == [(2, "fail")]
 
     rates = iter([1.6, 0.5, 1.1, 0.7, 2.4, 0.4, 1.9, 0.6, 1.2, 0.8, 2.9, 0.5, 1.4, 0.9, 2.2])
     for a in range(NODES):
         for b in range(a + 1, NODES):
             reports[a]["gbytes_per_s"][b] = reports[b]["gbytes_per_s"][a] = next(rates)
 
-    assert list(examine_links.links(reports)) == []
+    assert list(links.links(reports)) == []
 
 
 def test_of_a_job_that_came_to_nothing_there_is_what_each_node_said_before(dgx: dict[str, Any]) -> None:
@@ -199,7 +200,7 @@ def test_of_a_job_that_came_to_nothing_there_is_what_each_node_said_before(dgx: 
     early = [{key: report[key] for key in ("rank", "node", "local_rank", "host", "versions", "disks")} for report in reports]
 
     assert [(found.node, found.check) for found in examine.examine(early, facts)] == [(2, "versions")]
-    assert [check for check in findings.CHECKS if not findings.seen(check, early[0], facts[0])] == [
+    assert [name for name, check in checks.known().items() if not check.seen(early[0], facts[0])] == [
         "clock", "ports", "mtu", "speed", "links",
     ]  # fmt: skip
 

@@ -47,9 +47,8 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("launcher/agent/system/processes.py", f"{RUNS} testbed"),
     ("launcher/agent/*", RUNS),
     # What the user sees.
-    ("launcher/doctor/examine*.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
-    ("launcher/doctor/findings.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/doctor/heat_map.py", f"fabric {ARCHITECTURE}"),
+    ("launcher/doctor/*", f"fabric slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/settings/quarantine.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
     ("distlaunch/*", f"api {ARCHITECTURE} {WHEEL}"),
     ("launcher/service/examination.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),

@@ -1,4 +1,4 @@
-"""Slurm's words and ours, without a cluster: states, reasons, arrays, allocations, the job file."""
+"""Slurm's words and ours, without a cluster: states, reasons, allocations, the job file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.backends.slurm import allocation, states
-from launcher.backends.slurm.script import MOVED, indices, quote, quote_value
+from launcher.backends.slurm.script import MOVED, quote, quote_value
 from launcher.errors import SpecError
 from launcher.spec import NodeRange
 from launcher.system import install
@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Cli
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("0-3", (0, 1, 2, 3)), ("5", (5,)), ("1,3,7-8", (1, 3, 7, 8)), ("0-9:4", (0, 4, 8)), ("0-1%1", (0, 1)), ("2,1,2", (1, 2))],
-)
-def test_indices_are_read_as_sbatch_reads_them(text: str, found: tuple[int, ...]) -> None:
-    assert indices(text) == found
-
-
-@pytest.mark.parametrize("text", ["3-1", "x", "0-9:0", "0-9%", "0-9%0", "-1", "1,,2", "0-9%2%3", ""])
-def test_other_arrays_are_refused(text: str) -> None:
-    with pytest.raises(SpecError):
-        indices(text)
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("8", 8), ("32(x3)", 32), ("32(x3),16", 16), ("2,48(x2)", 2), ("", None)])

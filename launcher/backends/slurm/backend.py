@@ -13,7 +13,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.backends._base import Backend, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
-from launcher.backends.slurm import allocation, control, run_files
+from launcher.backends.slurm import allocation, control, run_files, words
 from launcher.backends.slurm.handle import SlurmHandle
 from launcher.backends.slurm.options import SlurmOptions
 from launcher.backends.slurm.plan import SlurmPlan
@@ -96,9 +96,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def _tasks(self, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
         """Indices of a job array; none where it is none."""
-        from launcher.backends.slurm import script
-
-        tasks = script.indices(self.opts.array) if self.opts.array else ()
+        tasks = words.indices(self.opts.array) if self.opts.array else ()
         if within and tasks:
             raise SpecError(
                 f"--array inside job {within.job_id}: a step cannot be an array", hint="submit jobs of its own with --new-job"

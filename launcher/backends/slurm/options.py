@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launcher.backends.slurm import words
 from launcher.settings.options import duration, not_below, one_of, option
 
 
 def _array(text: str) -> None:
-    from launcher.backends.slurm import script  # it is needed for a launch only
-
     if text:
-        script.indices(text)
-
-
-def _sbatch(texts: tuple[str, ...]) -> None:
-    from launcher.backends.slurm import script
-
-    script.pairs(texts)
+        words.indices(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +43,7 @@ class SlurmOptions:
     wckey: str = option("", help="Workload key.")
     switches: str = option("", metavar="N[@TIME]", help="Maximum number of leaf switches.", group="network")
     sbatch: tuple[str, ...] = option(
-        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone sets a flag.", executes=True, check=_sbatch
+        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone sets a flag.", executes=True, check=words.pairs
     )
     container_image: str = option(
         "", metavar="IMAGE", help="Container image for the agents and workers.", executes=True, path="dots", group="job"

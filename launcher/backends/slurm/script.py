@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.slurm import allocation
+from launcher.backends.slurm import allocation, words
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.payload import credentials
 from launcher.system import input_file, install, trust
@@ -37,7 +37,6 @@ _OWN: tuple[str, ...] = (
     "exclude",
 )
 _OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_user", "licenses", "wckey", "switches")
-_RESERVED = ("job-name", "comment", "nodes", "ntasks-per-node", "output", "open-mode", "chdir", "time", "signal", "array")
 
 _OURS = "job.sbatch.j2"
 _START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""
@@ -70,19 +69,6 @@ def quote_value(value: str) -> str:
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def indices(array: str) -> tuple[int, ...]:
-    """The indices that sbatch's `--array` stands for: `0-9%2`, `1,3,5`, `0-15:4`."""
-    found: set[int] = set()
-    for part in array.partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part)
-        if match is None or (match[2] and int(match[2]) < int(match[1])) or match[3] == "0":
-            raise SpecError(f"array {array!r}: {part!r} is not a range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4")
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
-    if not re.fullmatch(r"[^%]*(%[1-9]\d*)?", array):
-        raise SpecError(f"array {array!r}: after % comes how many may run at once", hint="write 0-9%2")
-    return tuple(sorted(found))
 
 
 @cache
@@ -254,22 +240,8 @@ def directives(spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cw
         value = getattr(opts, name)
         if value:
             found[name.replace("_", "-")] = None if value is True else str(value)
-    found.update(pairs(opts.sbatch))
+    found.update(words.pairs(opts.sbatch))
     return list(found.items())
-
-
-def pairs(texts: Sequence[str]) -> dict[str, str | None]:
-    """The options of `--sbatch KEY=VALUE`; None for a flag."""
-    found: dict[str, str | None] = {}
-    for pair in texts:
-        key, given, value = pair.partition("=")
-        key = key.lstrip("-")
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
-            raise SpecError(f"sbatch {pair!r}: {key!r} is not a long option of sbatch", hint="write --sbatch key=value")
-        if key in _RESERVED:
-            raise SpecError(f"sbatch {key}: distlaunch sets that itself", hint="see distlaunch slurm --help")
-        found[key] = value if given else None
-    return found
 
 
 def _slurm_time(seconds: float) -> str:

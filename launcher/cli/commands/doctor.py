@@ -11,7 +11,7 @@ from launcher.cli import app, launch
 from launcher.cli.group import Command
 from launcher.cli.parameters import from_fields, parameter
 from launcher.console import link_picture, tables
-from launcher.doctor import findings
+from launcher.doctor import checks, findings
 from launcher.errors import RequestError, SpecError
 from launcher.service import examination
 from launcher.service import launch as service
@@ -116,8 +116,8 @@ def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
 
 def _show(done: Examination) -> None:
     """The table, then what is wrong with the way out, then the pairs."""
-    rows = [(host, node, *(_mark(done, node, check) for check in findings.CHECKS)) for node, host in sorted(done.hosts.items())]
-    table = tables.table(("HOST", "NODE", *(check.upper() for check in findings.CHECKS)), rows)
+    rows = [(host, node, *(_mark(done, node, check) for check in checks.known())) for node, host in sorted(done.hosts.items())]
+    table = tables.table(("HOST", "NODE", *(check.upper() for check in checks.known())), rows)
     text = table.rstrip("\n").splitlines()
     for finding in sorted(done.found, key=lambda f: (f.status != "fail", f.node)):
         mark = output.paint(_MARKS[finding.status], tables.STYLES[_MARKS[finding.status]], output.STDOUT)

@@ -1,0 +1,25 @@
+"""Pairs of nodes with trouble between them: which node is to blame, and in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def culprits(pairs: Iterable[tuple[int, int]]) -> Iterable[tuple[int, list[int]]]:
+    """Of pairs with trouble, the node that is in most of them with its partners; then of the rest."""
+    left = {frozenset(pair) for pair in pairs}
+    while left:
+        often = Counter(node for pair in left for node in pair)
+        node = min(often, key=lambda node: (-often[node], node))
+        yield node, sorted(other for pair in left if node in pair for other in pair - {node})
+        left = {pair for pair in left if node not in pair}
+
+
+def some(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """`n1, n2` or `7 hosts (n1, n2, ...)`."""
+    names = [str(hosts.get(node, f"node {node}")) for node in nodes]
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} hosts ({', '.join(names[:3])}, ...)"
