@@ -37,7 +37,7 @@ WAYS = {
     "without the launcher": r"(torchrun|python train/)",
     "benchmark": r"\.venv/bin/python benchmarks/",
     "tests": r"scripts/test\b",
-    "lint": r"scripts/(lint|prose|docs build|docs serve)$",
+    "lint": r"scripts/(lint|prose|schema|docs build|docs serve)$",
     "other versions": r"scripts/matrix\b",
     "testbed": r"python -m testbed up ",
     "testbed's own": r"python -m testbed (build|clean)$",
@@ -265,7 +265,7 @@ def test_ways_to_run_tests_select_some(tmp_path: Path, line: Line) -> None:
 
 @every("lint")
 def test_what_lint_runs_is_there(line: Line) -> None:
-    """It is run before the tests, by .ci/run."""
+    """Lint is run before the tests, by .ci/run; tests/test_schema.py looks at what the schemas are made from."""
     assert os.access(ROOT / line.text.split()[0], os.X_OK)
 
 

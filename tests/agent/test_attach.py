@@ -106,5 +106,5 @@ def test_a_rank_that_is_not_there_and_an_agent_that_is_gone_are_told(node: Path,
         bridge(node, rank=2)
     about = json.loads((node / "agent.json").read_text())
     (node / "agent.json").write_text(json.dumps({**about, "start_ticks": 1}))
-    with pytest.raises(CommandError, match=r"rank 3 has no terminal here: the agent of .* does not run"):
+    with pytest.raises(CommandError, match=r"rank 3 has no terminal here: the agent of .* is not running"):
         bridge(node)

@@ -90,7 +90,7 @@ def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypa
     node.network, node.own_addr = WorkersNetwork(lambda *_, **__: None), "127.0.0.1"
     node.own_workers, node.master_port = 3, MasterPort(node.job)
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
-    node._watch = SimpleNamespace(word=None, begin=lambda *_, **__: None)
+    node._watch = SimpleNamespace(verdict=None, begin=lambda *_, **__: None)
     node.store = here()
     node._dynamic = SimpleNamespace(next=lambda: rounds.pop(0), participants={"n0"}, wait_for_more=lambda _: None)
 
