@@ -136,7 +136,7 @@ def serve(fd: int) -> None:
 
 
 def _at_socket(made: Callable[..., Any]) -> Any:
-    """By libuv, torch's default, where that can take a socket over; in torch 2.4 to 2.6 it cannot, and logs an error first."""
+    """By libuv, torch's default, where that can take a socket over; in torch 2.4 and 2.6 it cannot, and logs an error first."""
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
