@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import os
 import pickle
@@ -11,18 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from distlaunch._events import NodeEvent
 from distlaunch._messages import quiet
 from distlaunch._plan import request, send
-from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+from launcher.errors import CommandError, LaunchError, SpecError
 from launcher.service import launch
-from launcher.system import install, storage, trust
+from launcher.system import storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from distlaunch._result import Result
+    from distlaunch._run import Run
 
-_SCRIPT = "_call.py"
 _RESULT_BYTES = 1 << 34
 
 
@@ -65,39 +67,26 @@ def call(
     """
     packed = _packed(function, tuple(args), dict(kwargs or {}), by)
     name = str(getattr(function, "__name__", "call"))
-    run = _start(packed, {"name": name, **options}, backend, cluster)
+    run = _start(name, packed, options, backend, cluster)
     try:
         result = run.wait(timeout)
     except BaseException:
         run.cancel(wait=False)
         raise
-    directory = run.path / "call"
     if not result.ok:
-        raise _error(result, directory)
-    return _values(result, directory)
+        raise _error(run, result)
+    return _values(run)
 
 
 @quiet
-def _start(packed: bytes, options: dict[str, Any], backend: str | None, cluster: str | None) -> Any:
-    asked = request(install.data("train") / _SCRIPT, (), backend, cluster, options)
-    if not asked.backend.shares_run_dir:
-        raise BackendUnavailableError(
-            f"{asked.backend_name}: its workers do not see the run's directory, so results of a call cannot come back",
-            hint="call on this machine or on Slurm, or submit a script that writes its results where you can read them",
-        )
-    path = launch.new_path(asked)
-    job = replace(asked.job, command=(*asked.job.command, str(path / "call")))
-    planned = launch.planned(replace(asked, job=job), path)
-
-    def fill(folder: Path) -> None:
-        trust.make("call", folder / "call")
-        storage.write_whole(folder / "call" / "request", packed, mode=0o600)
-
-    return send(planned, fill)
+def _start(name: str, packed: bytes, options: dict[str, Any], backend: str | None, cluster: str | None) -> Run:
+    asked = request(name, (), backend, cluster, {**options, "no_python": True})
+    job = replace(asked.job, kind="function", function=base64.b64encode(packed).decode("ascii"))
+    return send(launch.planned(replace(asked, job=job)))
 
 
 def _packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], by: str) -> bytes:
-    """The request, as `train/_call.py` reads it."""
+    """The request, as `launcher/agent/node/called.py` reads it."""
     cloudpickle = _cloudpickle() if by in ("auto", "pickle") else None
     if by == "pickle" and cloudpickle is None:
         raise SpecError("by='pickle' needs cloudpickle", hint="pip install cloudpickle, or by='source'")
@@ -143,38 +132,63 @@ def _cloudpickle() -> Any:
     return cloudpickle
 
 
-def _values(result: Result, directory: Path) -> list[Any]:
+def _values(run: Run) -> list[Any]:
     """What every rank has returned."""
-    names = [path.name for path in directory.iterdir() if path.name.startswith("result-") and not path.name.endswith(".part")]
-    ranks = sorted(int(name.partition("-")[2]) for name in names)
-    if not ranks or ranks != list(range(len(ranks))):
-        raise CommandError(f"{result.run} has left results of ranks {ranks} alone", hint=f"distlaunch logs {result.run}")
-    return [_unpacked(_result(directory, rank)["value"], rank) for rank in ranks]
+    contents, world_size = _returned(run)
+    missing = sorted(set(range(world_size)) - set(contents))
+    if missing or not world_size:
+        raise CommandError(f"{run.id} has sent no results of ranks {missing}", hint=f"distlaunch logs {run.id}")
+    return [_unpacked(_unpacked(contents[rank], rank)["value"], rank) for rank in range(world_size)]
 
 
-def _error(result: Result, directory: Path) -> WorkerError:
+def _error(run: Run, result: Result) -> WorkerError:
     """What the function raised on the rank that failed first, or why the run failed."""
     cause = result.cause
     message = cause.message if cause else result.state
     where = f"rank {cause.rank} on {cause.host}: " if cause and cause.rank is not None else ""
-    if cause is None or cause.rank is None or not (directory / f"result-{cause.rank}").exists():
+    contents, _ = _returned(run)
+    if cause is None or cause.rank is None or cause.rank not in contents:
         return WorkerError(f"{where}{message}", result)
-    content = _result(directory, cause.rank)
+    content = _unpacked(contents[cause.rank], cause.rank)
     error = WorkerError(f"{where}{message}", result, content["traceback"])
     if content["value"]:
         error.__cause__ = _unpacked(content["value"], cause.rank)
     return error
 
 
-def _result(directory: Path, rank: int) -> dict[str, Any]:
-    """What a rank has left, in a file of ours alone."""
-    with storage.read_errors(directory):
-        content = trust.read("result", directory / f"result-{rank}", limit_bytes=_RESULT_BYTES)
-    return dict(pickle.loads(content))  # noqa: S301 - the file is ours
+def _returned(run: Run) -> tuple[Mapping[int, bytes | bytearray], int]:
+    """What the ranks of the last round have left, and how many there were."""
+    rounds: dict[tuple[int, int], dict[int, bytes | bytearray]] = {}
+    world_size = 0
+    for event in run.events(follow=False):
+        about = event.fields if isinstance(event, NodeEvent) else {}
+        key = (about.get("attempt") or 0, about.get("round") or 0)
+        if isinstance(event, NodeEvent) and event.name == "rendezvous" and key >= max(rounds, default=key):
+            world_size = about.get("world_size") or 0
+            rounds.setdefault(key, {})
+        elif isinstance(event, NodeEvent) and event.name == "returned":
+            ranks, rank = rounds.setdefault(key, {}), about.get("rank") or 0
+            if "path" in about:
+                ranks[rank] = _large(run, rank, about["path"])
+            else:
+                ranks[rank] = ranks.get(rank, bytearray()) if about.get("part") else bytearray()
+                ranks[rank] += base64.b64decode(about.get("data") or "")
+    return rounds[max(rounds)] if rounds else {}, world_size
 
 
-def _unpacked(packed: bytes, rank: int) -> Any:
+def _large(run: Run, rank: int, path: str) -> bytes:
+    """What a rank has left in a file, where its node's directory is in the run's own here."""
+    if not Path(path).is_relative_to(run.path):
+        raise CommandError(
+            f"what rank {rank} returned is too large to be sent: it is in {path} on its node",
+            hint="have the function write it to a file, and return the file's name",
+        )
+    with storage.read_errors(Path(path)):
+        return trust.read("result", Path(path), limit_bytes=_RESULT_BYTES)
+
+
+def _unpacked(packed: bytes | bytearray, rank: int) -> Any:
     try:
-        return pickle.loads(packed)  # noqa: S301
+        return pickle.loads(packed)  # noqa: S301 - from the run's own nodes
     except Exception as error:
         raise CommandError(f"what rank {rank} returned cannot be read here: {error!r}") from error

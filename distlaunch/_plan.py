@@ -14,8 +14,7 @@ from launcher.service.request import resolve
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from launcher.results.cluster import Planned
     from launcher.service.request import Request
@@ -111,12 +110,12 @@ def request(
     return resolve(backend or (None if cluster else "local"), found)
 
 
-def send(planned: launch.Launch, fill: Callable[[Path], None] = lambda _: None) -> Run:
+def send(planned: launch.Launch) -> Run:
     """Send it; `RequestError` where somebody has cancelled it before."""
     signals = Unattended()
     with logged():
         try:
-            return Run(launch.start(planned, signals, fill))
+            return Run(launch.start(planned, signals))
         except KeyboardInterrupt:
             if not signals.stops:
                 raise

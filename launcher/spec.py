@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-Kind = Literal["script", "module", "program"]
+Kind = Literal["script", "module", "program", "function"]
 Start = Literal["fork", "spawn"]
 
 MAX_NODES = 100_000
@@ -81,9 +81,12 @@ class JobSpec:
     """Used in ids and job names: lower-case letters, digits and dashes."""
 
     command: tuple[str, ...]
-    """Script, module or program, then its arguments; never a shell string."""
+    """Script, module or program, then its arguments; never a shell string. Of a function its name."""
 
     kind: Kind = "script"
+    function: str | None = None
+    """The request to call it, as agents take it."""
+
     nodes: NodeRange = NodeRange(min=1, max=1)
     all_nodes: bool = False
     """No number was given: a backend with a list of hosts takes all of them."""
@@ -131,6 +134,7 @@ class JobSpec:
             rendezvous=rendezvous,
             command=list(self.command),
             kind=self.kind,
+            function=self.function,
             cwd=self.cwd,
             env=dict(self.env),
             min_nodes=self.nodes.min,

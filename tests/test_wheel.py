@@ -53,7 +53,7 @@ def test_the_wheel_holds_the_scripts_as_data_and_two_top_level_packages(wheel: P
         "agent/node/agent.py",
     ):
         assert f"launcher/{wanted}" in names
-    assert {"distlaunch/__init__.py", "distlaunch/__main__.py", "distlaunch/py.typed", "launcher/_data/train/_call.py"} <= set(
+    assert {"distlaunch/__init__.py", "distlaunch/__main__.py", "distlaunch/py.typed", "launcher/agent/node/called.py"} <= set(
         names
     )
     assert not [name for name in names if "__pycache__" in name or name.startswith("launcher/_data/train/.")]

@@ -10,11 +10,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from .failures import Failure
 
 LOOPBACK = "127.0.0.1"
-KEY_FILE = "key"
+KEY_FILE, FUNCTION_FILE = "key", "function"
+"""Beside spec.json, for their owner alone: what is not in it."""
+
 _SHORTEST_KEY = 32
 THREADS = "OMP_NUM_THREADS"
 
 
+_BESIDE = ("key", "function")
 _ONLY_WHERE_SET = ("debug", "terminal", "array", "may_move")
 """What few runs have, and is not told of the others."""
 
@@ -30,7 +33,7 @@ class Job(NamedTuple):
     """Script, module or program, then its arguments."""
 
     kind: str
-    """`script`, `module` or `program`."""
+    """`script`, `module`, `program`, or `function`: then the command is its name."""
 
     cwd: str
     env: Dict[str, str]
@@ -153,6 +156,9 @@ class Job(NamedTuple):
     key: str = ""
     """The run's secret, by which its nodes know one another: from the file `key` beside this one, and never in this one."""
 
+    function: Optional[str] = None
+    """The request to call it, in base64: from the file `function` beside this one, and never in this one."""
+
     may_move: bool = False
     """This file lies in `folder`, wherever that has been moved to since: paths of the job that begin with it move along."""
 
@@ -161,17 +167,20 @@ class Job(NamedTuple):
         """The job in that file, with the key beside it; `ValueError` names an unknown field."""
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
-        unknown = sorted(set(data) - (set(cls._fields) - {"key"}))
+        unknown = sorted(set(data) - (set(cls._fields) - set(_BESIDE)))
         if unknown:
             raise ValueError(f"{path}: unknown fields {', '.join(unknown)}: launcher and agent are of different versions")
         job = cls(**data)
-        job = job._replace(key=_key(os.path.join(os.path.dirname(path), KEY_FILE), alone=job.max_nodes == 1))
+        beside = os.path.dirname(path)
+        job = job._replace(key=_key(os.path.join(beside, KEY_FILE), alone=job.max_nodes == 1))
+        if job.kind == "function":
+            job = job._replace(function=_function(os.path.join(beside, FUNCTION_FILE)))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
 
     def to_json(self, *, without: Sequence[str] = ()) -> Dict[str, Any]:
-        """What `read` reads, as plain JSON: all but the key, and what is decided where the agents are."""
+        """What `read` reads, as plain JSON: all but what is in files of its own, and what is decided where the agents are."""
         unset = [name for name in _ONLY_WHERE_SET if getattr(self, name) == self._field_defaults[name]]
-        return {name: value for name, value in self._asdict().items() if name not in ("key", *unset, *without)}
+        return {name: value for name, value in self._asdict().items() if name not in (*_BESIDE, *unset, *without)}
 
     def moved_to(self, folder: str) -> Job:
         """The job with its folder there."""
@@ -250,3 +259,11 @@ def _key(path: str, *, alone: bool) -> str:
     if len(key) < _SHORTEST_KEY:
         raise ValueError(f"{path} holds no key: it should be {_SHORTEST_KEY} random characters or more")
     return key
+
+
+def _function(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: the function that is to be called is in it") from None

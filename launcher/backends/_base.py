@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from launcher.agent.job import KEY_FILE
+from launcher.agent.job import FUNCTION_FILE, KEY_FILE
 from launcher.errors import CommandError
 from launcher.system import storage, trust
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.agent.job import Job
     from launcher.payload.snapshot import Snapshot
     from launcher.results.run import ClusterRun
     from launcher.runs.handle import Handle
@@ -120,9 +121,6 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     is_here: ClassVar[bool] = False
     """Its nodes are this machine: workers can have our very stdin, and nothing lies between us and their terminals."""
-
-    shares_run_dir: ClassVar[bool] = False
-    """Its workers read and write the run's own directory, as the launcher does."""
 
     def __init__(self, options: Opts) -> None:
         self.opts = options
@@ -251,13 +249,16 @@ AnyBackend: TypeAlias = Backend[Any, Any, Any]
 """One of which it is not known which."""
 
 
-def write_key(folder: Path) -> None:
-    """A new secret for the run whose spec.json is in that folder, by which its nodes know one another."""
-    storage.write_whole(folder / KEY_FILE, new_key().encode("ascii"), mode=0o600)
+def write_beside(folder: Path, job: Job) -> tuple[str, ...]:
+    """What belongs beside a run's spec.json, for its owner alone: a new key, and the function to call. The files' names."""
+    contents = {KEY_FILE: new_key(), **({FUNCTION_FILE: job.function} if job.function else {})}
+    for name, text in contents.items():
+        storage.write_whole(folder / name, text.encode("ascii"), mode=0o600)
+    return tuple(contents)
 
 
 def new_key() -> str:
-    """What nobody can guess."""
+    """The secret by which a run's nodes know one another."""
     return os.urandom(32).hex() + "\n"
 
 

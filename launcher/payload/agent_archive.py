@@ -29,7 +29,7 @@ def packed(*, byte_code: bool = True) -> bytes:
     it the archive is as small as it can be: what only people read in the source is left out, and all lines keep their numbers.
     """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(buffer, "w", compresslevel=1 if byte_code else 9) as archive:  # made for each run, sent to few hosts
         archive.comment = str(sys.implementation.cache_tag).encode()  # whose byte-code it is: another Python may unpack it
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
         agent = _ROOT / "agent"
@@ -43,7 +43,7 @@ def packed(*, byte_code: bool = True) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)  # a ZipInfo says "stored" by itself
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, archive.compresslevel)  # a ZipInfo has its own
 
 
 def _byte_code(source: Path, name: str) -> bytes:

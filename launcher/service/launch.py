@@ -14,7 +14,6 @@ from launcher.runs import folders, lock, records
 from launcher.service import again, observe, undo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend, Plan
@@ -35,22 +34,16 @@ class Launch(NamedTuple):
     """The folder that its run will have; the run's id is its name."""
 
 
-def planned(request: Request, path: Path | None = None) -> Launch:
-    """What would be sent, under a new id, or for the folder that `new_path` has given."""
-    path = path or new_path(request)
+def planned(request: Request) -> Launch:
+    """What would be sent, under a new id."""
+    path = folders.root(request.runs_root) / folders.new_id(request.job.name)
     return Launch(request, request.plan(path), path)
 
 
-def new_path(request: Request) -> Path:
-    """The folder that a run would have, under a new id."""
-    return folders.root(request.runs_root) / folders.new_id(request.job.name)
-
-
-def start(launch: Launch, interrupts: Interrupts | Unattended, fill: Callable[[Path], None] = lambda _: None) -> records.Run:
-    """Make the run's folder, let `fill` put something into it, and send the run."""
+def start(launch: Launch, interrupts: Interrupts | Unattended) -> records.Run:
+    """Make the run's directory, and send the run."""
     run = _run(launch.request, launch.plan, launch.path)
     records.create(run)
-    fill(run.path)
     return _submit(launch.request.backend, launch.plan, run, interrupts)
 
 

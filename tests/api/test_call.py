@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -13,7 +14,6 @@ import pytest
 
 import distlaunch
 from distlaunch import _call
-from tests.command import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,28 +116,45 @@ def test_a_call_that_takes_too_long_is_cancelled(here: Path) -> None:
     assert distlaunch.get("last").wait(60).state == "cancelled"
 
 
-def test_pickles_are_their_owners_alone_and_others_are_not_read(here: Path) -> None:
+def test_pickles_are_their_owners_alone(here: Path) -> None:
     distlaunch.call(add, (1,))
-    directory = distlaunch.get("last").path / "call"
-    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
-
-    assert files == {"request": 0o600, "result-0": 0o600}
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-
-    os.chmod(directory / "result-0", 0o666)
-    with pytest.raises(distlaunch.UntrustedError):
-        _call._result(directory, 0)
-    os.chmod(directory / "request", 0o666)
-    argv = [sys.executable, str(ROOT / "train/_call.py"), str(directory)]
-    done = subprocess.run(argv, env={**os.environ, "RANK": "1"}, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "is not yours alone: it is not run" in done.stderr
+    run = distlaunch.get("last").path
+    pickles = ("function", "nodes/0/call/request", "nodes/0/stream")
+    assert [stat.S_IMODE((run / name).stat().st_mode) for name in pickles] == [0o600] * 3
+    assert stat.S_IMODE((run / "nodes/0/call").stat().st_mode) == 0o700
+    assert "function" not in json.loads((run / "spec.json").read_text())
 
 
-def test_where_results_cannot_come_back_it_is_said_before_anything_is_sent(here: Path) -> None:
-    with pytest.raises(distlaunch.BackendUnavailableError, match="its workers do not see the run's directory"):
-        distlaunch.call(add, (1,), backend="ansible", inventory="localhost,", nodes=1)
-    assert distlaunch.runs() == []
+def test_a_result_that_is_too_large_to_be_sent_is_read_where_it_is_here(here: Path) -> None:
+    def large() -> bytes:
+        return b"x" * (65 * 1024 * 1024)
+
+    (found,) = distlaunch.call(large)
+
+    assert len(found) == 65 * 1024 * 1024
+
+
+def test_a_result_of_a_node_whose_disk_is_elsewhere_names_its_file(here: Path) -> None:
+    run = distlaunch.submit("work.py")
+    run.wait(120)
+
+    with pytest.raises(
+        distlaunch.CommandError, match=r"rank 3 returned is too large to be sent: it is in /r/nodes/1/call/result-3"
+    ):
+        _call._large(run, 3, "/r/nodes/1/call/result-3")
+
+
+def test_a_function_without_its_request_is_named(here: Path) -> None:
+    distlaunch.call(add, (1,))
+    run = distlaunch.get("last").path
+    (run / "function").unlink()
+
+    done = subprocess.run(
+        [sys.executable, "agent.pyz", "--spec", "spec.json", "--node-rank", "0"], cwd=run, capture_output=True, text=True
+    )
+
+    assert done.returncode == 2
+    assert "function is missing: the function that is to be called is in it" in done.stderr
 
 
 def test_a_function_of_ones_own_module_is_found_by_the_workers(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

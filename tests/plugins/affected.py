@@ -54,7 +54,6 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("launcher/service/examination.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/cli/commands/doctor.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/*", f"{RUNS} config"),
-    ("train/_call.py", f"api train {ARCHITECTURE} {WHEEL}"),
     ("train/doctor.py", f"fabric train slurm ssh k8s {ARCHITECTURE}"),
     ("train/reduce.py", f"train cli agent slurm ssh k8s {ARCHITECTURE} {WHEEL}"),
     ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),

@@ -10,7 +10,7 @@ import sys
 from types import CodeType
 from typing import List, Optional, Sequence
 
-from .guess import NO
+from .guess import MAYBE, NO
 
 _PRELOAD = re.compile(rb"^# distlaunch: preload ([\w., ]+?) *$", re.MULTILINE)
 
@@ -53,6 +53,8 @@ class Program:
         """Whether the workers will import torch: NO, MAYBE or SURELY. A wrong guess costs time alone."""
         if self.kind == "program":
             return NO
+        if self.kind == "function":  # the agent knows more of it
+            return MAYBE
         from . import imports
 
         search = [self.folder, *sys.path]

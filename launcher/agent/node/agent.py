@@ -15,6 +15,7 @@ from ..stream.stderr import Stderr
 from ..stream.writer import Writer
 from ..system import facts, processes, threads
 from ..system.scratch import within
+from . import function_call
 from .children import ServerProcess
 from .joining import LOOK_S, Joining
 from .loop import Loop
@@ -43,6 +44,7 @@ class Node:
 
     def __init__(self, job: Job, node_rank: int, stream_fd: int, forked: Optional[Forked] = None) -> None:
         """`forked`: the fork server, where it is there already."""
+        job = function_call.as_script(job, node_rank)
         self.loop = Loop()
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
@@ -104,10 +106,11 @@ class Node:
         again = {"after": job.why_again} if job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
         env, count, host_facts = self._environment()
+        function_call.write(job, place.node_rank)
         if place.node_rank == 0:
             self.joining.endpoint.open()
         request: ServerSetup = {
-            "job": job._asdict(),
+            "job": job._replace(function=None)._asdict(),
             "env": env,
             "preload": _PRELOAD,
             "node_rank": place.node_rank,

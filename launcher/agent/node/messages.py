@@ -10,6 +10,7 @@ from ..channel import Message
 from ..failures import Failure
 from ..stream.stderr import Stderr
 from ..stream.writer import Writer
+from . import function_call
 from .children import ServerProcess
 from .joining import Joining
 from .loop import Loop
@@ -65,6 +66,7 @@ class Messages:
             self._worker_started(message["started"], fds, message["terminal"])
         elif "exited" in message:
             self._workers.exited(message["exited"])
+            function_call.send_result(self._place.job, self._place.node_rank, message["exited"], self._out)
         elif "event" in message:
             more = self._host_facts if message["event"] == "host_facts" else {}
             self._out.event(message["event"], **more, **message["fields"])

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 from .. import protocol
 from ..cause import signal_name
 from ..forkserver import prefork
-from ..job import KEY_FILE
+from ..job import FUNCTION_FILE, KEY_FILE
 from ..network import routes
 from ..node.stops import CANCEL
 from ..system import cgroup, files, processes
@@ -52,6 +52,8 @@ def start(request: Request) -> Request:
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
     _write(os.path.join(own, KEY_FILE), request["key"])
+    if request.get("function"):
+        _write(os.path.join(own, FUNCTION_FILE), request["function"])
     identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
     return {**answer, "agent": identity, "folder": folder, "work": job["cwd"]}
@@ -185,13 +187,14 @@ def _become_agent(
         if under:
             os.execvpe(under[0], [*under, sys.executable, *arguments], env)
         from ..job import Job
+        from ..node.function_call import as_script
         from ..node.run import run
 
         job = Job.read(spec)
         changed = [name for name, value in env.items() if os.environ.get(name) != value]
         os.environ.update(env)
         sys.argv[:] = arguments
-        forked = prefork.fork([*changed, *job.env], job.command)
+        forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
         processes.set_title([sys.executable, *arguments])
         run(job, rank, os.dup(1), forked)
     except prefork.Child:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.job import FUNCTION_FILE
 from launcher.backends.ansible.inventory import program
 from launcher.errors import BackendUnavailableError, CommandError
 from launcher.payload import agent_archive
@@ -73,6 +74,8 @@ def _inventory_flags(inventory: Sequence[str]) -> list[str]:
 def write(plan: AnsiblePlan, folder: Path) -> None:
     """The whole folder, with the agent and the user's files."""
     write_folder(folder, texts(plan), payload(plan))
+    if plan.job.function:
+        storage.write_whole(folder / FUNCTION_FILE, plan.job.function.encode("ascii"), mode=0o600)
     if plan.snapshot is not None:
         with storage.storage_errors(folder):
             plan.snapshot.write_tar(folder / "files.tar.gz", compress=True)

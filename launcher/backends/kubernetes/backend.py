@@ -162,7 +162,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         from launcher.backends.kubernetes import manifests
 
         texts = self.render(plan)
-        more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key())] if plan.has_key else []
+        more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job.function)] if plan.has_key else []
         storage.write_whole(folder / "run.yaml", manifests.text(plan, self.opts, more).encode(), mode=0o600)
         return Written(texts)
 

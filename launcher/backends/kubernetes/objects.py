@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.job import KEY_FILE
+from launcher.agent.job import FUNCTION_FILE, KEY_FILE
 from launcher.backends.kubernetes import pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
@@ -27,6 +27,7 @@ LOST_EXIT_CODES = (75, 137, 255)
 has lost, as when the machine starts anew."""
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_FUNCTION_BYTES = 1_000_000
 _BATCH = "/apis/batch/v1/namespaces/{}/jobs"
 
 
@@ -133,11 +134,20 @@ def network_policy(name: str, run: str, opts: KubernetesOptions) -> Manifest:
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(name, run, opts), "spec": spec}
 
 
-def key_secret(name: str, run: str, opts: KubernetesOptions, key: str) -> Manifest:
-    """The secret by which the run's nodes know one another: not in a ConfigMap, which more people may read."""
+def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, function: str | None) -> Manifest:
+    """The key by which the run's nodes know one another, and the function to call: more people may read ConfigMaps.
+
+    Raises `SpecError` where a Secret has no room for the function and its arguments.
+    """
+    if function and len(function) > _FUNCTION_BYTES:
+        raise SpecError(
+            f"the function and its arguments have {len(function) / 1e6:.1f} MB, "
+            f"and at most {_FUNCTION_BYTES / 1e6:.0f} MB fit into a Secret",
+            hint="have the function read what is large from a file in the working directory, or from a volume",
+        )
     meta = _meta(pod.key_name(name), run, opts)
     head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
-    return {**head, "metadata": meta, "stringData": {KEY_FILE: key}}
+    return {**head, "metadata": meta, "stringData": {KEY_FILE: key, **({FUNCTION_FILE: function} if function else {})}}
 
 
 def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:

@@ -53,8 +53,8 @@ class KubernetesPlan:
 
     @property
     def has_key(self) -> bool:
-        """Whether there are nodes that have to know one another, by a Secret that is made when it is sent."""
-        return self.job.max_nodes > 1
+        """Whether a Secret is made when it is sent: for nodes that have to know one another, and for a function."""
+        return self.job.max_nodes > 1 or self.job.function is not None
 
     def to_json(self) -> Planned:
         """The manifests and the spec."""

@@ -59,7 +59,7 @@ def template(
 ) -> dict[str, Any]:
     """The pod template; `configs` are the ConfigMaps that hold what is sent along."""
     meta: dict[str, Any] = {"labels": labels(run, opts), "annotations": {_DEFAULT_CONTAINER: container, **notes(opts)}}
-    volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 else "")
+    volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 or spec.function else "")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": name,
@@ -110,7 +110,7 @@ def _env(spec: JobSpec, opts: KubernetesOptions, name: str) -> list[dict[str, An
 
 
 def key_name(name: str) -> str:
-    """Of the Secret that holds the run's key; a single node needs none, as nobody else has to know it."""
+    """Of the Secret that holds the run's key and its function; a single node with a script needs none."""
     return f"{name}-key"
 
 

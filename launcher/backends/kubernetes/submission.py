@@ -158,7 +158,7 @@ def _check_needed(item: Manifest, error: api.ApiError) -> None:
 def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
     """The run's key, and the values of the variables that are named as secrets: in no file, only in this request."""
     if plan.has_key:
-        yield objects.key_secret(plan.name, plan.run_dir.name, opts, new_key())
+        yield objects.key_secret(plan.name, plan.run_dir.name, opts, new_key(), plan.job.function)
     if plan.secrets:
         data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
         meta: dict[str, Any] = {"name": plan.name, "labels": labels(plan.run_dir.name, opts)}

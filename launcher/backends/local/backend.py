@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.agent.failures import Failure
-from launcher.agent.job import KEY_FILE, LOOPBACK
+from launcher.agent.job import LOOPBACK
 from launcher.agent.system import facts
 from launcher.agent.terminal import attach
 from launcher.backends._base import (
@@ -18,8 +18,8 @@ from launcher.backends._base import (
     Record,
     Written,
     unrecorded,
+    write_beside,
     write_files,
-    write_key,
 )
 from launcher.backends._files import FileStream
 from launcher.backends.local import processes, programs
@@ -53,7 +53,6 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     has_terminals: ClassVar[bool] = True
     ask_every_s: ClassVar[float] = 1.0
     is_here: ClassVar[bool] = True
-    shares_run_dir: ClassVar[bool] = True
     options: ClassVar[type] = LocalOptions
 
     def plan(self, spec: JobSpec, run_dir: Path) -> LocalPlan:
@@ -92,15 +91,14 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             more |= scripts.contents()
         texts = {**self.render(plan), "spec.json": spec_text(job)}
         write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
-        write_key(folder)
-        return Written(texts, (*more, KEY_FILE))
+        return Written(texts, (*more, *write_beside(folder, job)))
 
     def submit(self, plan: LocalPlan, record: Record = unrecorded) -> LocalHandle:
         """Write the spec and the agent, start one detached agent per node."""
         with storage.storage_errors(plan.run_dir):
             (plan.run_dir / "spec.json").write_text(spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(agent_archive.packed())
-        write_key(plan.run_dir)
+        write_beside(plan.run_dir, plan.job)
         passed = plan.job.passes_stdin
         return self._start(plan.run_dir, plan.python, plan.job.cwd, len(plan.nodes), record, passes_stdin=passed)
 
@@ -128,6 +126,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
                 argv = (*argv_of(run_dir, python, rank), "--when-told")
                 out, err = folder / "stream", folder / "stderr"
+                os.close(os.open(out, os.O_WRONLY | os.O_CREAT, 0o600))  # as on every backend
                 detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
             for word in told:
                 word.wait()

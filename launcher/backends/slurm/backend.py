@@ -40,7 +40,6 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     """Submits through submitit; follows by files on the shared file system, asks squeue only now and then."""
 
     name: ClassVar[str] = "slurm"
-    shares_run_dir: ClassVar[bool] = True
     can_requeue: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     options: ClassVar[type] = SlurmOptions

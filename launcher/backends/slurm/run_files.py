@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.agent.job import KEY_FILE
-from launcher.backends._base import Written, write_files, write_key
+from launcher.backends._base import Written, write_beside, write_files
 from launcher.errors import StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.system import install, storage
@@ -43,14 +42,14 @@ def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> Written:
     """Write these texts into that folder, and all that they need."""
     more = {"agent.pyz": agent_archive.packed(), **(scripts.contents() if plan.bundled else {})}
     write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()} | more)
-    write_key(folder)
+    beside = write_beside(folder, plan.job)
     with storage.storage_errors(folder):
         for task in plan.tasks:
             (folder / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
     if plan.snapshot:
         _copy(plan, plan.snapshot, folder)
     folders = (*(f"tasks/{task}/" for task in plan.tasks), *(["snapshot/"] if plan.snapshot else []))
-    return Written(found, (*more, KEY_FILE, *folders))
+    return Written(found, (*more, *beside, *folders))
 
 
 def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:

@@ -36,7 +36,8 @@ class Start:
         self._folders = {host: found[host]["folder"] for host in choice["ranks"]}
         with open(args["job"], encoding="ascii") as file:  # no variable: templates in a script's arguments are the script's
             self._job = json.load(file)
-        self._key = _key(os.path.join(os.path.dirname(args["job"]), "key"))
+        beside = os.path.dirname(args["job"])
+        self._key, self._function = _key(os.path.join(beside, "key")), _function(os.path.join(beside, "function"))
 
     def run(self) -> None:
         """Files to those that lack them, node 0, then all others; where one cannot, what has started is stopped."""
@@ -69,6 +70,7 @@ class Start:
             "workers": self._targets[host].workers,
             "job": self._job,
             "key": self._key,
+            "function": self._function,
             "secrets": self._secrets,
             **{name: self._args[name] for name in ("dir", "digest", "cwd")},
             **where,
@@ -121,6 +123,13 @@ def _key(path: str) -> str:
         os.fchmod(file.fileno(), 0o600)
         file.write(key := os.urandom(32).hex() + "\n")
     return key
+
+
+def _function(path: str) -> str | None:
+    """What the job calls; None where it runs a script."""
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+        return file.read()
+    return None
 
 
 def _is_meeting_point(answer: Answer) -> bool:

@@ -1,22 +1,26 @@
-"""Calls the function that `distlaunch.call` has left in the run's directory, and leaves there what it returns, or raises."""
+"""The script that workers run where a function is called: what the function returns, or raises, is left beside this file.
+
+The agent writes its text to the node's directory with the request, and sends on what is left (`function_call.py`).
+"""
 
 import os
 import pickle
 import sys
 import traceback
-from types import SimpleNamespace
+from importlib import import_module
 from typing import Any, Callable, Dict
 
 
 def main(directory: str) -> None:
     """One rank's call. An exception is left for the caller, and ends the run as any worker's does."""
-    rank = os.environ["RANK"]
-    result = os.path.join(directory, "result-" + rank)
+    result = os.path.join(directory, "result-" + os.environ["RANK"])
     try:
-        request = _read(os.path.join(directory, "request"))
-        sys.path.extend(path for path in request["path"] if path not in sys.path)
+        with open(os.path.join(directory, "request"), "rb") as file:
+            request = pickle.load(file)  # noqa: S301 - as the script of a run, which is executed
+        _check_version(request)
+        sys.path.extend(path for path in [*request["path"], os.getcwd()] if path not in sys.path)
         function = _function(request)
-        args, kwargs = pickle.loads(request["args"])  # noqa: S301 - ours: `_read` has seen to it
+        args, kwargs = pickle.loads(request["args"])  # noqa: S301
         value = function(*args, **kwargs)
     except BaseException as error:
         told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -26,20 +30,12 @@ def main(directory: str) -> None:
     _write(result, {"ok": True, "value": packed, "traceback": ""})
 
 
-def _read(path: str) -> Dict[str, Any]:
-    """The request, which nobody but its owner may have written."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with open(fd, "rb") as file:
-        about = os.fstat(fd)
-        if about.st_uid != os.getuid() or about.st_mode & 0o077:
-            raise PermissionError(path + " is not yours alone: it is not run")
-        request: Dict[str, Any] = pickle.load(file)  # noqa: S301
+def _check_version(request: Dict[str, Any]) -> None:
     if request["how"] == "pickle" and tuple(request["python"]) != sys.version_info[:2]:
         ours, theirs = ("{}.{}".format(*version[:2]) for version in (sys.version_info, request["python"]))
         raise RuntimeError(
             f"the function was pickled by Python {theirs}, and workers run Python {ours}: call(..., by='source'), or python=..."
         )
-    return request
 
 
 def _function(request: Dict[str, Any]) -> Callable[..., Any]:
@@ -53,11 +49,11 @@ def _function(request: Dict[str, Any]) -> Callable[..., Any]:
 
 
 def _dumps(value: Any) -> bytes:
+    """By cloudpickle, where these workers have it."""
     try:
-        import cloudpickle
+        packed: bytes = import_module("cloudpickle").dumps(value)
     except ImportError:
-        cloudpickle = SimpleNamespace(dumps=pickle.dumps)
-    packed: bytes = cloudpickle.dumps(value)
+        return pickle.dumps(value)
     return packed
 
 
@@ -76,10 +72,8 @@ def _write(path: str, content: Dict[str, Any]) -> None:
     fd = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb") as file:
         pickle.dump(content, file)
-        file.flush()
-        os.fsync(fd)
     os.replace(path + ".part", path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(os.path.dirname(os.path.abspath(__file__)))
