@@ -74,8 +74,8 @@ def environment(scratch: str | Path) -> dict[str, str]:
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     path = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     settings = {"DISTLAUNCH_RUNS_DIR": "runs", "DISTLAUNCH_SYSTEM_CONFIG": "none.toml"}
-    folders = dict.fromkeys(("HOME", "TMPDIR", "XDG_CONFIG_HOME"), str(scratch))
-    return env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | folders
+    directories = dict.fromkeys(("HOME", "TMPDIR", "XDG_CONFIG_HOME"), str(scratch))
+    return env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | directories
 
 
 def launched(ranks: int) -> list[str]:
@@ -198,9 +198,9 @@ def descendants() -> list[int]:
 
 def _parents() -> dict[int, int]:
     parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
     return parents

@@ -35,13 +35,13 @@ class Memory:
     """Proportional set of everything that was started, agents and launcher too, divided by the ranks."""
 
 
-def memory_of(contender: Contender, workers: int, folder: Path) -> Memory:
+def memory_of(contender: Contender, workers: int, directory: Path) -> Memory:
     """Run `_workers/memory.py` with the contender's command and take what its ranks say."""
     for name in ("ready", "go"):
-        (folder / name).unlink(missing_ok=True)
-    contender = replace(contender, env={**(contender.env or {}), "BENCH_FOLDER": str(folder)})
+        (directory / name).unlink(missing_ok=True)
+    contender = replace(contender, env={**(contender.env or {}), "BENCH_DIRECTORY": str(directory)})
     totals: list[int] = []
-    sample = measure(contender, watch=lambda _: _start(lambda: _look(folder, totals)))
+    sample = measure(contender, watch=lambda _: _start(lambda: _look(directory, totals)))
     said = [json.loads(text) for text in re.findall(r'\{"pss_kb": \d+, "private_kb": \d+\}', sample.output)]
     if sample.exit_code or len(said) != workers or not totals:
         raise RuntimeError(f"{contender.name}: exit code {sample.exit_code}, {len(said)} ranks\n{sample.output[-4000:]}")
@@ -81,15 +81,15 @@ def _start(target: Callable[[], None]) -> None:
     threading.Thread(target=target, daemon=True).start()
 
 
-def _look(folder: Path, totals: list[int]) -> None:
+def _look(directory: Path, totals: list[int]) -> None:
     """Once the ranks are at their barrier, sum up everything and let them go on."""
     limit = time.monotonic() + _LIMIT_S
-    while not (folder / "ready").exists():
+    while not (directory / "ready").exists():
         if time.monotonic() > limit:
             return
         time.sleep(0.01)
     totals.append(sum(_pss_bytes(pid) for pid in descendants()))
-    (folder / "go").touch()
+    (directory / "go").touch()
 
 
 def _pss_bytes(pid: int) -> int:

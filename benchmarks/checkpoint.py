@@ -53,7 +53,7 @@ def trained(model: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     return net, optimizer
 
 
-def stalls(model: str, saves: int, folder: Path, world: World) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def stalls(model: str, saves: int, directory: Path, world: World) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Seconds that each way keeps the training waiting, and those of a save and the pass after it, per save.
 
     The first of each, which fetches memory, does not count.
@@ -62,7 +62,7 @@ def stalls(model: str, saves: int, folder: Path, world: World) -> tuple[dict[str
 
     net, optimizer = trained(model)
     parts: dict[str, Any] = {"model": net, "optimizer": optimizer}
-    checkpoints = Checkpoints(parse(["--out", str(folder / "ours")], 1), world, parts)
+    checkpoints = Checkpoints(parse(["--out", str(directory / "ours")], 1), world, parts)
     checkpoints.restore()
     tensors = [tensor for part in (net.state_dict(), *optimizer.state_dict()["state"].values()) for tensor in part.values()]
     copies = [torch.empty_like(tensor) for tensor in tensors]
@@ -79,7 +79,9 @@ def stalls(model: str, saves: int, folder: Path, world: World) -> tuple[dict[str
     def dcp() -> float:
         nonlocal saving
         begin_s = time.perf_counter()
-        saving = async_save({name: part.state_dict() for name, part in parts.items()}, checkpoint_id=str(folder / f"dcp{number}"))
+        saving = async_save(
+            {name: part.state_dict() for name, part in parts.items()}, checkpoint_id=str(directory / f"dcp{number}")
+        )
         stall_s = time.perf_counter() - begin_s
         net(images).sum().backward()
         return stall_s
@@ -144,12 +146,12 @@ class Repeated:
         return self.shards.name(number % len(self.shards))
 
 
-def resumes(folder: Path, rounds: int, samples: int, world: World) -> dict[str, list[float]]:
+def resumes(directory: Path, rounds: int, samples: int, world: World) -> dict[str, list[float]]:
     """Seconds from a new loader to its first batch."""
-    shards = open_shards(str(folder / "shards"))
+    shards = open_shards(str(directory / "shards"))
     flags = [
         "--data",
-        str(folder / "shards"),
+        str(directory / "shards"),
         "--model",
         "resnet18",
         "--image-shape",
@@ -232,14 +234,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1_281_167, help="of the epoch that is resumed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, process_group() as world:
-        folder = Path(scratch)
+        directory = Path(scratch)
         with contextlib.redirect_stdout(sys.stderr):
-            if make_shards.main(["synthetic", str(folder / "shards"), "--samples", "200", "--size", "120x160"]):
+            if make_shards.main(["synthetic", str(directory / "shards"), "--samples", "200", "--size", "120x160"]):
                 raise RuntimeError("no shards were made")
-        stall, whole = stalls(options.model, options.saves, folder, world)
+        stall, whole = stalls(options.model, options.saves, directory, world)
         show(f"stall per save, {options.model} with momentum", stall)
         show("a save and the forward and backward pass after it", whole, targets={})
-        show(f"first batch in mid-epoch, of {options.samples:,} samples", resumes(folder, options.rounds, options.samples, world))
+        show(
+            f"first batch in mid-epoch, of {options.samples:,} samples",
+            resumes(directory, options.rounds, options.samples, world),
+        )
 
 
 if __name__ == "__main__":

@@ -22,16 +22,16 @@ from benchmarks._measure import Contender, show, side_by_side
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def make_runs(folder: Path, count: int) -> None:
+def make_runs(directory: Path, count: int) -> None:
     """Finished runs as the launcher records them."""
     for number in range(count):
         name = f"train-20250101-{number // 3600:02}{number // 60 % 60:02}{number % 60:02}-aaaa"
         nodes = [{"node_rank": rank, "host": f"gpu-{rank:03}", "workers": 8} for rank in range(4)]
         about = {"backend": "local", "command": ["train.py", "--lr", "3"], "created": 1.0, "cwd": "/", "nodes": "4"}
         result = {"state": "success", "exit_code": 0, "cause": None, "nodes": [{"node": rank} for rank in range(4)]}
-        (folder / name).mkdir(parents=True)
-        (folder / name / "run.json").write_text(json.dumps({**about, "handle": {}, "plan": {"nodes": nodes}}))
-        (folder / name / "result.json").write_text(json.dumps(result))
+        (directory / name).mkdir(parents=True)
+        (directory / name / "run.json").write_text(json.dumps({**about, "handle": {}, "plan": {"nodes": nodes}}))
+        (directory / name / "result.json").write_text(json.dumps(result))
 
 
 def main() -> None:

@@ -27,10 +27,10 @@ TARGET = 2.0
 """So much longer than a plain run may it take."""
 
 
-def timed(argv: list[str], env: dict[str, str], folder: str) -> tuple[float, str]:
+def timed(argv: list[str], env: dict[str, str], directory: str) -> tuple[float, str]:
     """Seconds, and what it said; a command that failed otherwise than by findings is an error."""
     began = time.monotonic()
-    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(argv, env=env, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
     taken = time.monotonic() - began
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(argv[2:])} ended with {done.returncode}: {done.stderr}")
@@ -47,14 +47,14 @@ def main() -> None:
     launch = [sys.executable, "-m", "launcher"]
     doctor = [*launch, "doctor", "slurm", *nodes, "--seconds", "0", "--output", "json"]
     plain = [*launch, "slurm", *nodes, "--log-ranks", "all", "reduce.py"]
-    with tempfile.TemporaryDirectory() as folder, Testbed().up(options.hosts, slurm=SlurmOptions()) as testbed:
-        env = {**os.environ, **testbed.slurm.env(), **environment(folder)}
+    with tempfile.TemporaryDirectory() as directory, Testbed().up(options.hosts, slurm=SlurmOptions()) as testbed:
+        env = {**os.environ, **testbed.slurm.env(), **environment(directory)}
         ratios = []
         for number in range(options.rounds):
-            plain_s, said = timed(plain, env, folder)
+            plain_s, said = timed(plain, env, directory)
             if said.count(": before") != options.hosts:
                 raise SystemExit(f"not all of {options.hosts} ranks have printed:\n{said}")
-            doctor_s, said = timed(doctor, env, folder)
+            doctor_s, said = timed(doctor, env, directory)
             told = json.loads(said)["result"]
             if sum(node["reported"] for node in told["nodes"]) != options.hosts or told["links"] is None:
                 raise SystemExit(f"not all of {options.hosts} nodes have reported:\n{said}")

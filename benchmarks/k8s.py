@@ -59,7 +59,7 @@ def launch(scratch: str, kubeconfig: Path, namespace: str, nodes: int, *more: st
     """`distlaunch k8s` with that many nodes."""
     env = {**environment(scratch), "KUBECONFIG": str(kubeconfig), "DISTLAUNCH_NAMESPACE": namespace}
     argv = [sys.executable, "-m", "launcher", "k8s", "--image", PINNED, "--nodes", str(nodes), *more, "x.py"]
-    return Contender("distlaunch k8s", argv, env, f"{scratch}/project")  # a kubeconfig in the folder that is sent is refused
+    return Contender("distlaunch k8s", argv, env, f"{scratch}/project")  # a kubeconfig in the directory that is sent is refused
 
 
 def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:

@@ -206,31 +206,31 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, per contender and round")
     parser.add_argument("--images", type=int, default=1500)
     parser.add_argument("--only", default="", help="which, with commas; ours must be among them")
-    parser.add_argument("--worker", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=2, metavar=("NAME", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        name, folder = options.worker
-        print(json.dumps(measure(name, sorted(map(str, Path(folder).glob("*.tar"))), options.seconds)))
+        name, directory = options.worker
+        print(json.dumps(measure(name, sorted(map(str, Path(directory).glob("*.tar"))), options.seconds)))
         sys.stdout.flush()
         os._exit(0)  # endless pipelines do not end by themselves
     names = options.only.split(",") if options.only else contenders()
     if "dali-cpu" not in names and not options.only:
         print("DALI is not here to compare with: uv pip install --python .venv nvidia-dali-cuda130", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         make = [
             sys.executable,
             str(ROOT / "train/make_shards.py"),
             "synthetic",
-            f"{folder}/shards",
+            f"{directory}/shards",
             "--samples",
             str(options.images),
         ]
-        subprocess.run([*make, "--samples-per-shard", str(max(1, options.images // 6))], check=True, env=environment(folder))
+        subprocess.run([*make, "--samples-per-shard", str(max(1, options.images // 6))], check=True, env=environment(directory))
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for _ in range(options.rounds):
             for name in names:
-                argv = [sys.executable, __file__, "--seconds", str(options.seconds), "--worker", name, f"{folder}/shards"]
-                run = subprocess.run(argv, env=environment(folder), capture_output=True, text=True, timeout=300, check=False)
+                argv = [sys.executable, __file__, "--seconds", str(options.seconds), "--worker", name, f"{directory}/shards"]
+                run = subprocess.run(argv, env=environment(directory), capture_output=True, text=True, timeout=300, check=False)
                 if run.returncode:
                     raise RuntimeError(f"{name}: exit code {run.returncode}\n{run.stderr[-3000:]}")
                 taken[name].append(json.loads(run.stdout.splitlines()[-1]))

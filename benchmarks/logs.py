@@ -51,9 +51,9 @@ class Passage:
         return self.cpu_s + self.agent_cpu_s
 
 
-def times(folder: Path, ranks: int, arrived: list[Path]) -> float:
+def times(directory: Path, ranks: int, arrived: list[Path]) -> float:
     """Seconds from the first rank's begin to when the last byte was written, by a rank or to a file."""
-    said = [json.loads((folder / f"times-{rank}").read_text()) for rank in range(ranks)]
+    said = [json.loads((directory / f"times-{rank}").read_text()) for rank in range(ranks)]
     end = max([one["ended"] for one in said] + [path.stat().st_mtime for path in arrived])
     return float(end - min(one["began"] for one in said))
 
@@ -74,13 +74,13 @@ def missing(got: bytes, ranks: int, lines: int) -> str:
 
 def plain(scratch: Path, ranks: int, lines: int) -> Passage:
     """The same producers, each through a `cat` of its own into a file."""
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    env = {**environment(scratch), "BENCH_FOLDER": str(folder), "BENCH_LINES": str(lines), "WORLD_SIZE": str(ranks)}
+    directory = Path(tempfile.mkdtemp(dir=scratch))
+    env = {**environment(scratch), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines), "WORLD_SIZE": str(ranks)}
     producers, cats = [], []
     for rank in range(ranks):
         argv = [sys.executable, str(PRODUCER)]
         producers.append(subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE))
-        with (folder / f"out-{rank}").open("wb") as out:
+        with (directory / f"out-{rank}").open("wb") as out:
             cats.append(subprocess.Popen(["cat"], stdin=producers[-1].stdout, stdout=out))
         producers[-1].stdout.close()  # type: ignore[union-attr]  # it is a pipe; the cat alone reads it
     cpu_s = 0.0
@@ -90,39 +90,39 @@ def plain(scratch: Path, ranks: int, lines: int) -> Passage:
         cpu_s += usage.ru_utime + usage.ru_stime
     if any(producer.wait(60) for producer in producers):
         raise RuntimeError("a producer failed")
-    arrived = [folder / f"out-{rank}" for rank in range(ranks)]
+    arrived = [directory / f"out-{rank}" for rank in range(ranks)]
     lost = sum(path.read_bytes() != text(rank, lines) for rank, path in enumerate(arrived))
-    return Passage(times(folder, ranks, arrived), cpu_s, lost=f"{lost} files" if lost else "0")
+    return Passage(times(directory, ranks, arrived), cpu_s, lost=f"{lost} files" if lost else "0")
 
 
 def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
     """Through distlaunch; `shown` is what --log-ranks gets."""
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    env = {**environment(folder), "BENCH_FOLDER": str(folder), "BENCH_LINES": str(lines)}
+    directory = Path(tempfile.mkdtemp(dir=scratch))
+    env = {**environment(directory), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines)}
     argv = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", str(ranks), "--log-ranks", shown, str(PRODUCER)]
     peaks: list[Peak] = []
 
     def agent_pid() -> int | None:
-        for path in folder.glob("runs/*/nodes/0/agent.json"):
+        for path in directory.glob("runs/*/nodes/0/agent.json"):
             told = path.read_text()
             return json.loads(told)["pid"] if told.endswith("}") else None
         return None
 
-    out = folder / "out"
+    out = directory / "out"
     with out.open("wb") as file:
-        contender = Contender("distlaunch", argv, env, str(folder), limit_s=300)
+        contender = Contender("distlaunch", argv, env, str(directory), limit_s=300)
         sample = measure(contender, stdout=file, watch=lambda pid: peaks.extend([Peak(lambda: pid), Peak(agent_pid)]))
     if sample.exit_code:
         raise RuntimeError(f"exit code {sample.exit_code}\n{sample.output[-4000:]}")
     launcher, agent = peaks
-    stream = next(folder.glob("runs/*/nodes/0/stream")).read_bytes()
+    stream = next(directory.glob("runs/*/nodes/0/stream")).read_bytes()
     lost = missing(stream, ranks, lines)
     if shown == "all":
         on_stdout = missing(out.read_bytes(), ranks, lines)
     else:
         on_stdout = "0" if out.read_bytes() == text(0, lines) else "some of rank 0"
     lost = lost if lost == on_stdout else f"{lost} in the stream, {on_stdout} on stdout"
-    seconds = times(folder, ranks, [out])
+    seconds = times(directory, ranks, [out])
     return Passage(seconds, sample.own_cpu_s, agent.cpu_s, launcher.rss_bytes, agent.rss_bytes, lost)
 
 
@@ -162,8 +162,8 @@ def main() -> None:
     options = parser.parse_args()
     taken: dict[str, list[Passage]] = defaultdict(list)
     for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            scratch = Path(folder)
+        with tempfile.TemporaryDirectory() as directory:
+            scratch = Path(directory)
             taken["cat"].append(plain(scratch, options.ranks, options.lines))
             for shown, name in (("all", "distlaunch, all ranks"), ("0", "distlaunch, rank 0 shown")):
                 idle = launched(scratch, options.ranks, 0, shown)

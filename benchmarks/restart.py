@@ -33,12 +33,12 @@ def commands() -> dict[str, list[str]]:
 
 def recovery_s(name: str, argv: list[str], limit_s: float) -> float | None:
     """One run: the seconds from the crash until all ranks train again; None if it did not succeed, which is said."""
-    with tempfile.TemporaryDirectory() as folder:
-        env = {**environment(folder), "BENCH_FOLDER": folder}
-        sample = measure(Contender(name, argv, env, folder, limit_s=limit_s))
-        stamps = sorted(Path(folder).glob("again-*"))
+    with tempfile.TemporaryDirectory() as directory:
+        env = {**environment(directory), "BENCH_DIRECTORY": directory}
+        sample = measure(Contender(name, argv, env, directory, limit_s=limit_s))
+        stamps = sorted(Path(directory).glob("again-*"))
         if sample.exit_code == 0 and len(stamps) == WORKERS:
-            return max(float(path.read_text()) for path in stamps) - float(Path(folder, "crash").read_text())
+            return max(float(path.read_text()) for path in stamps) - float(Path(directory, "crash").read_text())
     how = f"not ended after {limit_s:.0f} s" if sample.exit_code == TIMED_OUT else f"exit code {sample.exit_code}"
     errors = [line for line in sample.output.splitlines() if re.search(r"Error: \S", line)]
     print(f"{name}: {how}, {len(stamps)} of {WORKERS} ranks trained again; last error: {errors[-1:]}", file=sys.stderr)

@@ -42,7 +42,7 @@ BY_HAND = """#!/bin/bash
 #SBATCH --job-name=reduce
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
-#SBATCH --output={folder}/by-hand.out
+#SBATCH --output={directory}/by-hand.out
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {workers} --rdzv-id "$SLURM_JOB_ID" \\
     --rdzv-backend c10d --rdzv-endpoint "$head:29500" {script}
@@ -50,7 +50,7 @@ srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {worker
 
 BY_SUBMITIT = """
 import submitit, sys
-executor = submitit.SlurmExecutor(folder=sys.argv[1])
+executor = submitit.SlurmExecutor(directory=sys.argv[1])
 executor.update_parameters(nodes=int(sys.argv[2]), ntasks_per_node=1)
 print(executor.submit(print, "hello").job_id)
 """
@@ -85,27 +85,33 @@ def before_each(idle: Callable[[], None], own: Callable[[], None] | None) -> Non
         own()
 
 
-def submissions(slurm: Slurm, folder: Path, env: dict[str, str]) -> list[Contender]:
+def submissions(slurm: Slurm, directory: Path, env: dict[str, str]) -> list[Contender]:
     """Three ways to hand the same kind of job to Slurm."""
     python = sys.executable
     ours = [python, "-m", "launcher", "slurm", "--nodes", str(NODES), "--nproc-per-node", str(WORKERS)]
     script = str(ROOT / "train/reduce.py")
     hold = ["--sbatch", "hold"]  # only the submission is measured
-    slurm.run((*ours, *hold, "--render-to", str(folder / "rendered"), script), env=env, cwd=str(folder))
-    by_submitit = folder / "by_submitit.py"
+    slurm.run((*ours, *hold, "--render-to", str(directory / "rendered"), script), env=env, cwd=str(directory))
+    by_submitit = directory / "by_submitit.py"
     by_submitit.write_text(BY_SUBMITIT)
     return [
-        Contender("distlaunch --detach", [*ours, *hold, "--detach", script], env, str(folder)),
-        Contender("sbatch", ["sbatch", str(folder / "rendered/job.sbatch")], env, str(folder)),
-        Contender("submitit", [python, str(by_submitit), str(folder / "submitit"), str(NODES)], env, str(folder)),
+        Contender("distlaunch --detach", [*ours, *hold, "--detach", script], env, str(directory)),
+        Contender("sbatch", ["sbatch", str(directory / "rendered/job.sbatch")], env, str(directory)),
+        Contender("submitit", [python, str(by_submitit), str(directory / "submitit"), str(NODES)], env, str(directory)),
     ]
 
 
-def reductions(folder: Path, env: dict[str, str]) -> list[Contender]:
+def reductions(directory: Path, env: dict[str, str]) -> list[Contender]:
     """From the command to the end of the job, by us and by hand."""
     script, python = str(ROOT / "train/reduce.py"), sys.executable
-    file, out = folder / "by_hand.sbatch", folder / "by-hand.out"
-    words = {"nodes": NODES, "workers": WORKERS, "folder": folder, "python": shlex.quote(python), "script": shlex.quote(script)}
+    file, out = directory / "by_hand.sbatch", directory / "by-hand.out"
+    words = {
+        "nodes": NODES,
+        "workers": WORKERS,
+        "directory": directory,
+        "python": shlex.quote(python),
+        "script": shlex.quote(script),
+    }
     file.write_text(BY_HAND.format(**words))
     ours = [
         python,
@@ -127,9 +133,9 @@ def reductions(folder: Path, env: dict[str, str]) -> list[Contender]:
         return check(out.read_text())
 
     return [
-        Contender("distlaunch", ours, env, str(folder), check=check, limit_s=180),
+        Contender("distlaunch", ours, env, str(directory), check=check, limit_s=180),
         Contender(
-            "srun torchrun", ["sbatch", "--wait", str(file)], env, str(folder),
+            "srun torchrun", ["sbatch", "--wait", str(file)], env, str(directory),
             before=lambda: out.unlink(missing_ok=True), check=check_file, limit_s=180,
         ),
     ]  # fmt: skip
@@ -143,16 +149,16 @@ def main() -> None:
     parser.add_argument("--only", default=",".join((*SUBMISSIONS, *REDUCTIONS)), help="which, with commas")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, Testbed().up(NODES, slurm=SlurmOptions(cpus_per_host=WORKERS)) as testbed:
-        slurm, folder = testbed.slurm, Path(name)
-        env = {**environment(folder), **{key: value for key, value in slurm.env().items() if key.startswith("SLURM")}}
+        slurm, directory = testbed.slurm, Path(name)
+        env = {**environment(directory), **{key: value for key, value in slurm.env().items() if key.startswith("SLURM")}}
         env["PATH"] += os.pathsep + slurm.env()["PATH"]
-        samples = rounds_of(submissions(slurm, folder, env), options, slurm)
+        samples = rounds_of(submissions(slurm, directory, env), options, slurm)
         show(f"submission, {options.rounds} rounds", samples, "cpu_s")
         if {"distlaunch --detach", "sbatch"} <= samples.keys():
             more_s = statistics.median(a.cpu_s - b.cpu_s for a, b in zip(*map(samples.__getitem__, SUBMISSIONS[:2]), strict=True))
             met = "met" if more_s <= MORE_THAN_SBATCH_S else "MISSED"
             print(f"  more CPU than sbatch: {more_s:.3f} s (target <= {MORE_THAN_SBATCH_S:g} s: {met})")
-        samples = rounds_of(reductions(folder, env), options, slurm)
+        samples = rounds_of(reductions(directory, env), options, slurm)
         show(f"{NODES} nodes with {WORKERS} workers each, to the end of the job, {options.rounds} rounds", samples, "wall_s")
         if samples.keys() == set(REDUCTIONS):
             found = paired_ratios(samples[REDUCTIONS[0]], samples[REDUCTIONS[1]], "wall_s")

@@ -5,7 +5,7 @@
     floor       one round of plain `ssh host true`, all at once: the handshakes, which nobody can do without
     distlaunch  `distlaunch ansible --detach`: preflight, files, agents; on new connections
     again       the same once more, with the files there and the connections open
-    playbook    an ordinary playbook that does as much with modules: facts, folders, copies, a detached command
+    playbook    an ordinary playbook that does as much with modules: facts, directories, copies, a detached command
     torchrunx   until its agents have answered; only with --torchrunx, which names a Python that has it (uv pip install torchrunx)
 
 All hosts are on this machine and share its processors, so the hosts' Python has a torch whose import only waits: what is measured
@@ -46,9 +46,9 @@ LIMIT_S = 300
 ORDINARY = """
 - hosts: nodes
   tasks:
-    - ansible.builtin.file: {path: "{{ folder }}/{{ inventory_hostname }}", state: directory, mode: "0700"}
-    - ansible.builtin.copy: {src: "{{ agent }}", dest: "{{ folder }}/{{ inventory_hostname }}/agent.pyz", mode: "0600"}
-    - ansible.builtin.unarchive: {src: "{{ files }}", dest: "{{ folder }}/{{ inventory_hostname }}"}
+    - ansible.builtin.file: {path: "{{ directory }}/{{ inventory_hostname }}", state: directory, mode: "0700"}
+    - ansible.builtin.copy: {src: "{{ agent }}", dest: "{{ directory }}/{{ inventory_hostname }}/agent.pyz", mode: "0600"}
+    - ansible.builtin.unarchive: {src: "{{ files }}", dest: "{{ directory }}/{{ inventory_hostname }}"}
     - ansible.builtin.shell: nohup sleep 1 </dev/null >/dev/null 2>&1 &
 """
 
@@ -135,9 +135,9 @@ class Bench:
         agent, files = self.scratch / "agent.pyz", self.scratch / "files.tar.gz"
         agent.write_bytes(agent_archive.packed())
         snapshot.collect(self.work, limit_bytes=10**9).write_tar(files, compress=True)
-        folder = self.scratch / f"ordinary{self.round}"
-        folder.mkdir()
-        variables = f"folder={folder} agent={agent} files={files} ansible_python_interpreter={sys.executable}"
+        directory = self.scratch / f"ordinary{self.round}"
+        directory.mkdir()
+        variables = f"directory={directory} agent={agent} files={files} ansible_python_interpreter={sys.executable}"
         env = {"ANSIBLE_FORKS": str(len(self.ssh.hosts)), "ANSIBLE_PIPELINING": "1"}
         playbook = str(Path(sys.executable).parent / "ansible-playbook")
         self._run((playbook, "--inventory", str(self.ssh.inventory), "--extra-vars", variables, str(path)), env)

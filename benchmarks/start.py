@@ -100,17 +100,17 @@ def main() -> None:
     if "torchx" in only and "torchx" not in commands(1, ROOT):
         print("torchx is not here to compare with; uv pip install --python .venv torchx", file=sys.stderr)
     for workers in map(int, options.workers.split(",")):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             contenders = [
-                Contender(name, argv, environment(folder), folder, check=partial(problem, workers))
+                Contender(name, argv, environment(directory), directory, check=partial(problem, workers))
                 for name, argv in commands(workers, ROOT / "train/reduce.py").items()
                 if name in only
             ]
             samples = side_by_side(contenders, rounds=options.rounds, warm=not options.no_warm_up)
             print(show(workers, samples), flush=True)
-            print(phases(Path(folder, "runs"), last=options.rounds), flush=True)
+            print(phases(Path(directory, "runs"), last=options.rounds), flush=True)
             if not options.no_memory:
-                print(show_memory(workers, Path(folder), min(3, options.rounds), only), flush=True)
+                print(show_memory(workers, Path(directory), min(3, options.rounds), only), flush=True)
 
 
 if __name__ == "__main__":

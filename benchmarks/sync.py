@@ -33,25 +33,25 @@ WAYS = (
 )
 
 
-def command(way: str, options: argparse.Namespace, folder: Path) -> list[str]:
+def command(way: str, options: argparse.Namespace, directory: Path) -> list[str]:
     """The same steps in one of the ways."""
     ranks = 1 if way == "data-parallel" else RANKS
     samples = options.batch_size * RANKS * options.steps
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--sync", way, "--precision", "fp32"]
     flags += ["--batch-size", str(options.batch_size * RANKS // ranks), "--image-shape", f"3x{options.side}x{options.side}"]
     flags += ["--optimizer", "sgd", "--lr", "0.001", "--schedule", "constant", "--warmup", "0", "--workers", "1"]
-    flags += ["--log-every", str(max(1, options.steps // 4)), "--out", str(folder), "--resume", "never", "--report", "none"]
+    flags += ["--log-every", str(max(1, options.steps // 4)), "--out", str(directory), "--resume", "never", "--report", "none"]
     return [*launched(ranks), str(ROOT / "train/train.py"), *flags]
 
 
 def step_s(way: str, options: argparse.Namespace, scratch: Path) -> float:
     """Seconds per step of one run."""
-    folder = scratch / "out"
+    directory = scratch / "out"
     env = {**environment(scratch), "OMP_NUM_THREADS": "1"}
-    sample = measure(Contender(way, command(way, options, folder), env, str(scratch), limit_s=300))
+    sample = measure(Contender(way, command(way, options, directory), env, str(scratch), limit_s=300))
     if sample.exit_code:
         raise RuntimeError(f"{way}: exit code {sample.exit_code}\n{sample.output[-3000:]}")
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     rows = [record for record in records if record["event"] == "train"]
     if not abs(rows[0]["loss"] - math.log(CLASSES)) < 1.5 or not rows[-1]["loss"] < rows[0]["loss"] + 1.0:
         raise RuntimeError(f"{way}: losses {[row['loss'] for row in rows]} are not those of a training that begins")

@@ -31,14 +31,14 @@ RANKS, CLASSES = 2, 10
 FLOORS = {"recipe": 2.0, "bare": 0.98}
 
 
-def commands(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
+def commands(options: argparse.Namespace, directory: Path) -> dict[str, list[str]]:
     """The same steps by each."""
     size = [str(options.batch_size), str(options.side), str(options.steps)]
     samples = options.batch_size * RANKS * options.steps
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--batch-size", size[0]]
     flags += ["--image-shape", f"3x{size[1]}x{size[1]}", "--optimizer", "sgd", "--lr", "0.01", "--schedule", "constant"]
     flags += ["--warmup", "0", "--log-every", str(max(1, options.steps // 2)), "--precision", options.precision]
-    flags += ["--out", str(folder / "out"), "--resume", "never"]
+    flags += ["--out", str(directory / "out"), "--resume", "never"]
     step = str(ROOT / "benchmarks/_workers/step.py")
     return {
         "ours": [*launched(RANKS), str(ROOT / "train/train.py"), *flags, "--report", "none"],
@@ -46,10 +46,10 @@ def commands(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     }
 
 
-def speed(name: str, output: str, folder: Path) -> float:
+def speed(name: str, output: str, directory: Path) -> float:
     """Images per second, once the losses are found to be those of a training."""
     if name == "ours":
-        records = [json.loads(line) for line in (folder / "out/metrics.jsonl").read_text().splitlines()]
+        records = [json.loads(line) for line in (directory / "out/metrics.jsonl").read_text().splitlines()]
         rows = [record for record in records if record["event"] == "train"]
         losses, found = [row["loss"] for row in rows], float(statistics.median(row["samples_per_s"] for row in rows[1:]))
     else:
@@ -78,13 +78,13 @@ def main() -> None:
         options.precision = "bf16" if getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)() else "fp32"
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        folder, env = Path(scratch), {**environment(scratch), "OMP_NUM_THREADS": "1"}
+        directory, env = Path(scratch), {**environment(scratch), "OMP_NUM_THREADS": "1"}
         for _ in range(options.rounds):
-            for name, argv in commands(options, folder).items():
+            for name, argv in commands(options, directory).items():
                 sample = measure(Contender(name, argv, env, scratch, limit_s=300))
                 if sample.exit_code:
                     raise RuntimeError(f"{name}: exit code {sample.exit_code}\n{sample.output[-3000:]}")
-                taken.setdefault(name, []).append(speed(name, sample.output, folder))
+                taken.setdefault(name, []).append(speed(name, sample.output, directory))
     size = f"{options.batch_size} images per rank and step"
     print(f"{options.model} at {options.side}, {RANKS} ranks, {size}, ours in {options.precision}, {options.rounds} rounds")
     for name, speeds in taken.items():

@@ -10,7 +10,7 @@ from distlaunch._events import CauseKnown, StateChanged
 from distlaunch._messages import logged, quiet
 from distlaunch._result import Result
 from launcher.errors import RequestError, SpecError
-from launcher.runs import folders, records
+from launcher.runs import directories, records
 from launcher.runs.reader import parse_ranks
 from launcher.service import again, listing, observe
 from launcher.service import cancel as ending
@@ -73,7 +73,7 @@ class Run:
     @quiet
     def status(self) -> Status:
         """All that is known of it now, node by node: the `result` of `distlaunch status --output json`."""
-        record = folders.again(self._record)
+        record = directories.again(self._record)
         return listing.whole(record, observe.state_of(record))
 
     @property
@@ -113,7 +113,7 @@ class Run:
         `follow=False`: what is there now. Leaving the loop leaves the run as it is.
         """
         with logged():
-            record = streams.readable(folders.again(self._record), follow=follow)
+            record = streams.readable(directories.again(self._record), follow=follow)
         known = None
         for event in _told(_events.of_streams(record, follow=follow)):
             known = event.cause if isinstance(event, CauseKnown) else known
@@ -129,7 +129,7 @@ class Run:
     ) -> Iterator[WorkerLine]:
         """Lines that its workers wrote, of all ranks or of one, several, or `"0,3-5"`; `follow`: to its end."""
         with logged():
-            record = streams.readable(folders.again(self._record), follow=follow)
+            record = streams.readable(directories.again(self._record), follow=follow)
         if node is not None and not 0 <= node < len(record.hosts):
             raise RequestError(f"{self.id} has no node {node}", hint=f"nodes: 0 to {len(record.hosts) - 1}")
         yield from _told(_events.lines(record, _ranks(rank), node, follow=follow))
@@ -140,12 +140,12 @@ class Run:
 
         Returns how it ended, or None where it is not waited for. `CommandError` where it does not end.
         """
-        return self._result(ending.cancel(folders.again(self._record), force=force, wait=wait))
+        return self._result(ending.cancel(directories.again(self._record), force=force, wait=wait))
 
     @quiet
     def signal(self, signum: int) -> None:
         """Pass a signal, as `signal.SIGUSR1`, on to every worker."""
-        record = observe.sent(observe.whole(folders.again(self._record)))
+        record = observe.sent(observe.whole(directories.again(self._record)))
         if record.handle is None or record.result is not None:
             raise RequestError(f"{self.id} does not run", hint=f"distlaunch status {self.id}")
         observe.backend_of(record).signal(record.handle, int(signum))
@@ -153,7 +153,7 @@ class Run:
     @quiet
     def requeue(self) -> int:
         """Start it again in its directory, so that a script that keeps checkpoints goes on; as which attempt."""
-        return again.requeue(folders.again(self._record))
+        return again.requeue(directories.again(self._record))
 
     def _result(self, state: RunState) -> Result | None:
         return None if state.get("exit_code") is None else Result.from_json(self.id, state)
@@ -180,7 +180,7 @@ class Run:
 @quiet
 def get(run: str, *, runs_dir: str | os.PathLike[str] | None = None) -> Run:
     """The run of that id, unique start or part of an id; `last` is the newest, `ID/3` a task. Raises `RunNotFoundError`."""
-    return Run(folders.find(_root(runs_dir), run))
+    return Run(directories.find(_root(runs_dir), run))
 
 
 @quiet
@@ -196,8 +196,8 @@ def runs(
     root = _root(runs_dir)
     wanted = {state} if isinstance(state, str) else None if state is None else set(state)
     found: list[Run] = []
-    for name in reversed(folders.ids(root)):
-        record = folders.read(root, name)
+    for name in reversed(directories.ids(root)):
+        record = directories.read(root, name)
         if backend not in (None, record.backend) or cluster not in (None, record.cluster):
             continue
         if wanted is not None and observe.state_of(record)["state"] not in wanted:

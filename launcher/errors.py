@@ -8,7 +8,7 @@ LaunchError
 │   └── RunNotFoundError    no run, or more than one, has that id
 ├── BackendUnavailableError the backend's tool or service cannot be reached       exit 3
 └── CommandError            something that distlaunch itself does failed          exit 4
-    └── StorageError        a folder or file of ours cannot be written or read
+    └── StorageError        a directory or file of ours cannot be written or read
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ class CommandError(LaunchError):
 
 
 class StorageError(CommandError):
-    """A folder or file of ours cannot be written or read."""
+    """A directory or file of ours cannot be written or read."""
 
     code = "storage"

@@ -95,7 +95,7 @@ class JobSpec:
     """`auto`: one per GPU, or one on a host without GPUs."""
 
     cwd: str
-    """Absolute working folder of the workers."""
+    """Absolute working directory of the workers."""
 
     python: str = ""
     """Interpreter of the workers; empty: the backend's default."""
@@ -125,12 +125,12 @@ class JobSpec:
         """Whether one rank is to have it: then there has to be a way to that rank."""
         return bool(self.terminal and self.terminal["interactive"])
 
-    def job(self, *, run: str, folder: str, rendezvous: dict[str, Any]) -> Job:
+    def job(self, *, run: str, directory: str, rendezvous: dict[str, Any]) -> Job:
         """What agents are told whatever the backend, which replaces what it decides."""
         return Job(
             **self.agents,
             run=run,
-            folder=folder,
+            directory=directory,
             rendezvous=rendezvous,
             command=list(self.command),
             kind=self.kind,

@@ -34,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--gpus", type=int, default=0, help="fake GPUs per host, for Slurm or Kubernetes to schedule")
     up.add_argument("--cpus", type=int, default=2, help="CPUs that each host says it has (default: 2)")
     up.add_argument("--switches", type=sizes, default=(), help="hosts below each leaf switch, as 2,2")
-    up.add_argument("--folder", type=Path, help="an empty folder for its files, which stay (default: one in /tmp that does not)")
+    up.add_argument(
+        "--directory", type=Path, help="an empty directory for its files, which stay (default: one in /tmp that does not)"
+    )
     commands.add_parser("build", help="build Kubernetes' programs now, as `up --kubernetes` does when they are not there")
     commands.add_parser("clean", help="remove what testbeds of dead owners left behind")
     return top
@@ -87,7 +89,7 @@ def build() -> int:
     for each in kube_builds.ALL:
         try:
             kube_programs.require(each)
-            print(f"{each.name}: {kube_programs.folder(each)}")
+            print(f"{each.name}: {kube_programs.directory(each)}")
         except NotAvailableError as error:
             reasons.append(str(error))
             print(f"error: {error}", file=sys.stderr)
@@ -105,7 +107,7 @@ def up(args: argparse.Namespace) -> int:
     if args.slurm or args.accounting or args.switches or (args.gpus and not kubernetes):
         slurm = SlurmOptions(cpus_per_host=args.cpus, gpus_per_host=args.gpus, accounting=args.accounting, switches=args.switches)
     try:
-        with Testbed(args.folder).up(args.hosts, slurm=slurm, ssh=args.ssh, kubernetes=kubernetes) as testbed:
+        with Testbed(args.directory).up(args.hosts, slurm=slurm, ssh=args.ssh, kubernetes=kubernetes) as testbed:
             print(describe(testbed, slurm=slurm is not None, ssh=args.ssh, kubernetes=kubernetes is not None), flush=True)
             while True:
                 signal.pause()
@@ -124,7 +126,7 @@ def describe(testbed: Testbed, *, slurm: bool, ssh: bool, kubernetes: bool) -> s
     first, last = testbed.hosts[0], testbed.hosts[-1]
     lines = [
         f"testbed {testbed.record.index}: {first.name} ({first.address}) to {last.name} ({last.address})",
-        f"files and logs: {testbed.folder}",
+        f"files and logs: {testbed.directory}",
     ]
     if slurm:
         lines += [

@@ -23,7 +23,7 @@ def start(controller: Host, files: Files) -> None:
     """Start both, and make the cluster known to slurmdbd, which slurmctld expects."""
     own = {"SLURM_CONF": str(files.conf)}
     start_database(controller, files)
-    conf = files.folder / "slurmdbd.conf"
+    conf = files.directory / "slurmdbd.conf"
     conf.write_text(slurm_conf.slurmdbd_conf(controller, files))
     conf.chmod(0o600)  # slurmdbd insists
     controller.daemon(("slurmdbd", "-D"), files.logs / "slurmdbd.log", env=own)
@@ -41,8 +41,8 @@ def start(controller: Host, files: Files) -> None:
 
 
 def start_database(controller: Host, files: Files) -> None:
-    """MariaDB with a data folder of its own. All may enter: it listens on the controller's loopback address, its own too."""
-    data, socket = files.folder / "mariadb", files.state / "mariadb.socket"
+    """MariaDB with a data directory of its own. All may enter: it listens on the controller's loopback address, its own too."""
+    data, socket = files.directory / "mariadb", files.state / "mariadb.socket"
     common = ("--no-defaults", f"--datadir={data}", "--user=root")
     controller.run(
         ("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db", *SMALL),

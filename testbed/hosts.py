@@ -26,7 +26,7 @@ LINK = "eth0"
 
 @dataclass(eq=False)
 class Host:
-    """One machine of the testbed; its file system is the real machine's, unless `private_folder` hides a part of that."""
+    """One machine of the testbed; its file system is the real machine's, unless `private_directory` hides a part of that."""
 
     name: str
     address: str
@@ -136,28 +136,30 @@ class Host:
         self._on_switch("tc", "qdisc", "delete", "dev", self.name, "root")
         self.run(("tc", "qdisc", "delete", "dev", LINK, "root"), check=True)
 
-    def private_folder(self, folder: Path, *, size_bytes: int | None = None) -> None:
-        """Give it a disk of its own at a folder, empty and in memory: it shares that folder with nobody.
+    def private_directory(self, directory: Path, *, size_bytes: int | None = None) -> None:
+        """Give it a disk of its own at a directory, empty and in memory: it shares that directory with nobody.
 
         What runs in it already sees the new disk too, except for what it holds open.
         """
         size = f"size={size_bytes}" if size_bytes else "size=50%"
-        self.run(("mount", "-t", "tmpfs", "-o", f"{size},mode=1777", "tmpfs", str(folder)), check=True, cwd="/")
+        self.run(("mount", "-t", "tmpfs", "-o", f"{size},mode=1777", "tmpfs", str(directory)), check=True, cwd="/")
 
-    def shared_folder(self, folder: Path) -> None:
-        """Undo `private_folder`; what was in it is lost."""
-        self.run(("umount", "--lazy", str(folder)), check=True, cwd="/")
+    def shared_directory(self, directory: Path) -> None:
+        """Undo `private_directory`; what was in it is lost."""
+        self.run(("umount", "--lazy", str(directory)), check=True, cwd="/")
 
     def path(self, path: Path) -> Path:
         """Where the machine itself finds one of the host's files."""
         return Path(f"/proc/{self.anchor.pid}/root{path.absolute()}")
 
-    def fill(self, folder: Path) -> Path:
-        """Write to a private folder until its disk is full, and return the file that can be deleted to make room again."""
-        folder_here = self.path(folder)
-        if os.stat(folder_here).st_dev == os.stat(folder).st_dev:
-            raise TestbedError(f"{folder} of {self.name} is the machine's own disk: give it a `private_folder` with a size first")
-        filler = folder_here / ".filler"
+    def fill(self, directory: Path) -> Path:
+        """Write to a private directory until its disk is full, and return the file that can be deleted to make room again."""
+        directory_here = self.path(directory)
+        if os.stat(directory_here).st_dev == os.stat(directory).st_dev:
+            raise TestbedError(
+                f"{directory} of {self.name} is the machine's own disk: give it a `private_directory` with a size first"
+            )
+        filler = directory_here / ".filler"
         with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             for size in (1 << 20, 4096, 1):
                 with contextlib.suppress(OSError):

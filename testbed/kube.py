@@ -73,7 +73,7 @@ class Kube(AdminObjects):
     @classmethod
     def start(cls, options: KubeOptions, hosts: Sequence[Host], controller: Host, record: Record) -> Kube:
         """Start one: its control plane, then DNS and its nodes."""
-        files = KubeFiles(Path(record.folder) / "kubernetes")
+        files = KubeFiles(Path(record.directory) / "kubernetes")
         made = cls(files, options, controller, _tokens={"admin": secrets.token_hex(16)})
         for number, host in enumerate(hosts if options.nodes else (), 1):
             made.nodes += (KubeNode(host, number, record.cgroup(host.name), options, files, made.connect()),)
@@ -156,15 +156,15 @@ class Kube(AdminObjects):
 
     def _start_control_plane(self) -> None:
         """Write its configuration, and start it; returns when pods can be made."""
-        for folder in (self.files.folder, self.files.logs, self.files.pki):
-            folder.mkdir(exist_ok=True)
+        for directory in (self.files.directory, self.files.logs, self.files.pki):
+            directory.mkdir(exist_ok=True)
         users = USERS | {f"kubelet-{node.name}": (f"system:node:{node.name}", "system:nodes") for node in self.nodes}
         self._tokens = {name: secrets.token_hex(16) for name in users} | self._tokens
         lines = [f'{self._tokens[name]},{user},{name},"{group}"\n' for name, (user, group) in users.items()]
         self.files.tokens.write_text("".join(lines))
         key = ("openssl", "genrsa", "-out", str(self.files.pki / "accounts.key"), "2048")
         processes.run(key, timeout_s=120, check=True)
-        self._start("etcd", ETCD, kube_conf.etcd(self.files.folder))
+        self._start("etcd", ETCD, kube_conf.etcd(self.files.directory))
         self.start_api()
         for name, (user, _) in users.items():
             self._write_kubeconfig(self.files.user(name), user, self._tokens[name])
@@ -175,7 +175,7 @@ class Kube(AdminObjects):
     def _start_dns(self) -> None:
         """Start CoreDNS on the controller, where pods reach it without a Service."""
         names = {node.name: node.host.address for node in self.nodes}
-        corefile = self.files.folder / "Corefile"
+        corefile = self.files.directory / "Corefile"
         corefile.write_text(kube_node_conf.corefile(self.controller.address, self.kubeconfig, names))
         self._start("coredns", COREDNS, {"conf": str(corefile)})
 
@@ -215,7 +215,7 @@ class Kube(AdminObjects):
 
     def know_name(self, host: str) -> None:
         """Let hosts know the controller, where the API server is, by one more name."""
-        with (self.files.folder.parent / "etc/hosts").open("a") as file:  # in place: it is mounted
+        with (self.files.directory.parent / "etc/hosts").open("a") as file:  # in place: it is mounted
             file.write(f"{self.controller.address}\t{host}\n")
 
     # Within

@@ -41,10 +41,10 @@ class Build:
 
     ldflags: str = "-s -w"
     trees: tuple[str, ...] = ()
-    """Folders of the module that are kept beside its programs: manifests."""
+    """Directories of the module that are kept beside its programs: manifests."""
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Where its programs are once they are built."""
         return cache() / f"{self.name}-{self.version}"
 

@@ -66,8 +66,8 @@ def _groups(pattern: str) -> Iterator[Path]:
     """The groups of this name and all below, the innermost first."""
     for root in roots():
         for top in root.glob(pattern):
-            for folder, _, _ in os.walk(top, topdown=False):
-                yield Path(folder)
+            for directory, _, _ in os.walk(top, topdown=False):
+                yield Path(directory)
 
 
 def _inside(group: Path) -> list[Process]:

@@ -51,17 +51,17 @@ class KubeOptions:
 class KubeFiles:
     """Where its files are."""
 
-    folder: Path
+    directory: Path
 
     @property
     def logs(self) -> Path:
         """etcd.log, kube-apiserver.log, ..., kubelet-n1.log, containerd-n1.log."""
-        return self.folder / "logs"
+        return self.directory / "logs"
 
     @property
     def pki(self) -> Path:
         """The API server's certificate, which it makes itself, and the key of service accounts."""
-        return self.folder / "pki"
+        return self.directory / "pki"
 
     @property
     def ca(self) -> Path:
@@ -71,12 +71,12 @@ class KubeFiles:
     @property
     def images(self) -> Path:
         """What each node's containerd has instead of a registry."""
-        return self.folder / "images.tar"
+        return self.directory / "images.tar"
 
     @property
     def tokens(self) -> Path:
         """The users that there are from the beginning."""
-        return self.folder / "tokens.csv"
+        return self.directory / "tokens.csv"
 
     @property
     def kubeconfig(self) -> Path:
@@ -85,7 +85,7 @@ class KubeFiles:
 
     def user(self, name: str) -> Path:
         """A user's kubeconfig."""
-        return self.folder / f"{name}.kubeconfig"
+        return self.directory / f"{name}.kubeconfig"
 
 
 def flags(values: Mapping[str, str]) -> tuple[str, ...]:
@@ -93,9 +93,9 @@ def flags(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"--{name}={value}" for name, value in values.items())
 
 
-def etcd(folder: Path) -> dict[str, str]:
+def etcd(directory: Path) -> dict[str, str]:
     """One that forgets everything when the machine loses power, and is fast."""
-    return {"data-dir": str(folder / "etcd"), "unsafe-no-fsync": "true", "log-level": "warn"}
+    return {"data-dir": str(directory / "etcd"), "unsafe-no-fsync": "true", "log-level": "warn"}
 
 
 def apiserver(options: KubeOptions, files: KubeFiles, address: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120
 CERTIFICATES = Path("/tmp/k8s-webhook-server")
-"""Where they all look for their certificates; each sees a folder of its own there."""
+"""Where they all look for their certificates; each sees a directory of its own there."""
 
 HEALTH = 100
 """Added to the port of its webhooks this is the port where a controller says whether it is ready."""
@@ -120,9 +120,9 @@ class Controller:
         return KINDS[self.name]
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Its files."""
-        return self.kube.files.folder / self.name
+        return self.kube.files.directory / self.name
 
     def prepare(self) -> None:
         """Make its kinds known, and its webhooks, which nobody answers yet."""
@@ -138,7 +138,7 @@ class Controller:
 
     def run(self) -> None:
         """Start it, and wait until it answers."""
-        certificates = self.folder / "serving-certs"
+        certificates = self.directory / "serving-certs"
         certificates.mkdir()
         daemon = self._start()
         self._copy_certificates(certificates, daemon)
@@ -149,8 +149,8 @@ class Controller:
     def _documents(self) -> list[str]:
         """Its manifests, one by one."""
         tree = self.kind.overlay.partition("/")[0]
-        shutil.copytree(kube_programs.folder(self.kind.build) / tree, self.folder / tree)
-        overlay = self.folder / self.kind.overlay / "kustomization.yaml"
+        shutil.copytree(kube_programs.directory(self.kind.build) / tree, self.directory / tree)
+        overlay = self.directory / self.kind.overlay / "kustomization.yaml"
         lines = overlay.read_text().splitlines()
         overlay.write_text("\n".join(line for line in lines if "third-party/jobset" not in line))  # it is on the internet
         return re.split(r"^---$", self.kube.kubectl("kustomize", str(overlay.parent)).stdout, flags=re.MULTILINE)
@@ -172,7 +172,7 @@ class Controller:
         self.kube.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(made))
 
     def _start(self) -> subprocess.Popen[Any]:
-        """Start its program, which sees a folder of its own where certificates are."""
+        """Start its program, which sees a directory of its own where certificates are."""
         CERTIFICATES.mkdir(exist_ok=True)
         health, port = f":{self.kind.port + HEALTH}", self.kind.port
         values = dict(self.kind.flags)
@@ -185,23 +185,23 @@ class Controller:
                 "webhook": {"port": port},
                 "leaderElection": {"leaderElect": False},
             }
-            (self.folder / "config.json").write_text(json.dumps(config))
-            values["config"] = str(self.folder / "config.json")
+            (self.directory / "config.json").write_text(json.dumps(config))
+            values["config"] = str(self.directory / "config.json")
         else:
             values |= {"health-probe-bind-address": health, "webhook-server-port": str(port)}
         if self.name == "training-operator":
-            (self.folder / "init.yaml").write_text(INIT_CONTAINER)
-            values["pytorch-init-container-template-file"] = str(self.folder / "init.yaml")
+            (self.directory / "init.yaml").write_text(INIT_CONTAINER)
+            values["pytorch-init-container-template-file"] = str(self.directory / "init.yaml")
         (program,) = self.kind.build.programs
         enter = f'mount --bind "$0" {CERTIFICATES} && exec "$@"'
-        argv = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", enter, str(self.folder))
+        argv = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", enter, str(self.directory))
         return self.kube.controller.daemon(
             (*argv, kube_programs.find(self.kind.build, program), *flags(values)),
             self.kube.files.logs / f"{self.name}.log",
             env={"KUBECONFIG": str(self.kube.kubeconfig)},
         )
 
-    def _copy_certificates(self, folder: Path, daemon: subprocess.Popen[Any]) -> None:
+    def _copy_certificates(self, directory: Path, daemon: subprocess.Popen[Any]) -> None:
         """Do what a kubelet would: put the secret that the controller has filled where it looks for files."""
         namespace, name = self.secret
 
@@ -212,8 +212,8 @@ class Controller:
 
         data = wait_until(f"{self.name} to have made its certificate (see {self.kube.files.logs})", filled, limit_s=LIMIT_S) or {}
         for file in sorted(data, key="tls.crt".__eq__):  # it looks for the certificate, so the others come first
-            (folder / f".{file}").write_bytes(base64.b64decode(data[file]))
-            (folder / f".{file}").rename(folder / file)
+            (directory / f".{file}").write_bytes(base64.b64decode(data[file]))
+            (directory / f".{file}").rename(directory / file)
 
     def _is_ready(self, daemon: subprocess.Popen[Any]) -> bool:
         """Whether it says that its webhooks answer."""

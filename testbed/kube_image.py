@@ -82,7 +82,7 @@ def _layer() -> bytes:
     """The image's only layer: a few files, and the places where something is mounted."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as layer:
-        folders = {
+        directories = {
             "tmp": 0o1777,
             "root": 0o755,
             "workspace": 0o777,
@@ -94,10 +94,10 @@ def _layer() -> bytes:
         }
         for path in mounted():
             if os.path.isdir(path):
-                folders.setdefault(path[1:], 0o755)
+                directories.setdefault(path[1:], 0o755)
             else:
                 _add(layer, path[1:], b"")
-        for name, mode in folders.items():
+        for name, mode in directories.items():
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, mode
             layer.addfile(entry)

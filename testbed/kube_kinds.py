@@ -44,7 +44,7 @@ class Kind:
 
     build: Build
     overlay: str
-    """Its kustomization, in the folder with its program."""
+    """Its kustomization, in the directory with its program."""
 
     port: int
     """Of its webhooks."""

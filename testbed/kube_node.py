@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 READY_LIMIT_S = 120
 OWN = {"/var/lib/kubelet": "kubelet", "/var/lib/containerd": "containerd", "/var/lib/cni": "cni-state"}
-"""Folders that their programs use whatever they are told, or whose paths must be short; each node has its own."""
+"""Directories that their programs use whatever they are told, or whose paths must be short; each node has its own."""
 
 QUICK = {"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "4", "HTTP2_PING_TIMEOUT_SECONDS": "3"}
 """How soon a kubelet gives a connection up on which nothing comes (30 and 15): a node that was cut off is back so much later."""
@@ -57,19 +57,19 @@ class KubeNode:
         return self.host.name
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Its files."""
-        return self.files.folder / self.name
+        return self.files.directory / self.name
 
     def set_up(self, dns: str) -> None:
-        """Write its configuration and give it its own folders; the programs are started by `start`."""
-        (self.folder / "cni").mkdir(parents=True)
-        (self.folder / "cni" / "pods.conflist").write_text(kube_node_conf.cni(self.number))
-        (self.folder / "containerd.toml").write_text(kube_node_conf.containerd(self.folder))
-        (self.folder / "kubelet.yaml").write_text(kube_node_conf.kubelet(self.options, self.host.address, dns, self.cgroup))
+        """Write its configuration and give it its own directories; the programs are started by `start`."""
+        (self.directory / "cni").mkdir(parents=True)
+        (self.directory / "cni" / "pods.conflist").write_text(kube_node_conf.cni(self.number))
+        (self.directory / "containerd.toml").write_text(kube_node_conf.containerd(self.directory))
+        (self.directory / "kubelet.yaml").write_text(kube_node_conf.kubelet(self.options, self.host.address, dns, self.cgroup))
         plain = json.loads(self.host.run(("ctr", "oci", "spec"), check=True).stdout)
-        (self.folder / "runtime.json").write_text(json.dumps(kube_image.runtime_spec(plain)))
-        fstab = self.folder / "fstab"
+        (self.directory / "runtime.json").write_text(json.dumps(kube_image.runtime_spec(plain)))
+        fstab = self.directory / "fstab"
         fstab.write_text("".join(self._mounts()))
         self.host.run(("mount", "--all", "--fstab", str(fstab)), check=True, cwd="/")
         kube_cgroups.make(self.cgroup)
@@ -79,13 +79,13 @@ class KubeNode:
         lines = []
         for place, name in OWN.items():
             Path(place).mkdir(parents=True, exist_ok=True)
-            (self.folder / name).mkdir()
-            lines.append(f"{escape(self.folder)}/{name} {place} none bind 0 0\n")
+            (self.directory / name).mkdir()
+            lines.append(f"{escape(self.directory)}/{name} {place} none bind 0 0\n")
         for place in IN_MEMORY:
             Path(place).mkdir(parents=True, exist_ok=True)
             lines.append(f"tmpfs {place} tmpfs mode=755 0 0\n")
         for name, value in kube_node_conf.SYSCTLS.items():
-            file = self.folder / name.replace("/", ".")
+            file = self.directory / name.replace("/", ".")
             file.write_text(f"{value}\n")
             if Path("/proc/sys", name).exists():
                 lines.append(f"{escape(file)} /proc/sys/{name} none bind 0 0\n")
@@ -102,7 +102,7 @@ class KubeNode:
 
     def start_containerd(self) -> None:
         """Start containerd, and have the images in it."""
-        self._start("containerd", ("containerd", "--config", str(self.folder / "containerd.toml")))
+        self._start("containerd", ("containerd", "--config", str(self.directory / "containerd.toml")))
         answers = ("ctr", "--connect-timeout=2s", "version")
         wait_until(
             f"the containerd of {self.name} to answer (see {self.files.logs})",
@@ -117,7 +117,7 @@ class KubeNode:
     def start_kubelet(self) -> None:
         """Start the kubelet, and wait until the API server can ask it for logs; pods go on where they are."""
         values = {
-            "config": str(self.folder / "kubelet.yaml"),
+            "config": str(self.directory / "kubelet.yaml"),
             "kubeconfig": str(self.files.user(f"kubelet-{self.name}")),
             "hostname-override": self.name,
             "node-ip": self.host.address,

@@ -60,7 +60,7 @@ def kubelet(options: KubeOptions, address: str, dns: str, cgroup: str) -> str:
     )
 
 
-def containerd(folder: Path) -> str:
+def containerd(directory: Path) -> str:
     """containerd's configuration, for version 1.6 and later ones that still read it."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     return f"""version = 2
@@ -80,7 +80,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
 [{cri}.cni]
   bin_dir = "{CNI_BIN}"
-  conf_dir = "{folder}/cni"
+  conf_dir = "{directory}/cni"
 
 [{cri}.containerd]
   snapshotter = "native"  # the image is almost empty, and this works on any file system
@@ -88,7 +88,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
 [{cri}.containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
-  base_runtime_spec = "{folder}/runtime.json"
+  base_runtime_spec = "{directory}/runtime.json"
 """
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes' programs: from the folder that KUBEBUILDER_ASSETS names, else built once from their Go modules into a cache."""
+"""Kubernetes' programs: from the directory that KUBEBUILDER_ASSETS names, else built once from their Go modules into a cache."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def require(*builds: Build) -> None:
 
 def find(build: Build, program: str) -> str:
     """Where one of a module's programs is."""
-    return str(folder(build) / program)
+    return str(directory(build) / program)
 
 
-def folder(build: Build) -> Path:
+def directory(build: Build) -> Path:
     """Where a module's programs are."""
-    return _assets(build) or build.folder
+    return _assets(build) or build.directory
 
 
 def missing(build: Build) -> bool:
     """Whether a module's programs have to be built."""
-    return _assets(build) is None and not build.folder.is_dir()
+    return _assets(build) is None and not build.directory.is_dir()
 
 
 def why_not(build: Build) -> str | None:
@@ -66,11 +66,11 @@ def _no_room(build: Build) -> str | None:
     """Why there is too little disk for this build and the others that are missing; said once, as the numbers change meanwhile."""
     wanted = {each.name: each for each in (build, *ALL) if missing(each)}
     takes_gb = sum(each.room_gb for each in wanted.values())
-    for folder in (cache(), go_cache()):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
+    for directory in (cache(), go_cache()):
+        there = next(path for path in (directory, *directory.parents) if path.exists())
         free_gb = shutil.disk_usage(there).free / 1e9
         if free_gb < takes_gb:
-            needs = f"{takes_gb:.0f} GB are needed in {folder}, {free_gb:.1f} are free"
+            needs = f"{takes_gb:.0f} GB are needed in {directory}, {free_gb:.1f} are free"
             reason = f"no Kubernetes here: too little disk to build it: {needs}"
             _failed.update((name, NotAvailableError(reason)) for name in wanted)
             return reason
@@ -84,9 +84,9 @@ def go_cache() -> Path:
 
 
 def _assets(build: Build) -> Path | None:
-    """The folder of KUBEBUILDER_ASSETS if it has all programs of a module, so that versions are not mixed."""
-    folder = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent")
-    return folder if not build.trees and all(os.access(folder / name, os.X_OK) for name in build.programs) else None
+    """The directory of KUBEBUILDER_ASSETS if it has all programs of a module, so that versions are not mixed."""
+    directory = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent")
+    return directory if not build.trees and all(os.access(directory / name, os.X_OK) for name in build.programs) else None
 
 
 def _go() -> str | None:
@@ -105,14 +105,14 @@ def _make(build: Build) -> None:
     with _locked(build):
         if not missing(build):
             return
-        print(f"building {build.name} {build.version} once, into {build.folder}", file=sys.stderr, flush=True)
+        print(f"building {build.name} {build.version} once, into {build.directory}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f".{build.name}-", dir=cache()) as scratch:
             try:
                 _go_build(build, go, Path(scratch))
             except NotAvailableError as error:
                 _failed[build.name] = error
                 raise
-            (Path(scratch) / "bin").rename(build.folder)
+            (Path(scratch) / "bin").rename(build.directory)
 
 
 @contextmanager
@@ -131,44 +131,44 @@ def _locked(build: Build) -> Iterator[None]:
         yield
 
 
-def _go_build(build: Build, go: str, folder: Path) -> None:
+def _go_build(build: Build, go: str, directory: Path) -> None:
     """Write a small module that requires this one, and build its programs into `bin`."""
-    (folder / "bin").mkdir()
-    (folder / "go.mod").write_text("module distlaunch.test/build\n\ngo 1.24\n")
-    told = json.loads(_run(build, (go, "mod", "download", "-json", f"{build.module}@{build.version}"), folder))
-    replaced = _staging(build, go, folder) if build.staging else ()
+    (directory / "bin").mkdir()
+    (directory / "go.mod").write_text("module distlaunch.test/build\n\ngo 1.24\n")
+    told = json.loads(_run(build, (go, "mod", "download", "-json", f"{build.module}@{build.version}"), directory))
+    replaced = _staging(build, go, directory) if build.staging else ()
     required = {**build.beside, build.fork_of or build.module: build.version}
     lines = [f"require {module} {version}" for module, version in required.items()]
     lines += [f"replace {build.fork_of} => {build.module} {build.version}"] if build.fork_of else []
     lines += [f"replace {name} => {name} {STAGING_VERSION}" for name in replaced]
     language = re.findall(r"^go (\S+)", Path(told["GoMod"]).read_text(), re.MULTILINE)
-    (folder / "go.mod").write_text("\n".join(("module distlaunch.test/build", f"go {(*language, '1.24')[0]}", *lines, "")))
+    (directory / "go.mod").write_text("\n".join(("module distlaunch.test/build", f"go {(*language, '1.24')[0]}", *lines, "")))
     common = ("nice", "-n10", go, "build", "-p=2", "-trimpath", f"-ldflags={build.ldflags}")
     packages = sorted(package for package in build.programs.values() if package)
     if build.main:
-        (folder / "main.go").write_text(build.main)
+        (directory / "main.go").write_text(build.main)
         (name,) = build.programs
-        _run(build, (*common, f"-o=bin/{name}", "."), folder)
+        _run(build, (*common, f"-o=bin/{name}", "."), directory)
     else:
-        _run(build, (*common, "-o=bin/", *packages), folder)
+        _run(build, (*common, "-o=bin/", *packages), directory)
     for name, package in build.programs.items():  # go calls a program like the last part of its package
-        made = folder / "bin" / re.sub(r"/v\d+$", "", package or name).rpartition("/")[2]
-        made.rename(folder / "bin" / name)
+        made = directory / "bin" / re.sub(r"/v\d+$", "", package or name).rpartition("/")[2]
+        made.rename(directory / "bin" / name)
     for tree in build.trees:
-        shutil.copytree(Path(told["Dir"]) / tree, folder / "bin" / tree, copy_function=shutil.copyfile)
+        shutil.copytree(Path(told["Dir"]) / tree, directory / "bin" / tree, copy_function=shutil.copyfile)
 
 
-def _staging(build: Build, go: str, folder: Path) -> list[str]:
+def _staging(build: Build, go: str, directory: Path) -> list[str]:
     """The libraries that live in Kubernetes' own repository, which its module names by their place in it."""
-    told = json.loads(_run(build, (go, "mod", "download", "-json", f"{KUBERNETES.module}@{KUBERNETES.version}"), folder))
+    told = json.loads(_run(build, (go, "mod", "download", "-json", f"{KUBERNETES.module}@{KUBERNETES.version}"), directory))
     return re.findall(r"^\s*(\S+) => \./staging/src/\S+", Path(told["GoMod"]).read_text(), re.MULTILINE)
 
 
-def _run(build: Build, argv: tuple[str, ...], folder: Path) -> str:
+def _run(build: Build, argv: tuple[str, ...], directory: Path) -> str:
     """Run one step; what it says is the reason when it fails."""
     env = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
     try:
-        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         raise NotAvailableError(f"no {build.name} here: building it did not end within {LIMIT_S} s") from None
     if done.returncode:

@@ -26,8 +26,8 @@ THREADS = 8
 
 def kwok(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
     """kwok's flags; what it plays is written to a file: pods run until they are deleted."""
-    config = files.folder / "kwok.yaml"
-    config.write_text("\n---\n".join(path.read_text() for path in _stages(kube_programs.folder(KWOK))))
+    config = files.directory / "kwok.yaml"
+    config.write_text("\n---\n".join(path.read_text() for path in _stages(kube_programs.directory(KWOK))))
     return {
         "kubeconfig": str(files.kubeconfig),
         "config": str(config),
@@ -38,10 +38,10 @@ def kwok(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
     }
 
 
-def _stages(folder: Path) -> list[Path]:
+def _stages(directory: Path) -> list[Path]:
     """What happens to a node and to a pod, in kwok's words; that a Job's pods end at once is left out."""
     names = ("node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease", "pod/fast/pod-ready")
-    return [folder / "kustomize/stage" / f"{name}.yaml" for name in (*names, "pod/fast/pod-delete")]
+    return [directory / "kustomize/stage" / f"{name}.yaml" for name in (*names, "pod/fast/pod-delete")]
 
 
 def add(connect: Callable[[], KubeApi], numbers: Iterable[int], *, tainted: bool, limit_s: float = 120) -> None:

@@ -36,7 +36,7 @@ def address(record: Record, number: int) -> str:
     return str(record.network[number])
 
 
-def build(record: Record, names: Sequence[str], folder: Path, made: dict[str, Host]) -> None:
+def build(record: Record, names: Sequence[str], directory: Path, made: dict[str, Host]) -> None:
     """Make the hosts and the controller, which is one too, with links and names for one another; `made` has those begun."""
     make_room(len(names))
     numbers = {name: number for number, name in enumerate(names, 1)} | {CONTROLLER: 254}
@@ -45,9 +45,9 @@ def build(record: Record, names: Sequence[str], folder: Path, made: dict[str, Ho
     # The bridge is not in the machine's namespace, where a firewall (Docker's) might filter what passes.
     ip(links(record, tuple(numbers)), "-netns", switch)
     ip(f"link set {record.link} addrgenmode none up\naddress add {address(record, 253)}/24 dev {record.link}\n")
-    write_names(folder, {address(record, number): name for name, number in numbers.items()}, address(record, 253))
+    write_names(directory, {address(record, number): name for name, number in numbers.items()}, address(record, 253))
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: host(record, name, address(record, numbers[name]), folder, made), numbers))
+        list(pool.map(lambda name: host(record, name, address(record, numbers[name]), directory, made), numbers))
 
 
 def make_room(hosts: int) -> None:
@@ -68,15 +68,15 @@ def links(record: Record, names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_names(folder: Path, names: dict[str, str], machine: str) -> None:
+def write_names(directory: Path, names: dict[str, str], machine: str) -> None:
     """The hosts' own /etc/hosts; and no name server, because none can be reached."""
     known = {"127.0.0.1": "localhost", "::1": "localhost ip6-localhost", **names, machine: f"{socket.gethostname()} {MACHINE}"}
-    (folder / "etc").mkdir(exist_ok=True)
-    (folder / "etc/hosts").write_text("".join(f"{address}\t{name}\n" for address, name in known.items()))
-    (folder / "etc/resolv.conf").write_text("# no name server: nothing leaves the testbed\n")
+    (directory / "etc").mkdir(exist_ok=True)
+    (directory / "etc/hosts").write_text("".join(f"{address}\t{name}\n" for address, name in known.items()))
+    (directory / "etc/resolv.conf").write_text("# no name server: nothing leaves the testbed\n")
 
 
-def host(record: Record, name: str, own_address: str, folder: Path, begun: dict[str, Host]) -> None:
+def host(record: Record, name: str, own_address: str, directory: Path, begun: dict[str, Host]) -> None:
     """Start the process that holds a host's namespaces, and set them up."""
     argv = (
         "nsenter", f"--net=/run/netns/{record.netns(name)}",
@@ -97,17 +97,17 @@ def host(record: Record, name: str, own_address: str, folder: Path, begun: dict[
         "-netns", record.netns(name),
     )  # fmt: skip
     made.run(("hostname", name), check=True, cwd="/")
-    made.run(("mount", "--all", "--fstab", str(mounts(folder, name))), check=True, cwd="/")
+    made.run(("mount", "--all", "--fstab", str(mounts(directory, name))), check=True, cwd="/")
 
 
-def mounts(folder: Path, name: str) -> Path:
+def mounts(directory: Path, name: str) -> Path:
     """What a host has of its own in its file system."""
-    boot_id = folder / "etc" / f"{name}.boot_id"
+    boot_id = directory / "etc" / f"{name}.boot_id"
     boot_id.write_text(f"{uuid.uuid4()}\n")
-    fstab = folder / "etc" / f"{name}.fstab"
+    fstab = directory / "etc" / f"{name}.fstab"
     fstab.write_text(
-        f"{escape(folder)}/etc/hosts /etc/hosts none bind 0 0\n"
-        f"{escape(folder)}/etc/resolv.conf {escape(Path('/etc/resolv.conf').resolve())} none bind 0 0\n"
+        f"{escape(directory)}/etc/hosts /etc/hosts none bind 0 0\n"
+        f"{escape(directory)}/etc/resolv.conf {escape(Path('/etc/resolv.conf').resolve())} none bind 0 0\n"
         f"{escape(boot_id)} /proc/sys/kernel/random/boot_id none bind 0 0\n"  # NCCL and others know a host by it
         "tmpfs /dev/shm tmpfs mode=1777 0 0\n"
     )

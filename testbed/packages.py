@@ -27,7 +27,7 @@ SLURM: Mapping[str, str] = {
 }  # fmt: skip
 ACCOUNTING: Mapping[str, str] = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
 SSH: Mapping[str, str] = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
-NETWORK_FOLDER: Mapping[str, str] = {"sshfs": "sshfs"}
+NETWORK_DIRECTORY: Mapping[str, str] = {"sshfs": "sshfs"}
 KUBERNETES: Mapping[str, str] = {"openssl": "openssl"}
 KUBERNETES_NODE: Mapping[str, str] = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "/usr/lib/cni/host-local": "containernetworking-plugins",

@@ -31,9 +31,9 @@ class Record:
     index: int
     pid: int
     start_ticks: int
-    folder: str
-    own_folder: bool
-    """Whether the folder was made for it, and goes with it."""
+    directory: str
+    own_directory: bool
+    """Whether the directory was made for it, and goes with it."""
 
     @property
     def owner(self) -> Process:
@@ -42,7 +42,7 @@ class Record:
 
     @property
     def state(self) -> Path:
-        """Its sockets; a short path, whatever the length of its folder's."""
+        """Its sockets; a short path, whatever the length of its directory's."""
         return STATE / str(self.index)
 
     @property
@@ -78,7 +78,7 @@ def network(index: int) -> ipaddress.IPv4Network:
     return ipaddress.IPv4Network(f"10.77.{index}.0/24")
 
 
-def claim(folder: Path, *, own_folder: bool) -> Record:
+def claim(directory: Path, *, own_directory: bool) -> Record:
     """A free index for this process; what dead owners left behind is removed first."""
     me = Process.of(os.getpid())
     assert me
@@ -86,7 +86,7 @@ def claim(folder: Path, *, own_folder: bool) -> Record:
         clean()
         taken = routed()
         for index in range(LIMIT):
-            record = Record(index, me.pid, me.start_ticks, str(folder), own_folder)
+            record = Record(index, me.pid, me.start_ticks, str(directory), own_directory)
             if not record.state.exists() and not any(network(index).overlaps(other) for other in taken):
                 write(record)
                 return record
@@ -126,7 +126,7 @@ def clean() -> list[Record]:
         if path.suffix == ".new":  # its owner was killed while it wrote it
             shutil.rmtree(path, ignore_errors=True)
         elif path.name.isdigit() and int(path.name) not in known:  # its remover was killed
-            remove(Record(int(path.name), 0, 0, "", own_folder=False))
+            remove(Record(int(path.name), 0, 0, "", own_directory=False))
     for record in dead:
         remove(record)
     return dead
@@ -141,8 +141,8 @@ def remove(record: Record) -> None:
     processes.run(("ip", "link", "delete", record.link), timeout_s=120)
     batch = "".join(f"netns delete {path.name}\n" for path in names)
     processes.run(("ip", "-batch", "-"), stdin=batch, timeout_s=120, check=True)
-    if record.own_folder:
-        shutil.rmtree(record.folder, ignore_errors=True)
+    if record.own_directory:
+        shutil.rmtree(record.directory, ignore_errors=True)
     shutil.rmtree(record.state, ignore_errors=True)
 
 

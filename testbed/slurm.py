@@ -38,7 +38,7 @@ class Slurm:
     options: SlurmOptions
     hosts: tuple[Host, ...]
     controller: Host
-    folder: Path
+    directory: Path
     state: Path
     wiring: tuple[tuple[str, ...], ...] = ()
     """The hosts below each leaf switch."""
@@ -48,7 +48,7 @@ class Slurm:
     @property
     def files(self) -> Files:
         """Where its files are."""
-        return Files(self.folder, self.state)
+        return Files(self.directory, self.state)
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment for sbatch, srun, squeue, ... on the machine itself; nothing of another Slurm's is left in it."""
@@ -101,13 +101,13 @@ class Slurm:
 
     def wait_saved(self) -> None:
         """Wait until slurmctld has written down what it knows of its jobs: what it learnt after that, a crash forgets."""
-        saved, now = self.folder / "state/job_state", time.time()
+        saved, now = self.directory / "state/job_state", time.time()
         self.run(("scancel", self.sbatch("#!/bin/sh\n", "--hold")))  # something to write down
         self._wait("slurmctld to save its state", lambda: saved.exists() and saved.stat().st_mtime > now)
 
     def start_slurmd(self, host: Host) -> None:
         """Start the slurmd of a host; the node is usable once `wait_state` says so."""
-        (self.folder / "spool" / host.name).mkdir(parents=True, exist_ok=True)
+        (self.directory / "spool" / host.name).mkdir(parents=True, exist_ok=True)
         self._start(f"slurmd-{host.name}", host, ("slurmd", "-D", "-N", host.name))
 
     def stop_slurmd(self, host: Host, number: int = signal.SIGKILL) -> None:
@@ -172,7 +172,7 @@ class Slurm:
 
     def sbatch(self, script: str, *options: str, timeout_s: float = LIMIT_S, cwd: str | None = None) -> str:
         """Submit a batch script, and return the job's number."""
-        done = self.run(("sbatch", "--parsable", *options), stdin=script, timeout_s=timeout_s, cwd=cwd or str(self.folder))
+        done = self.run(("sbatch", "--parsable", *options), stdin=script, timeout_s=timeout_s, cwd=cwd or str(self.directory))
         return done.stdout.strip().partition(";")[0]
 
     def job(self, number: str) -> dict[str, str]:
@@ -235,7 +235,7 @@ class Slurm:
         """Write all configuration files."""
         files, options = self.files, self.options
         for name in ("logs", "state", "spool", "munge", "gpus"):
-            (self.folder / name).mkdir(exist_ok=True)
+            (self.directory / name).mkdir(exist_ok=True)
         for index in range(options.gpus_per_host):
             if not files.gpu(index).exists():
                 os.mknod(files.gpu(index), stat.S_IFCHR | 0o666, os.makedev(1, 3))  # slurmd asks for a device; this is /dev/null
@@ -245,9 +245,9 @@ class Slurm:
         if options.switches:
             written["topology.conf"] = slurm_conf.topology_conf(self.wiring)
         for name, text in written.items():
-            new = self.folder / f"{name}.new"
+            new = self.directory / f"{name}.new"
             new.write_text(text)
-            new.replace(self.folder / name)
+            new.replace(self.directory / name)
 
     def _start_munged(self) -> None:
         """Start this cluster's own munged: with its key and socket, whatever else runs on the machine."""

@@ -64,19 +64,19 @@ class SlurmOptions:
 class Files:
     """Where one Slurm's files are."""
 
-    folder: Path
+    directory: Path
     state: Path
     """Sockets; its path is short."""
 
     @property
     def conf(self) -> Path:
         """What SLURM_CONF names."""
-        return self.folder / "slurm.conf"
+        return self.directory / "slurm.conf"
 
     @property
     def logs(self) -> Path:
         """One log per daemon."""
-        return self.folder / "logs"
+        return self.directory / "logs"
 
     @property
     def munge_socket(self) -> Path:
@@ -86,11 +86,11 @@ class Files:
     @property
     def munge_key(self) -> Path:
         """The cluster's secret."""
-        return self.folder / "munge/key"
+        return self.directory / "munge/key"
 
     def gpu(self, index: int) -> Path:
         """A file that stands for a GPU."""
-        return self.folder / f"gpus/gpu{index}"
+        return self.directory / f"gpus/gpu{index}"
 
 
 def slurm_conf(options: SlurmOptions, hosts: Sequence[Host], controller: Host, files: Files) -> str:
@@ -118,10 +118,10 @@ def general(options: SlurmOptions, controller: Host, files: Files) -> dict[str, 
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={files.munge_socket},cred_expire={options.cred_expire_s}",
         "CredType": "cred/munge",
-        "StateSaveLocation": f"{files.folder}/state",
-        "SlurmdSpoolDir": f"{files.folder}/spool/%n",
-        "SlurmctldPidFile": f"{files.folder}/slurmctld.pid",
-        "SlurmdPidFile": f"{files.folder}/slurmd.%n.pid",
+        "StateSaveLocation": f"{files.directory}/state",
+        "SlurmdSpoolDir": f"{files.directory}/spool/%n",
+        "SlurmctldPidFile": f"{files.directory}/slurmctld.pid",
+        "SlurmdPidFile": f"{files.directory}/slurmd.%n.pid",
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         "JobAcctGatherType": "jobacct_gather/none",
@@ -205,6 +205,6 @@ def slurmdbd_conf(controller: Host, files: Files) -> str:
         "AuthType": "auth/munge", "AuthInfo": f"socket={files.munge_socket}",
         "StorageType": "accounting_storage/mysql", "StorageHost": "127.0.0.1", "StoragePort": "3306",
         "StorageUser": "slurm", "StoragePass": "slurm", "StorageLoc": "slurm_acct_db",
-        "PidFile": f"{files.folder}/slurmdbd.pid",
+        "PidFile": f"{files.directory}/slurmdbd.pid",
     }  # fmt: skip
     return "".join(f"{key}={value}\n" for key, value in values.items())

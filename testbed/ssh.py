@@ -26,27 +26,27 @@ class SshHosts:
     """Hosts with an sshd each, on port 22 of their own addresses, reachable from this machine and from one another."""
 
     hosts: tuple[Host, ...]
-    folder: Path
+    directory: Path
 
     @property
     def config(self) -> Path:
         """For `ssh -F`: names, addresses, the key, and the hosts' keys."""
-        return self.folder / "ssh_config"
+        return self.directory / "ssh_config"
 
     @property
     def key(self) -> Path:
         """The client's private key, which all hosts let in as root."""
-        return self.folder / "id_ed25519"
+        return self.directory / "id_ed25519"
 
     @property
     def known_hosts(self) -> Path:
         """The hosts' public keys, by name and by address."""
-        return self.folder / "known_hosts"
+        return self.directory / "known_hosts"
 
     @property
     def inventory(self) -> Path:
         """For `ansible-playbook --inventory`: the hosts in a group `nodes`."""
-        return self.folder / "inventory.ini"
+        return self.directory / "inventory.ini"
 
     def argv(self, host: Host, *argv: str) -> tuple[str, ...]:
         """What to run on this machine to run `argv` on a host over ssh."""
@@ -62,14 +62,16 @@ class SshHosts:
         """Start a host's sshd, as `Testbed.up` did and as is needed after `host.kill()`; returns when it listens."""
         sshd = packages.program("sshd")  # it insists on an absolute path
         assert sshd
-        host.daemon((sshd, "-D", "-e", "-f", str(self.folder / f"{host.name}.sshd_config")), self.folder / f"{host.name}.log")
+        host.daemon(
+            (sshd, "-D", "-e", "-f", str(self.directory / f"{host.name}.sshd_config")), self.directory / f"{host.name}.log"
+        )
         wait_until(f"the sshd of {host.name} to listen", lambda: listens(host, 22), limit_s=120, every_s=0.02)
 
     @classmethod
-    def start(cls, hosts: Sequence[Host], folder: Path) -> SshHosts:
+    def start(cls, hosts: Sequence[Host], directory: Path) -> SshHosts:
         """Make keys and configuration, and start all daemons."""
-        made = cls(tuple(hosts), folder / "ssh")
-        made.folder.mkdir(exist_ok=True)
+        made = cls(tuple(hosts), directory / "ssh")
+        made.directory.mkdir(exist_ok=True)
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         make_key(made.key, "distlaunch-testbed")
         with ThreadPoolExecutor(8) as pool:
@@ -80,7 +82,7 @@ class SshHosts:
         return made
 
     def _host_key(self, host: Host) -> Path:
-        return self.folder / f"{host.name}.key"
+        return self.directory / f"{host.name}.key"
 
     def _write_host(self, host: Host) -> None:
         """A host's key and its sshd's configuration."""
@@ -102,7 +104,7 @@ class SshHosts:
             "Subsystem": "sftp internal-sftp",
         }
         text = "".join(f"{key} {value}\n" for key, value in values.items())
-        (self.folder / f"{host.name}.sshd_config").write_text(text)
+        (self.directory / f"{host.name}.sshd_config").write_text(text)
 
     def _write_client(self) -> None:
         """What a client needs."""

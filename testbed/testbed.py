@@ -36,14 +36,14 @@ class Testbed:
             testbed.slurm.run(("srun", "-N4", "hostname"))
 
     Args:
-        folder: where configuration, logs and spools go; it stays. None: a new folder in /tmp that goes with the testbed.
+        directory: where configuration, logs and spools go; it stays. None: a new directory in /tmp that goes with the testbed.
             Users other than root must be able to reach it if they are to run jobs.
     """
 
     __test__ = False  # not a test, whatever its name says
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._wanted_folder = folder
+    def __init__(self, directory: Path | None = None) -> None:
+        self._wanted_directory = directory
         self._record: Record | None = None
         self._slurm: Slurm | None = None
         self._ssh: SshHosts | None = None
@@ -70,9 +70,9 @@ class Testbed:
         try:
             self._build(hosts)
             if ssh:
-                self._ssh = SshHosts.start(self.hosts, self.folder)
+                self._ssh = SshHosts.start(self.hosts, self.directory)
             if slurm:
-                self._slurm = Slurm(slurm, self.hosts, self.controller, self.folder, self.record.state)
+                self._slurm = Slurm(slurm, self.hosts, self.controller, self.directory, self.record.state)
                 self._slurm.start()
             if kubernetes:
                 self._kube = Kube.start(kubernetes, self.hosts, self.controller, self.record)
@@ -83,22 +83,22 @@ class Testbed:
 
     def _build(self, hosts: int) -> None:
         """Claim names and addresses, and make the hosts."""
-        own = self._wanted_folder is None
-        folder = Path(tempfile.mkdtemp(prefix="distlaunch-testbed-")) if own else self._wanted_folder
-        assert folder
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise TestbedError(f"{folder} is not empty: a testbed does not go on where another ended")
-        free = shutil.disk_usage(folder).free
+        own = self._wanted_directory is None
+        directory = Path(tempfile.mkdtemp(prefix="distlaunch-testbed-")) if own else self._wanted_directory
+        assert directory
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise TestbedError(f"{directory} is not empty: a testbed does not go on where another ended")
+        free = shutil.disk_usage(directory).free
         if free < ROOM_BYTES:
             if own:
-                folder.rmdir()
+                directory.rmdir()
             needs = f"the testbed needs {ROOM_BYTES / 1e9:.1f} GB of disk"
-            raise NotAvailableError(f"{needs}, and {free / 1e9:.1f} GB are free in {folder.parent}")
-        folder.chmod(0o755)
-        self._record = registry.claim(folder.absolute(), own_folder=own)
+            raise NotAvailableError(f"{needs}, and {free / 1e9:.1f} GB are free in {directory.parent}")
+        directory.chmod(0o755)
+        self._record = registry.claim(directory.absolute(), own_directory=own)
         atexit.register(self.down)
-        network.build(self._record, [f"n{n}" for n in range(1, hosts + 1)], self.folder, self._all)
+        network.build(self._record, [f"n{n}" for n in range(1, hosts + 1)], self.directory, self._all)
 
     def down(self) -> None:
         """End all processes that run in it, and remove its hosts; a second call does nothing."""
@@ -135,9 +135,9 @@ class Testbed:
         return self._all[network.CONTROLLER]
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Where its configuration, logs and spools are."""
-        return Path(self.record.folder)
+        return Path(self.record.directory)
 
     @property
     def address(self) -> str:

@@ -39,20 +39,20 @@ class Result:
 
 @dataclass(frozen=True)
 class Cli:
-    """`distlaunch` with its runs, settings and home below one temporary folder, which is also its working folder."""
+    """`distlaunch` with its runs, settings and home below one temporary directory, which is also its working directory."""
 
-    folder: Path
+    directory: Path
 
     @property
     def runs(self) -> Path:
-        """Where its run folders are."""
-        return self.folder / "runs"
+        """Where its run directories are."""
+        return self.directory / "runs"
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str]:
         """Its environment; None takes a variable away."""
         env: dict[str, str | None] = {key: value for key, value in os.environ.items() if not key.startswith("DISTLAUNCH_")}
-        env |= {"PYTHONPATH": str(ROOT), "DISTLAUNCH_RUNS_DIR": str(self.runs), "HOME": str(self.folder)}
-        env |= {"DISTLAUNCH_SYSTEM_CONFIG": str(self.folder / "system.toml"), "XDG_CONFIG_HOME": None, **(more or {})}
+        env |= {"PYTHONPATH": str(ROOT), "DISTLAUNCH_RUNS_DIR": str(self.runs), "HOME": str(self.directory)}
+        env |= {"DISTLAUNCH_SYSTEM_CONFIG": str(self.directory / "system.toml"), "XDG_CONFIG_HOME": None, **(more or {})}
         return {key: value for key, value in env.items() if value is not None}
 
     def start(
@@ -69,7 +69,7 @@ class Cli:
         argv = [sys.executable, *python, *args]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         popen: Any = forked.started if real else forked.commands().popen
-        process: subprocess.Popen[bytes] = popen(argv, env=self.env(env), **{"cwd": self.folder, **pipes, **more})
+        process: subprocess.Popen[bytes] = popen(argv, env=self.env(env), **{"cwd": self.directory, **pipes, **more})
         return process
 
     def __call__(
@@ -85,8 +85,8 @@ class Cli:
         return Result(process.returncode, (stdout or b"").decode(errors="replace"), (stderr or b"").decode(errors="replace"))
 
     def write(self, name: str, text: str) -> Path:
-        """A file below its folder."""
-        path = self.folder / name
+        """A file below its directory."""
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path

@@ -20,18 +20,20 @@ pytest_plugins = ["testbed.fixtures", "tests.forked", *(f"tests.plugins.{name}" 
 
 @pytest.fixture
 def distlaunch(tmp_path: Path) -> Cli:
-    """The command line, in a folder of its own."""
+    """The command line, in a directory of its own."""
     return Cli(tmp_path)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB. Ask for it before what writes to it, so that it is taken away last."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True)
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(directory)], capture_output=True)
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
-    yield folder
+    yield directory
     # An agent that has said its last word is about to end, and may still have its stream open.
-    wait_until("the disk to be let go of", lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0)
+    wait_until(
+        "the disk to be let go of", lambda: subprocess.run(["umount", str(directory)], capture_output=True).returncode == 0
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs/schema"
+DIRECTORY = Path(__file__).resolve().parent.parent / "docs/schema"
 _BEGINS = '{"version": 1, "command": '
 
 
@@ -39,13 +39,13 @@ def check_result(command: str, result: Any) -> None:
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(path.stem for path in FOLDER.glob("*.json"))
+    return frozenset(path.stem for path in DIRECTORY.glob("*.json"))
 
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator  # imported here: most processes see no JSON
 
-    schema = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    schema = json.loads((DIRECTORY / f"{name}.json").read_text("utf-8"))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)

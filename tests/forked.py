@@ -163,9 +163,9 @@ class Server:
         if not isinstance(argv, (list, tuple)) or set(options) - _UNDERSTOOD:
             return f"options {sorted(set(options) - _UNDERSTOOD)}"
         words = [os.fsdecode(arg) for arg in argv]
-        folder = os.path.abspath(os.fsdecode(cwd or os.getcwd()))
+        directory = os.path.abspath(os.fsdecode(cwd or os.getcwd()))
         wanted = {os.fsdecode(name): os.fsdecode(value) for name, value in (os.environ if env is None else env).items()}
-        return _unlike_python(words, folder) or self._read_already(wanted) or self._shadowed(words, folder, wanted)
+        return _unlike_python(words, directory) or self._read_already(wanted) or self._shadowed(words, directory, wanted)
 
     def _read_already(self, env: Mapping[str, str]) -> str | None:
         names = {name for name in {*env, *self.env} if _READ_AT_START.match(name)} | set(self.about["read"])
@@ -176,10 +176,10 @@ class Server:
         """A file that an import would find instead of a module that is there already."""
         modules = self.about["modules"]
         entries = [_first_path(words, cwd), *(entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry)]
-        for folder in (os.path.join(cwd, entry) for entry in entries):
-            for file in os.listdir(folder) if os.path.isdir(folder) else ():
+        for directory in (os.path.join(cwd, entry) for entry in entries):
+            for file in os.listdir(directory) if os.path.isdir(directory) else ():
                 name = file.partition(".")[0]
-                path = os.path.join(folder, file)
+                path = os.path.join(directory, file)
                 known = name in modules or name in ("sitecustomize", "usercustomize")
                 is_module = file.endswith((".py", ".so", ".pyc")) or os.path.isfile(os.path.join(path, "__init__.py"))
                 if known and is_module and not os.path.realpath(str(modules.get(name))).startswith(os.path.realpath(path)):
@@ -207,7 +207,7 @@ class Server:
 def _unlike_python(words: Sequence[str], cwd: str) -> str | None:
     """Whether this is another program than `python SCRIPT`, `python -m MODULE` or `MODULE:FUNCTION`."""
     if not os.path.isdir(cwd):
-        return f"{cwd}: no working folder"
+        return f"{cwd}: no working directory"
     if ":" in words[0] and "/" not in words[0]:
         return None
     if words[0] != sys.executable or len(words) < 2 or (words[1].startswith("-") and (words[1] != "-m" or len(words) < 3)):
@@ -242,7 +242,7 @@ def _umask() -> int:
 
 
 def _first_path(argv: Sequence[str], cwd: str) -> str:
-    """`sys.path[0]`: the script's folder, or for a module the working folder."""
+    """`sys.path[0]`: the script's directory, or for a module the working directory."""
     if argv[0] == sys.executable and argv[1] != "-m":
         return os.path.dirname(os.path.realpath(os.path.join(cwd, argv[1])))
     return cwd

@@ -106,7 +106,7 @@ def counted(report: Path) -> Counts:
     return Counts(total["tests"] - failed - total["skipped"], failed, total["skipped"])
 
 
-def prepared(cell: str, folder: Path, uv: str) -> tuple[Path, dict[str, str], Sequence[str], str]:
+def prepared(cell: str, directory: Path, uv: str) -> tuple[Path, dict[str, str], Sequence[str], str]:
     """The Python that runs the tests, variables for them, the tests, and the versions in words; raises `Unavailable`."""
     kind, _, version = cell.partition("-")
     if kind == "python":
@@ -115,10 +115,10 @@ def prepared(cell: str, folder: Path, uv: str) -> tuple[Path, dict[str, str], Se
             raise Unavailable(f"no Python {version} on this machine")
         about = _said([found, "--version"]) or version
         return Path(sys.executable), {AGENT_PYTHON: found}, [*_PYTHON_TESTS, "-m", "not torch"], f"agents under {about}"
-    python = folder / cell / "bin/python"
+    python = directory / cell / "bin/python"
     asked, numpy = TORCH[version]
     if not python.exists():
-        _made([uv, "venv", "--quiet", "--python", "3.11", str(folder / cell)])
+        _made([uv, "venv", "--quiet", "--python", "3.11", str(directory / cell)])
         packages = (f"torch=={asked}" if asked else "torch", f"numpy{numpy}", *_BESIDES, *_RUNNER)
         _made([uv, "pip", "install", "--quiet", "--python", str(python), *packages])
     imported = _said([str(python), "-W", "ignore", "-c", "import torch; print(torch.__version__)"])
@@ -127,14 +127,14 @@ def prepared(cell: str, folder: Path, uv: str) -> tuple[Path, dict[str, str], Se
     return python, {}, _TORCH_TESTS, f"torch {imported}, Python {(_said([str(python), '--version']) or '').split()[-1]}"
 
 
-def run(cell: str, folder: Path, uv: str) -> Result:
+def run(cell: str, directory: Path, uv: str) -> Result:
     """Install what a cell needs, and run its tests."""
     day = time.strftime("%Y-%m-%d", time.gmtime())
     try:
-        python, variables, tests, versions = prepared(cell, folder, uv)
+        python, variables, tests, versions = prepared(cell, directory, uv)
     except Unavailable as error:
         return Result(cell, "", None, str(error), day)
-    report = folder / f"{cell}.xml"
+    report = directory / f"{cell}.xml"
     report.unlink(missing_ok=True)
     # Another torch warns of other things: that alone is no failure here.
     options = ["-q", "-n2", "-o", "filterwarnings=default", "-p", "no:cacheprovider", f"--junitxml={report}"]

@@ -37,12 +37,12 @@ _PLAIN = "#c9d1d9"
 
 def lines() -> list[str]:
     """The command and what it shows, as on a machine of everybody's."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "read.py").write_text(SCRIPT)
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "read.py").write_text(SCRIPT)
         argv = (sys.executable, "-m", "launcher", *WORDS)
-        env = {"PATH": "/usr/bin:/bin", "HOME": folder, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-        text = (done.stderr + done.stdout).replace(folder, "/home/me")
+        env = {"PATH": "/usr/bin:/bin", "HOME": directory, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+        done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=120)
+        text = (done.stderr + done.stdout).replace(directory, "/home/me")
     return [
         f"$ distlaunch {' '.join(WORDS)}",
         *ordered(re.sub(rf"\b{re.escape(socket.gethostname())}\b", "vm", text).splitlines()),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import ModuleType
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs/schema"
+DIRECTORY = Path(__file__).resolve().parent.parent / "docs/schema"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -118,8 +118,8 @@ def schemas() -> dict[str, dict[str, Any]]:
 def main(args: list[str]) -> int:
     """Write the files, or say which are not as they would be written."""
     texts = {name: json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()}
-    FOLDER.mkdir(exist_ok=True)
-    there = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
+    DIRECTORY.mkdir(exist_ok=True)
+    there = {path.name: path.read_text("utf-8") for path in DIRECTORY.glob("*.json")}
     stale = sorted(name for name in {*texts, *there} if texts.get(name) != there.get(name))
     if args == ["--check"]:
         for name in stale:
@@ -127,9 +127,9 @@ def main(args: list[str]) -> int:
         return int(bool(stale))
     for name in stale:
         if name in texts:
-            (FOLDER / name).write_text(texts[name], "utf-8")
+            (DIRECTORY / name).write_text(texts[name], "utf-8")
         else:
-            (FOLDER / name).unlink()
+            (DIRECTORY / name).unlink()
         print(f"docs/schema/{name}")
     return 0
 

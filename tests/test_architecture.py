@@ -96,7 +96,7 @@ def layer(path: Path) -> int:
 
 
 def package(path: Path) -> Path:
-    """What a file belongs to: its folder. One that stands beside packages, as at the top of a tree, counts for itself."""
+    """What a file belongs to: its directory. One that stands beside packages, as at the top of a tree, counts for itself."""
     beside = (ROOT / path.parent).glob("*/__init__.py")
     return path if any(beside) else path.parent
 
@@ -167,7 +167,7 @@ def test_the_public_package_is_built_on_the_service_and_nothing_is_built_on_it()
 
 
 def test_a_backend_is_named_by_no_other_file() -> None:
-    """It is found by its folder, so that one more is one more folder."""
+    """It is found by its directory, so that one more is one more directory."""
     wrong = [
         each
         for each in imports_within("launcher")
@@ -188,13 +188,13 @@ def test_the_agent_imports_the_standard_library_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "folder"),
+    ("library", "directory"),
     [("typer", "launcher/cli"), ("rich", "launcher/console"), ("kubernetes", "launcher/backends/kubernetes")],
 )
-def test_a_library_is_known_in_one_place(library: str, folder: str) -> None:
+def test_a_library_is_known_in_one_place(library: str, directory: str) -> None:
     using = {path for path in files("launcher/**/*.py") for module, *_ in named(path) if module.split(".")[0] == library}
     assert using
-    assert not [path for path in using if not path.is_relative_to(ROOT / folder)]
+    assert not [path for path in using if not path.is_relative_to(ROOT / directory)]
 
 
 def test_the_testbed_stands_alone() -> None:

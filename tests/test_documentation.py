@@ -229,9 +229,9 @@ def test_the_fields_of_a_result_are_those_of_the_program() -> None:
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    """By its name, as most stand without their folders."""
-    folders = ("launcher", "train", "tests", "benchmarks", "playbooks")
-    there = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    """By its name, as most stand without their directories."""
+    directories = ("launcher", "train", "tests", "benchmarks", "playbooks")
+    there = {path.name for directory in directories for path in (ROOT / directory).rglob("*.py")}
     given = {
         "hosts.ini",
         "train.py",
@@ -263,10 +263,10 @@ def test_every_decision_is_in_the_lists_under_its_title() -> None:
     assert len(records) >= 15
     assert [int(path.name[:4]) for path in records] == [*range(1, len(records) + 1)]
     assert [int(title.partition(".")[0]) for title in titles] == [*range(1, len(records) + 1)]
-    for name, folder in (("docs/architecture.md", "decisions/"), ("docs/decisions/index.md", "")):
+    for name, directory in (("docs/architecture.md", "decisions/"), ("docs/decisions/index.md", "")):
         listed = re.findall(r"^(\d+\. )\[(.*)\]\((.*)\)$", page(name), re.MULTILINE)
         assert [number + title for number, title, _ in listed] == titles
-        assert [target for _, _, target in listed] == [folder + path.name for path in records]
+        assert [target for _, _, target in listed] == [directory + path.name for path in records]
 
 
 def test_variables_that_scripts_get_of_us_alone_are_named() -> None:

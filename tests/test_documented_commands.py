@@ -136,7 +136,7 @@ def test_what_runs_here(distlaunch: Cli, line: Line) -> None:
         assert shown_of(line) in ([], form(done.stderr + done.stdout)), done
     else:
         asked = subprocess.run(
-            [ROOT / program, *words], cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, text=True
+            [ROOT / program, *words], cwd=distlaunch.directory, env=distlaunch.env(), capture_output=True, text=True
         )
         code, stderr = asked.returncode, asked.stderr
 
@@ -147,8 +147,8 @@ def test_what_runs_here(distlaunch: Cli, line: Line) -> None:
 
 @every("on a cluster")
 def test_what_runs_on_a_cluster_is_planned(distlaunch: Cli, line: Line) -> None:
-    (distlaunch.folder / "hosts").write_text("n1\nn2\n")
-    shutil.copy(distlaunch.folder / "hosts", distlaunch.folder / "hosts.ini")
+    (distlaunch.directory / "hosts").write_text("n1\nn2\n")
+    shutil.copy(distlaunch.directory / "hosts", distlaunch.directory / "hosts.ini")
     _, backend, *words = shlex.split(line.text)
 
     done = distlaunch(backend, "--dry-run", "--output", "json", *words)
@@ -175,13 +175,13 @@ def test_scripts_of_clusters_take_their_arguments(distlaunch: Cli, torch_server:
     script, *args = shlex.split(words)
     if script == "train.py":  # that it trains is shown elsewhere
         argv = [sys.executable, str(ROOT / "train/train.py"), *args, "--print-config"]
-        done = torch_server.run(argv, cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, text=True)
+        done = torch_server.run(argv, cwd=distlaunch.directory, env=distlaunch.env(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return
     ran = distlaunch("local", "--nproc-per-node", "2", script, *args)
     assert ran.exit_code == 0, ran.stderr
     written = [word for word in args if word.endswith((".svg", ".json"))]
-    assert [name for name in written if not (distlaunch.folder / name).stat().st_size] == []
+    assert [name for name in written if not (distlaunch.directory / name).stat().st_size] == []
 
 
 @every("doctor")
@@ -304,8 +304,8 @@ def test_testbeds_come_up_and_are_taken_down(line: Line) -> None:
 
 def in_it(said: str) -> None:
     """Run what the documentation has typed in a testbed's other shell."""
-    (folder,) = re.findall(r"^files and logs: (.*)$", said, re.MULTILINE)
-    typed = "\n".join(re.sub(r"/tmp/distlaunch-testbed-\w+", folder, line.text) for line in lines("in a testbed"))
+    (directory,) = re.findall(r"^files and logs: (.*)$", said, re.MULTILINE)
+    typed = "\n".join(re.sub(r"/tmp/distlaunch-testbed-\w+", directory, line.text) for line in lines("in a testbed"))
     shown = {text.strip() for text in said.splitlines()}
     assert [text for text in typed.splitlines() if text not in shown] == []
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -347,8 +347,8 @@ BY_HAND = {"start.sh": 'run("sh", "start.sh"', "status.yml": 'playbooks("status"
 
 
 @every("by hand")
-def test_what_starts_a_rendered_folder_by_hand_is_run_with_hosts(line: Line) -> None:
-    """By tests/ansible/test_by_hand.py, in a folder that was moved, with the launcher gone."""
+def test_what_starts_a_rendered_directory_by_hand_is_run_with_hosts(line: Line) -> None:
+    """By tests/ansible/test_by_hand.py, in a directory that was moved, with the launcher gone."""
     (wanted,) = [call for name, call in BY_HAND.items() if name in line.text]
 
     assert wanted in (ROOT / "tests/ansible/test_by_hand.py").read_text("utf-8")

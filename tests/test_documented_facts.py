@@ -103,7 +103,7 @@ def test_records_are_no_longer_than_is_said(size: int) -> None:
 )
 def test_who_is_alone_listens_on_loopback_alone(nodes: int, more: dict[str, object], only_here: bool, tmp_path: Path) -> None:
     about = {**more, "rendezvous": {"file": str(tmp_path / "rendezvous.json")}}
-    job = Job(run="x", command=["x"], kind="program", cwd="/", env={}, folder=str(tmp_path), max_nodes=nodes, **about)  # type: ignore[arg-type]
+    job = Job(run="x", command=["x"], kind="program", cwd="/", env={}, directory=str(tmp_path), max_nodes=nodes, **about)  # type: ignore[arg-type]
     endpoint = Endpoint(job)
     endpoint.open()
     try:

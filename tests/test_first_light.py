@@ -1,4 +1,4 @@
-"""The whole path, as a newcomer walks it: a command in an empty folder, and what comes of it."""
+"""The whole path, as a newcomer walks it: a command in an empty directory, and what comes of it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @pytest.mark.torch
 def test_the_bundled_trainer_learns_the_digits_on_two_simulated_nodes(distlaunch: Cli, tmp_path: Path) -> None:
-    done = distlaunch("local", "--nodes", "2", "train.py", "--out", "a run's folder")
+    done = distlaunch("local", "--nodes", "2", "train.py", "--out", "a run's directory")
 
     assert done.exit_code == 0, done.stderr
     accuracy = re.search(r"test accuracy ([\d.]+)%", done.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 97
     assert "samples" in done.stdout
-    metrics = [json.loads(line) for line in (tmp_path / "a run's folder/metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (tmp_path / "a run's directory/metrics.jsonl").read_text().splitlines()]
     assert metrics
     assert "using the bundled train.py" in done.stderr
     assert "nanobind" not in done.stderr
@@ -98,7 +98,7 @@ OWN = re.compile(
 
 
 def told(lines: dict[int, bytes], names: dict[str, str]) -> dict[int, Any]:
-    """What each rank has said of itself, with its folder's and its run's names replaced by the same ones everywhere."""
+    """What each rank has said of itself, with its directory's and its run's names replaced by the same ones everywhere."""
     found = {}
     for rank, line in lines.items():
         text = line.decode()
@@ -107,18 +107,18 @@ def told(lines: dict[int, bytes], names: dict[str, str]) -> dict[int, Any]:
         about = json.loads(text)
         about["env"] = {name: value for name, value in about["env"].items() if not OWN.fullmatch(name)}
         argv = [part for part in about["agent"] if part != "--when-told"]  # by the launcher, once it is on record
-        about["agent"] = [part.rpartition("/")[2] if "FOLDER" in part else part for part in argv]
+        about["agent"] = [part.rpartition("/")[2] if "DIRECTORY" in part else part for part in argv]
         found[rank] = about
     return found
 
 
-def by_hand(folder: Path, cwd: Path) -> tuple[int, list[Any]]:
+def by_hand(directory: Path, cwd: Path) -> tuple[int, list[Any]]:
     """`sh start.sh` in a shell that knows nothing of the launcher: how it ends, and what its stream says."""
     gone = cwd / "gone/launcher/__init__.py"
     gone.parent.mkdir(parents=True, exist_ok=True)
     gone.write_text("raise ImportError('the launcher is gone')\n")
     env = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "TOKEN": "secret", "PYTHONPATH": str(cwd / "gone")}
-    done = subprocess.run(["sh", f"{folder}/start.sh"], cwd="/", env=env, stdout=subprocess.PIPE, timeout=180)
+    done = subprocess.run(["sh", f"{directory}/start.sh"], cwd="/", env=env, stdout=subprocess.PIPE, timeout=180)
     decoder = Decoder()
     return done.returncode, [*decoder.feed(done.stdout), *decoder.close()]
 
@@ -136,28 +136,28 @@ def test_the_rendered_plan_runs_by_hand_and_is_what_a_submission_sends(distlaunc
     assert rendered.stdout.splitlines() == [f"by hand/{name}" for name in ("spec.json", "start.sh", "agent.pyz", "key")]
     (run,) = distlaunch.runs.iterdir()  # the submission's: rendering makes none
     shutil.move(work / "by hand", tmp_path / "moved, it's here")
-    folder = tmp_path / "moved, it's here"
+    directory = tmp_path / "moved, it's here"
     # The same files, but for the names of the run and that they may be moved.
-    assert (folder / "agent.pyz").read_bytes() == (run / "agent.pyz").read_bytes()
-    spec = (folder / "spec.json").read_text()
+    assert (directory / "agent.pyz").read_bytes() == (run / "agent.pyz").read_bytes()
+    spec = (directory / "spec.json").read_text()
     name = json.loads(spec)["run"]
     # A key of its own, that nobody else can read, and that is told nowhere.
-    keys = [(path / "key").read_text().strip() for path in (folder, run)]
-    assert {(path / "key").stat().st_mode & 0o777 for path in (folder, run)} == {0o600}
+    keys = [(path / "key").read_text().strip() for path in (directory, run)]
+    assert {(path / "key").stat().st_mode & 0o777 for path in (directory, run)} == {0o600}
     assert len(set(keys)) == 2
     kept = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "key")
     said = rendered.stdout + rendered.stderr + sent.stdout + sent.stderr + spec
     assert not any(key.encode() in kept + said.encode() for key in keys)
     assert spec.replace(name, run.name).replace(',\n  "may_move": true', "") == (run / "spec.json").read_text()
     # The same processes.
-    code, records = by_hand(folder, tmp_path)
+    code, records = by_hand(directory, tmp_path)
     assert code == 0
     lines = {record.rank: record.data for record in records if isinstance(record, Output)}
     theirs = {int(line[3]): line[6:].encode() for line in sent.stdout.splitlines()}
     assert sorted(lines) == sorted(theirs) == [0, 1, 2, 3]
-    assert told(lines, {str(folder): "FOLDER", name: "RUN"}) == told(theirs, {str(run): "FOLDER", run.name: "RUN"})
-    # Once more in the same folder.
-    assert by_hand(folder, tmp_path)[0] == 0
+    assert told(lines, {str(directory): "DIRECTORY", name: "RUN"}) == told(theirs, {str(run): "DIRECTORY", run.name: "RUN"})
+    # Once more in the same directory.
+    assert by_hand(directory, tmp_path)[0] == 0
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
     how = ["--nodes", "2", "--nproc-per-node", "2", "--time", limit, "--render-to", "by hand"]
     assert distlaunch("local", *how, "tells.py", *options).exit_code == 0
 
-    ended, records = by_hand(distlaunch.folder / "by hand", distlaunch.folder)
+    ended, records = by_hand(distlaunch.directory / "by hand", distlaunch.directory)
 
     assert ended == code
     done = {record.fields["node"]: record.fields for record in records if isinstance(record, Event) and record.name == "done"}
@@ -185,7 +185,7 @@ def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli, interpreter: st
     distlaunch.write("tells.py", TELLS)
     how = ["--nodes", "2", "--python", "./python", "--render-to", "by hand"]
     assert distlaunch("local", *how, "tells.py", "waits").exit_code == 0
-    with started(["sh", "by hand/start.sh"], cwd=distlaunch.folder, stdout=subprocess.PIPE) as shell:
+    with started(["sh", "by hand/start.sh"], cwd=distlaunch.directory, stdout=subprocess.PIPE) as shell:
         assert shell.stdout
         said = [next(line for line in shell.stdout if b'"argv"' in line) for _ in range(2)]
         shell.send_signal(signal.SIGINT)
@@ -197,11 +197,11 @@ def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli, interpreter: st
 
 
 @pytest.mark.torch
-def test_a_bundled_script_is_in_the_folder_that_is_run_by_hand(distlaunch: Cli, tmp_path: Path) -> None:
+def test_a_bundled_script_is_in_the_directory_that_is_run_by_hand(distlaunch: Cli, tmp_path: Path) -> None:
     rendered = distlaunch("local", "--nproc-per-node", "2", "--render-to", "by hand", "reduce.py")
     assert rendered.exit_code == 0, rendered.stderr
 
-    code, records = by_hand(distlaunch.folder / "by hand", tmp_path)
+    code, records = by_hand(distlaunch.directory / "by hand", tmp_path)
 
     said = [record.data.decode() for record in records if isinstance(record, Output) and b"after" in record.data]
     assert (code, len(said)) == (0, 2)

@@ -96,9 +96,9 @@ def seen(stdout: bytes) -> tuple[Any, list[bytes]]:
 
 
 def test_a_script_sees_the_same_and_ends_in_the_same_way(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/show.py").write_text(SHOW)
-    argv = [sys.executable, "folder/show.py", "a b", "", "--", "ünï", "\udcff"]
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory/show.py").write_text(SHOW)
+    argv = [sys.executable, "directory/show.py", "a b", "", "--", "ünï", "\udcff"]
     env = {**ENV, "PYTHONPATH": f"{tmp_path}:relative:{ROOT}", "ODD": "new\nline", "TZ": "Asia/Tokyo"}
     before = os.umask(0o027)
     try:
@@ -176,9 +176,9 @@ def test_a_function_is_called_as_an_entry_point_is(server: Server) -> None:
     ],
 )  # fmt: skip
 def test_what_a_fork_cannot_do_is_started_as_usual(server: Server, tmp_path: Path, options: dict[str, Any]) -> None:
-    for folder in (tmp_path, tmp_path / "shadows"):
-        folder.mkdir(exist_ok=True)
-        (folder / "x.py").write_text("import sys; sys.exit(5)")
+    for directory in (tmp_path, tmp_path / "shadows"):
+        directory.mkdir(exist_ok=True)
+        (directory / "x.py").write_text("import sys; sys.exit(5)")
     (tmp_path / "shadows/json.py").write_text("")
     how = {"argv": [sys.executable, "x.py"], "env": ENV, **options, "cwd": tmp_path / options.get("cwd", "")}
     if "env" in options:
@@ -194,7 +194,7 @@ def test_commands_are_forked(distlaunch: Cli, cli_server: Server) -> None:
     """Else the tests would still pass, and take twice as long."""
     argv = [sys.executable, "-m", "launcher", "ls"]
 
-    assert cli_server.why_not(argv, env=distlaunch.env(), cwd=distlaunch.folder) is None
+    assert cli_server.why_not(argv, env=distlaunch.env(), cwd=distlaunch.directory) is None
 
 
 def test_a_module_that_runs_a_program_when_it_is_imported_can_be_preloaded(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from this checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    directory = tmp_path_factory.mktemp("dist")
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    return next(folder.glob("distlaunch-*.whl"))
+    return next(directory.glob("distlaunch-*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return venv / "bin/distlaunch"
 
 
-def clean_environment(folder: Path) -> dict[str, str]:
+def clean_environment(directory: Path) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return {**env, "DISTLAUNCH_RUNS_DIR": str(folder / "runs"), "HOME": str(folder)}
+    return {**env, "DISTLAUNCH_RUNS_DIR": str(directory / "runs"), "HOME": str(directory)}
 
 
 def test_the_wheel_holds_the_scripts_as_data_and_two_top_level_packages(wheel: Path) -> None:
@@ -78,7 +78,7 @@ def test_its_python_package_and_its_command_are_those_of_the_wheel(installed: Pa
 
 
 @pytest.mark.torch
-def test_reduce_runs_from_an_empty_folder_with_an_interpreter_that_has_torch(installed: Path, tmp_path: Path) -> None:
+def test_reduce_runs_from_an_empty_directory_with_an_interpreter_that_has_torch(installed: Path, tmp_path: Path) -> None:
     argv = [str(installed), "local", "--nodes", "2", "--nproc-per-node", "2", "--python", sys.executable]
     argv += ["--log-ranks", "all", "reduce.py"]
     done = subprocess.run(argv, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120)

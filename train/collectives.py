@@ -81,7 +81,7 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
             parser.error(f"--{name} {path}: PNG takes matplotlib (pip install matplotlib); name a file that ends in .svg")
     for path in (chosen.json, chosen.plot, chosen.pairs):
         if path and not os.path.isdir(os.path.dirname(path) or "."):
-            parser.error(f"{path}: there is no folder {os.path.dirname(path)!r}")
+            parser.error(f"{path}: there is no directory {os.path.dirname(path)!r}")
     if chosen.min > chosen.max:
         parser.error(f"--min-size {chosen.min} is above --max-size {chosen.max}")
     if chosen.factor < 2:

@@ -177,14 +177,14 @@ def main() -> int:
     parser.add_argument(
         "--size", type=int, default=0, help="bytes that each pair of ranks exchanges; 0: 4 MiB, for many ranks less"
     )
-    parser.add_argument("--disk", action="append", default=[], metavar="FOLDER", help="look at this one, too")
+    parser.add_argument("--disk", action="append", default=[], metavar="DIRECTORY", help="look at this one, too")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     report: dict[str, Any] = {"rank": rank, "local_rank": local_rank, "host": socket.gethostname(), "versions": versions()}
     report["node"] = int(os.environ.get("GROUP_RANK", "0"))
-    folders = [os.getcwd(), tempfile.gettempdir(), "/dev/shm", *chosen.disk]  # noqa: S108 - its size is the question
-    report["disks"] = {path: disk(path) for path in dict.fromkeys(folders)} if local_rank == 0 else {}
+    directories = [os.getcwd(), tempfile.gettempdir(), "/dev/shm", *chosen.disk]  # noqa: S108 - its size is the question
+    report["disks"] = {path: disk(path) for path in dict.fromkeys(directories)} if local_rank == 0 else {}
     say(report)
     store = meet(report) if "RANK" in os.environ else None
     together = store is None or look_at_paths(store, report)

@@ -1,6 +1,6 @@
-"""Make WebDataset shards of a folder of images, of one of torchvision's data sets, or of made-up photographs.
+"""Make WebDataset shards of a directory of images, of one of torchvision's data sets, or of made-up photographs.
 
-    python make_shards.py FOLDER OUT                            a folder with a folder per class, JPEGs as they are
+    python make_shards.py DIRECTORY OUT                            a directory with a directory per class, JPEGs as they are
     python make_shards.py cifar10 OUT --data-dir DIR            torchvision's training set, as PNG (--test: its test set)
     python make_shards.py synthetic OUT --samples 1000          made up, as JPEG
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 from trainer import order
-from trainer.datasets import folder as folders
+from trainer.datasets import directory as directories
 from trainer.datasets import imagenet, shard_index, shards, small
 from trainer.errors import InputError
 
@@ -35,9 +35,9 @@ class Origin(NamedTuple):
     """Of a sample's number: the suffix, the bytes of the image, its class."""
 
 
-def from_folder(folder: str) -> Origin:
-    """The images below `folder`, byte for byte."""
-    files = folders.open_folder(folder)
+def from_directory(directory: str) -> Origin:
+    """The images below `directory`, byte for byte."""
+    files = directories.open_directory(directory)
 
     def read(number: int) -> tuple[str, bytes, int]:
         blob, label = files.read(number)
@@ -112,7 +112,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make_shards.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("source", help=f"a folder, synthetic, imagenet, {', '.join(small.PIXELS)}")
+    parser.add_argument("source", help=f"a directory, synthetic, imagenet, {', '.join(small.PIXELS)}")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--name", default="data", help="what the shards' names begin with (%(default)s)")
     parser.add_argument("--samples-per-shard", type=int, default=1000, metavar="N", help="(%(default)s)")
@@ -147,7 +147,7 @@ def _origin(args: argparse.Namespace) -> Origin:
         return synthetic(args.samples, args.classes, (3, int(height), int(width)), args.seed)
     if args.source in (*small.PIXELS, "imagenet"):
         return from_torchvision(args.source, data_dir, train=not args.test, download=args.download)
-    return from_folder(args.source)
+    return from_directory(args.source)
 
 
 def _plain(read: tuple[bytearray, int]) -> Any:

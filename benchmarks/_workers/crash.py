@@ -1,6 +1,6 @@
 """Two ranks or more: an all_reduce, then the last rank is killed; started again, one more all_reduce.
 
-Each leaves its times (unix seconds) in the folder that BENCH_FOLDER names: `crash`, and after its first sum of the restart
+Each leaves its times (unix seconds) in the directory that BENCH_DIRECTORY names: `crash`, and after its first sum of the restart
 `again-RANK`.
 """
 
@@ -25,14 +25,14 @@ def reduce() -> None:
 
 def main() -> None:
     """Train, crash, train again."""
-    folder, restarts = Path(os.environ["BENCH_FOLDER"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    directory, restarts = Path(os.environ["BENCH_DIRECTORY"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     reduce()
     if restarts:
-        (folder / f"again-{rank}").write_text(repr(time.time()))
+        (directory / f"again-{rank}").write_text(repr(time.time()))
     elif rank == world_size - 1:
-        (folder / "crash").write_text(repr(time.time()))
+        (directory / "crash").write_text(repr(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
     reduce()
     dist.destroy_process_group()

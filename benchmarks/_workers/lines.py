@@ -2,7 +2,7 @@
 
     rank 3 line 000041 xxxx...     80 bytes with the newline
 
-Leaves its times (begin and end, unix seconds) in the folder that BENCH_FOLDER names.
+Leaves its times (begin and end, unix seconds) in the directory that BENCH_DIRECTORY names.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def cpu_s() -> float:
 
 def main() -> None:
     """Wait for the others, write, leave the times."""
-    rank, world_size, folder = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(os.environ["BENCH_FOLDER"])
+    rank, world_size, directory = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(os.environ["BENCH_DIRECTORY"])
     written = memoryview(text(rank, int(os.environ["BENCH_LINES"])))
-    (folder / f"ready-{rank}").touch()
+    (directory / f"ready-{rank}").touch()
     limit = time.monotonic() + LIMIT_S
-    while sum((folder / f"ready-{other}").exists() for other in range(world_size)) < world_size:
+    while sum((directory / f"ready-{other}").exists() for other in range(world_size)) < world_size:
         if time.monotonic() > limit:
             raise SystemExit("the other ranks did not come")
         time.sleep(0.005)
@@ -43,7 +43,7 @@ def main() -> None:
     while written:
         written = written[os.write(1, written[:BLOCK_BYTES]) :]
     about = {"began": began, "ended": time.time(), "cpu_s": cpu_s() - before}
-    (folder / f"times-{rank}").write_text(json.dumps(about))
+    (directory / f"times-{rank}").write_text(json.dumps(about))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A rank that says what memory it holds while all ranks sit at a barrier after their first all_reduce.
 
-Rank 0 then waits until the file `go` is in the folder that BENCH_FOLDER names, so that everything can be looked at from outside.
+Rank 0 then waits for the file `go` in the directory that BENCH_DIRECTORY names, so that all can be looked at from outside.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def main() -> None:
     dist.barrier()
     pss, private = kilobytes("Pss"), kilobytes("Private_Clean", "Private_Dirty")
     dist.barrier()
-    folder = Path(os.environ["BENCH_FOLDER"])
+    directory = Path(os.environ["BENCH_DIRECTORY"])
     if dist.get_rank() == 0:
-        folder.joinpath("ready").touch()
+        directory.joinpath("ready").touch()
         limit = time.monotonic() + LIMIT_S
-        while not folder.joinpath("go").exists() and time.monotonic() < limit:
+        while not directory.joinpath("go").exists() and time.monotonic() < limit:
             time.sleep(0.01)
     dist.barrier()
     dist.destroy_process_group()

@@ -36,7 +36,7 @@ def main() -> None:
     if not 0 <= rank < job.max_nodes and not (args.below and job.elastic):
         parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
     if args.unpack:
-        _unpack(args.unpack, job.folder, parser)
+        _unpack(args.unpack, job.directory, parser)
     from .node.run import run
 
     run(job, rank, stream, above=args.below)
@@ -104,10 +104,10 @@ def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]
 
     try:
         job, rank = slurm.here(job, os.environ)
-        folder = os.path.join(job.folder, "nodes", str(rank))
-        os.makedirs(folder, exist_ok=True)
-        stream = os.open(os.path.join(folder, "stream"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(os.open(os.path.join(folder, "stderr"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
+        directory = os.path.join(job.directory, "nodes", str(rank))
+        os.makedirs(directory, exist_ok=True)
+        stream = os.open(os.path.join(directory, "stream"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(os.open(os.path.join(directory, "stderr"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     except (slurm.SlurmError, OSError) as error:
         parser.exit(2, f"agent.pyz: {error}\n")
     return job, rank, stream
@@ -132,12 +132,12 @@ def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
     return int(value)
 
 
-def _unpack(source: str, folder: str, parser: argparse.ArgumentParser) -> None:
+def _unpack(source: str, directory: str, parser: argparse.ArgumentParser) -> None:
     import tarfile
 
     from .system import unpack
 
     try:
-        unpack.unpack(source, folder)
+        unpack.unpack(source, directory)
     except (OSError, EOFError, tarfile.TarError) as error:
-        parser.exit(2, f"agent.pyz: what came with the run cannot be unpacked to {folder}: {error}\n")
+        parser.exit(2, f"agent.pyz: what came with the run cannot be unpacked to {directory}: {error}\n")

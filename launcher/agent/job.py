@@ -37,8 +37,8 @@ class Job(NamedTuple):
 
     cwd: str
     env: Dict[str, str]
-    folder: str
-    """Folder for this run that the node can write: the agent uses `nodes/RANK` in it."""
+    directory: str
+    """Directory for this run that the node can write: the agent uses `nodes/RANK` in it."""
 
     rendezvous: Dict[str, Any]
     """Where node 0 is. `{"file": PATH}`: it writes its address there. `{"addr": ..., "port": ...}`: decided by the backend.
@@ -134,10 +134,10 @@ class Job(NamedTuple):
     """The scheduler puts another node in the place of a lost one, and starts the others again that ended for want of it."""
 
     array: bool = False
-    """Each task of the scheduler's job array is a run of its own, in `tasks/INDEX` of the folder."""
+    """Each task of the scheduler's job array is a run of its own, in `tasks/INDEX` of the directory."""
 
     session: str = ""
-    """Tells this start of the run from others in the same folder; the same on all its nodes."""
+    """Tells this start of the run from others in the same directory; the same on all its nodes."""
 
     why_again: str = ""
     """What the attempt before was stopped for, as `result` in the agent stream."""
@@ -160,7 +160,7 @@ class Job(NamedTuple):
     """The request to call it, in base64: from the file `function` beside this one, and never in this one."""
 
     may_move: bool = False
-    """This file lies in `folder`, wherever that has been moved to since: paths of the job that begin with it move along."""
+    """This file lies in `directory`, wherever that has been moved to since: paths of the job that begin with it move along."""
 
     @classmethod
     def read(cls, path: str) -> Job:
@@ -182,15 +182,15 @@ class Job(NamedTuple):
         unset = [name for name in _ONLY_WHERE_SET if getattr(self, name) == self._field_defaults[name]]
         return {name: value for name, value in self._asdict().items() if name not in (*_BESIDE, *unset, *without)}
 
-    def moved_to(self, folder: str) -> Job:
-        """The job with its folder there."""
+    def moved_to(self, directory: str) -> Job:
+        """The job with its directory there."""
 
         def now(path: str) -> str:
-            return folder + path[len(self.folder) :] if f"{path}/".startswith(f"{self.folder}/") else path
+            return directory + path[len(self.directory) :] if f"{path}/".startswith(f"{self.directory}/") else path
 
         rendezvous = {key: now(value) if key == "file" else value for key, value in self.rendezvous.items()}
         command = [now(self.command[0]), *self.command[1:]]
-        return self._replace(folder=folder, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
+        return self._replace(directory=directory, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
 
     @property
     def on_loopback(self) -> bool:
@@ -233,7 +233,7 @@ class Job(NamedTuple):
         if self.python_named:
             beside = os.path.dirname(sys.executable)
             path = env.get("PATH", os.defpath).split(os.pathsep)
-            env["PATH"] = os.pathsep.join([beside, *(folder for folder in path if folder != beside)])
+            env["PATH"] = os.pathsep.join([beside, *(directory for directory in path if directory != beside)])
         if self.attempt:
             env.update(DISTLAUNCH_ATTEMPT=str(self.attempt), DISTLAUNCH_ATTEMPT_REASON=self.why_again)
         return env

@@ -70,7 +70,7 @@ class ServerSetup(TypedDict):
     agent: int
     """The pid of the agent."""
 
-    folder: str
+    directory: str
     scratch: str
     files: int
     """The soft limit of open files that workers have."""

@@ -77,11 +77,11 @@ class Chunk:
 
 
 class Written(NamedTuple):
-    """What `Backend.write` has put into a folder."""
+    """What `Backend.write` has put into a directory."""
 
     texts: Mapping[str, str]
     more: tuple[str, ...] = ()
-    """Names of the other files, and of folders of the user's files, those with a slash at the end."""
+    """Names of the other files, and of directories of the user's files, those with a slash at the end."""
 
 
 class Stream(Protocol):
@@ -151,14 +151,14 @@ class Backend(ABC, Generic[P, H, Opts]):
         return None
 
     def marks(self, plan: P) -> tuple[str, ...]:  # noqa: ARG002 - for those that have others
-        """Texts that every folder which `write` has filled has; the first one names the run."""
+        """Texts that every directory which `write` has filled has; the first one names the run."""
         return ("spec.json", "start.sh")
 
-    def write(self, plan: P, folder: Path) -> Written:
-        """Write all that it takes to run the plan by hand, with the launcher gone and the folder moved."""
+    def write(self, plan: P, directory: Path) -> Written:
+        """Write all that it takes to run the plan by hand, with the launcher gone and the directory moved."""
         texts, more = self.render(plan), self.payload(plan)
-        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
-        write_files(folder, more)
+        write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
+        write_files(directory, more)
         return Written(texts, tuple(more))
 
     def printed(self, flag: str) -> str:
@@ -167,7 +167,7 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     @abstractmethod
     def submit(self, plan: P, record: Record = unrecorded) -> H:
-        """Send the plan; the run folder exists already. Returns the handle that the other calls take.
+        """Send the plan; the run directory exists already. Returns the handle that the other calls take.
 
         Before anything is started, `record` gets a handle that `recover` finds it by, and again where there is more to find.
         Where it fails, the caller has `undo` end what was started. An error that is `in_part`: something may yet come of it.
@@ -201,7 +201,7 @@ class Backend(ABC, Generic[P, H, Opts]):
         return ""
 
     def refresh(self, handle: H) -> None:
-        """Bring the streams in the run's folder up to date, where it is us who writes them there. Has a limit of its own."""
+        """Bring the streams in the run's directory up to date, where it is us who writes them there. Has a limit of its own."""
 
     @abstractmethod
     def open_stream(self, handle: H) -> Stream:
@@ -238,7 +238,7 @@ class Backend(ABC, Generic[P, H, Opts]):
         return False
 
     def requeue(self, handle: H, attempt: int, record: Record = unrecorded) -> H:
-        """Start the run again in its folder, as its `attempt`-th further time; returns the handle from now on.
+        """Start the run again in its directory, as its `attempt`-th further time; returns the handle from now on.
 
         `record` as in `submit`: once it was called, the run has not ended any more.
         """
@@ -249,11 +249,11 @@ AnyBackend: TypeAlias = Backend[Any, Any, Any]
 """One of which it is not known which."""
 
 
-def write_beside(folder: Path, job: Job) -> tuple[str, ...]:
+def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
     """What belongs beside a run's spec.json, for its owner alone: a new key, and the function to call. The files' names."""
     contents = {KEY_FILE: new_key(), **({FUNCTION_FILE: job.function} if job.function else {})}
     for name, text in contents.items():
-        storage.write_whole(folder / name, text.encode("ascii"), mode=0o600)
+        storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
     return tuple(contents)
 
 
@@ -262,10 +262,10 @@ def new_key() -> str:
     return os.urandom(32).hex() + "\n"
 
 
-def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files below a folder, which is made, as are those in it; each file appears whole, and none is written by a link."""
-    for inner in dict.fromkeys((folder / name).parent for name in contents):
+def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files below a directory, making directories as needed; each file appears whole, and none is written by a link."""
+    for inner in dict.fromkeys((directory / name).parent for name in contents):
         with storage.storage_errors(inner):
-            trust.make("folder", inner, 0o755)
+            trust.make("directory", inner, 0o755)
     for name, content in contents.items():
-        storage.write_whole(folder / name, content)
+        storage.write_whole(directory / name, content)

@@ -29,7 +29,7 @@ class FileStream:
     """Follows the stream files by their growth."""
 
     def __init__(self, run_dir: Path, nodes: int, offsets: Mapping[int, int], *, job_output: bool = False) -> None:
-        """`job_output`: the scheduler writes to the run folder's `job.out`."""
+        """`job_output`: the scheduler writes to the run directory's `job.out`."""
         self._paths: dict[Source, Path] = {node: run_dir / "nodes" / str(node) / "stream" for node in range(nodes)}
         if job_output:
             self._paths[JOB_OUTPUT] = run_dir / "job.out"

@@ -70,12 +70,12 @@ def argument(**about: Any) -> Declared:
 
 def complete_run(incomplete: str) -> list[str]:
     """Run ids for the shell's completion, newest first; reads no run."""
-    from launcher.runs import folders
+    from launcher.runs import directories
     from launcher.settings import config
 
     try:
-        folder = folders.root(config.load().resolve(config.GlobalOptions)["runs_dir"].value)
-        return [name for name in reversed(folders.ids(folder)) if name.startswith(incomplete)]
+        directory = directories.root(config.load().resolve(config.GlobalOptions)["runs_dir"].value)
+        return [name for name in reversed(directories.ids(directory)) if name.startswith(incomplete)]
     except LaunchError:
         return []
 

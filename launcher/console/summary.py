@@ -81,7 +81,7 @@ def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[st
     if snapshot is None:
         return text
     files = [(file.path, output.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
-    whole = f"{len(files)} file{'s' * (len(files) != 1)}, {output.size(snapshot.total_bytes)}, of {snapshot.folder}"
+    whole = f"{len(files)} file{'s' * (len(files) != 1)}, {output.size(snapshot.total_bytes)}, of {snapshot.directory}"
     return text + tables.table(("FILE", "SIZE"), [*files, (whole, "")], output.STDERR)
 
 

@@ -35,17 +35,17 @@ def is_bundled(path: str | Path) -> bool:
 
 
 def contents() -> dict[str, bytes]:
-    """The scripts that come with distlaunch, as a run's folder has them."""
-    folder = install.data("train")
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {f"payload/{path.relative_to(folder)}": path.read_bytes() for path in paths}
+    """The scripts that come with distlaunch, as a run's directory has them."""
+    directory = install.data("train")
+    paths = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {f"payload/{path.relative_to(directory)}": path.read_bytes() for path in paths}
 
 
 def find_script(script: str, kind: Kind, cwd: str) -> Script:
     """The script, checked; or the bundled one of that name where there is no such file in `cwd`.
 
-    Raises `SpecError` when it is missing, a folder, or not readable. Whether it is Python is for the interpreter that runs it to
-    say, on the node; a program, too, is looked for there.
+    Raises `SpecError` when it is missing, a directory, or not readable. Whether it is Python is for the interpreter that runs it
+    to say, on the node; a program, too, is looked for there.
     """
     if kind == "program" and os.path.dirname(script) and os.path.exists(path := os.path.join(cwd, script)):
         _check_program(script, path)
@@ -74,13 +74,13 @@ def _check_script(script: str, path: str) -> None:
     try:
         source = input_file.read(path)
     except FileNotFoundError:
-        folder = os.path.dirname(path)
-        beside = [] if not os.path.isdir(folder) else [each for each in os.listdir(folder) if each.endswith(".py")]
+        directory = os.path.dirname(path)
+        beside = [] if not os.path.isdir(directory) else [each for each in os.listdir(directory) if each.endswith(".py")]
         close = names.nearest(os.path.basename(path), [*beside, *bundled_scripts()])
         close = os.path.join(os.path.dirname(script), close) if close in beside else close
         meant = f"did you mean {close}? " if close else ""
         hint = f"{meant}scripts that come with distlaunch: {', '.join(bundled_scripts())}"
-        raise SpecError(f"script {script!r} does not exist in {folder or '.'}", hint=hint) from None
+        raise SpecError(f"script {script!r} does not exist in {directory or '.'}", hint=hint) from None
     except OSError as error:
         way_out = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
         raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=way_out) from error

@@ -33,7 +33,7 @@ class File:
     """One file or link of a snapshot."""
 
     path: str
-    """Relative to the folder; bytes that are no UTF-8 as surrogates."""
+    """Relative to the directory; bytes that are no UTF-8 as surrogates."""
 
     size: int
     executable: bool = False
@@ -50,9 +50,9 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The files of a folder at one moment; `collect` makes it."""
+    """The files of a directory at one moment; `collect` makes it."""
 
-    folder: Path
+    directory: Path
     files: tuple[File, ...]
     """Sorted by path."""
 
@@ -82,7 +82,7 @@ class Snapshot:
                     path.symlink_to(file.link)
                     continue
                 with open(path, "xb") as copy:
-                    copy.writelines(_Reader(self.folder, file))
+                    copy.writelines(_Reader(self.directory, file))
                 path.chmod(file.mode)
                 os.utime(path, (_MTIME_S, _MTIME_S))
 
@@ -103,18 +103,18 @@ class Snapshot:
                     tar.addfile(info)
                 else:
                     info.mode, info.size = file.mode, file.size
-                    reader = _Reader(self.folder, file)
+                    reader = _Reader(self.directory, file)
                     tar.addfile(info, io.BufferedReader(reader, _BLOCK_BYTES))
                     reader.check()
 
 
-def root(folder: Path) -> Path:
-    """The top of the git work tree that `folder` is in; `folder` itself where there is none."""
-    return git_root(folder) or folder
+def root(directory: Path) -> Path:
+    """The top of the git work tree that `directory` is in; `directory` itself where there is none."""
+    return git_root(directory) or directory
 
 
 def collect(
-    folder: Path,
+    directory: Path,
     *,
     limit_bytes: int,
     also: Sequence[str] = (),
@@ -122,36 +122,36 @@ def collect(
     keep_outside_links: bool = False,
     ship_secrets: bool = False,
 ) -> Snapshot:
-    """The files of `folder`: in a git work tree those that git tracks, as they are now, and new ones that it does not ignore.
+    """The files of `directory`: in a git work tree those that git tracks, as they are now, and new ones that it does not ignore.
 
     Args:
         limit_bytes: more than so much is a `SpecError` that names what is large.
-        also: paths in `folder` that are taken even if git ignores them: the script itself.
-        leave_out: files and folders that are not taken, wherever they are: the folder of the runs.
-        keep_outside_links: links that lead out of the folder are kept, as for a copy on the same file system.
+        also: paths in `directory` that are taken even if git ignores them: the script itself.
+        leave_out: files and directories that are not taken, wherever they are: the directory of the runs.
+        keep_outside_links: links that lead out of the directory are kept, as for a copy on the same file system.
         ship_secrets: files that look like credentials are taken, too.
 
     Raises:
-        SpecError: too much, links that lead out of the folder, files that cannot be read, credentials.
+        SpecError: too much, links that lead out of the directory, files that cannot be read, credentials.
         CommandError: git does not end.
     """
-    folder = folder.resolve()
-    paths, warnings = listed(folder, limit_files=100_000, leave_out=[path.resolve() for path in leave_out])
-    paths |= {os.fsencode(path) for path in (_real(folder, path) for path in also) if _exists_in(folder, path)}
+    directory = directory.resolve()
+    paths, warnings = listed(directory, limit_files=100_000, leave_out=[path.resolve() for path in leave_out])
+    paths |= {os.fsencode(path) for path in (_real(directory, path) for path in also) if _exists_in(directory, path)}
     files: list[File] = []
     outside: list[str] = []
     foreign: list[str] = []
     for path in sorted(paths):
         name = os.fsdecode(path)
         try:
-            about, target, is_foreign = input_file.look_below(folder, name)
+            about, target, is_foreign = input_file.look_below(directory, name)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # tracked, and deleted; or a link is now where its folder was
+            continue  # tracked, and deleted; or a link is now where its directory was
         except OSError as error:
             raise _unreadable(name, error) from error
         foreign += [name] if is_foreign else []
         if target:
-            link = _link(folder, name, target, keep_outside=keep_outside_links)
+            link = _link(directory, name, target, keep_outside=keep_outside_links)
             if link is None:
                 outside.append(name)
             else:
@@ -160,42 +160,42 @@ def collect(
             files.append(File(path=name, size=about.st_size, executable=bool(about.st_mode & 0o100)))
         elif not stat.S_ISDIR(about.st_mode):
             warnings.append(f"{name} is not a regular file (a socket, pipe or device): left out")
-    _check_links(folder, outside)
+    _check_links(directory, outside)
     if foreign:
         warnings.append(f"not yours, and in a directory that anyone may write to: {_some(foreign)}; sent anyway")
-    _check_size(folder, files, limit_bytes)
-    hashed = _hashed(folder, files, ship_secrets=ship_secrets)
-    return Snapshot(folder=folder, files=hashed, warnings=tuple(warnings))
+    _check_size(directory, files, limit_bytes)
+    hashed = _hashed(directory, files, ship_secrets=ship_secrets)
+    return Snapshot(directory=directory, files=hashed, warnings=tuple(warnings))
 
 
-def _check_links(folder: Path, outside: Sequence[str]) -> None:
+def _check_links(directory: Path, outside: Sequence[str]) -> None:
     if outside:
         raise SpecError(
-            f"links lead out of {str(folder)!r}: {_some(outside)}",
+            f"links lead out of {str(directory)!r}: {_some(outside)}",
             hint="their targets are not on the nodes: list the links in .gitignore, or replace them by what they point to",
         )
 
 
-def _exists_in(folder: Path, path: str) -> bool:
-    return not path.startswith(("/", "../")) and os.path.lexists(folder / path)
+def _exists_in(directory: Path, path: str) -> bool:
+    return not path.startswith(("/", "../")) and os.path.lexists(directory / path)
 
 
-def _real(folder: Path, path: str) -> str:
+def _real(directory: Path, path: str) -> str:
     """The path without the links on the way to it: these come along themselves."""
     above, last = os.path.split(os.path.normpath(path))
-    return os.path.relpath(os.path.join(os.path.realpath(folder / above), last), folder)
+    return os.path.relpath(os.path.join(os.path.realpath(directory / above), last), directory)
 
 
-def _link(folder: Path, name: str, target: str, *, keep_outside: bool) -> str | None:
-    """The link's target, relative to the link, if that is in the folder; else as it is where that is to be kept, or None."""
-    base = (folder / name).parent
+def _link(directory: Path, name: str, target: str, *, keep_outside: bool) -> str | None:
+    """The link's target, relative to the link, if that is in the directory; else as it is where that is to be kept, or None."""
+    base = (directory / name).parent
     for end in (os.path.realpath(base / target), os.path.normpath(base / target)):
-        if os.path.commonpath((end, folder)) != str(folder):
+        if os.path.commonpath((end, directory)) != str(directory):
             return os.path.join(base, target) if keep_outside else None
     return os.path.relpath(target, base) if os.path.isabs(target) else target
 
 
-def _check_size(folder: Path, files: Sequence[File], limit_bytes: int) -> None:
+def _check_size(directory: Path, files: Sequence[File], limit_bytes: int) -> None:
     total = sum(file.size for file in files)
     if total <= limit_bytes:
         return
@@ -205,24 +205,24 @@ def _check_size(folder: Path, files: Sequence[File], limit_bytes: int) -> None:
         sizes[top + slash] = sizes.get(top + slash, 0) + file.size
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
     raise SpecError(
-        f"the files in {str(folder)!r} are {output.size(total)}, and at most {output.size(limit_bytes)} are sent with a run; "
+        f"the files in {str(directory)!r} are {output.size(total)}, and at most {output.size(limit_bytes)} are sent with a run; "
         "the largest: " + ", ".join(f"{name} {output.size(sizes[name])}" for name in largest),
         hint="list what the run does not need in .gitignore (of a git repository), start in a smaller directory, or raise "
         "--snapshot-limit; data sets belong on a file system of the nodes",
     )
 
 
-def _hashed(folder: Path, files: Sequence[File], *, ship_secrets: bool) -> tuple[File, ...]:
+def _hashed(directory: Path, files: Sequence[File], *, ship_secrets: bool) -> tuple[File, ...]:
     """The files with the hashes of their first `size` bytes: what is added to a log meanwhile does not count.
 
     Raises `SpecError` where some look like credentials, unless these are to be sent.
     """
     hashed, secrets = [], []
     for file in files:
-        path = str(folder / file.path)
+        path = str(directory / file.path)
         found = credentials.named(path) and not os.path.isabs(file.link or "")  # of a link that leads out, no content is taken
         if file.link is None:
-            reader = _Reader(folder, file)
+            reader = _Reader(directory, file)
             for number, block in enumerate(reader):
                 found = found or (number == 0 and credentials.inside(path, block))
             hashed.append(replace(file, sha256=reader.hash.hexdigest()))
@@ -237,11 +237,11 @@ def _hashed(folder: Path, files: Sequence[File], *, ship_secrets: bool) -> tuple
 class _Reader(io.RawIOBase):
     """Reads as many bytes of a file as were collected, and notices others than those."""
 
-    def __init__(self, folder: Path, file: File) -> None:
+    def __init__(self, directory: Path, file: File) -> None:
         self.hash = hashlib.sha256()
         self._about, self._left = file, file.size
         try:
-            self._file = open(input_file.open_below(folder, file.path), "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+            self._file = open(input_file.open_below(directory, file.path), "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise _unreadable(file.path, error) from error
 

@@ -1,4 +1,4 @@
-"""Which files of a folder belong to the user's work: git's answer, else all but what is known to be none."""
+"""Which files of a directory belong to the user's work: git's answer, else all but what is known to be none."""
 
 from __future__ import annotations
 
@@ -17,74 +17,74 @@ _NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _NEVER = (b".git", b"__pycache__", b".venv")
 
 
-def listed(folder: Path, *, limit_files: int, leave_out: Sequence[Path]) -> tuple[set[bytes], list[str]]:
-    """Paths of all files and links relative to the folder, and warnings; more than the limit are a `SpecError`."""
+def listed(directory: Path, *, limit_files: int, leave_out: Sequence[Path]) -> tuple[set[bytes], list[str]]:
+    """Paths of all files and links relative to the directory, and warnings; more than the limit are a `SpecError`."""
     found: set[bytes] = set()
     warnings: list[str] = []
-    left_out = tuple(os.fsencode(os.path.relpath(path, folder)) for path in leave_out)
-    root = _work_tree(folder, warnings)
-    for path in _tracked(folder, root, b"", warnings) if root else _walked(os.fsencode(folder), left_out):
+    left_out = tuple(os.fsencode(os.path.relpath(path, directory)) for path in leave_out)
+    root = _work_tree(directory, warnings)
+    for path in _tracked(directory, root, b"", warnings) if root else _walked(os.fsencode(directory), left_out):
         if not _within(path, left_out):
             found.add(path)
         if len(found) > limit_files:
             raise SpecError(
-                f"there are more than {limit_files} files in {str(folder)!r}, too many to be sent with a run",
+                f"there are more than {limit_files} files in {str(directory)!r}, too many to be sent with a run",
                 hint="start in the script's directory; in a git repository, .gitignore leaves out what the run does not need",
             )
     return found, warnings
 
 
-def git_root(folder: Path) -> Path | None:
-    """The top of the git work tree of the folder; None where git does not care for it."""
-    return _work_tree(folder, [])
+def git_root(directory: Path) -> Path | None:
+    """The top of the git work tree of the directory; None where git does not care for it."""
+    return _work_tree(directory, [])
 
 
-def _within(path: bytes, folders: Sequence[bytes]) -> bool:
-    return any(path == folder or path.startswith(folder + b"/") for folder in folders)
+def _within(path: bytes, directories: Sequence[bytes]) -> bool:
+    return any(path == directory or path.startswith(directory + b"/") for directory in directories)
 
 
 # -- git --------------------------------------------------------------------------------------------------------------
 
 
-def _work_tree(folder: Path, warnings: list[str]) -> Path | None:
-    """The nearest work tree that the folder is in, unless git ignores the folder as a whole.
+def _work_tree(directory: Path, warnings: list[str]) -> Path | None:
+    """The nearest work tree that the directory is in, unless git ignores the directory as a whole.
 
     A repository that others could change is none: git runs programs that its settings name.
     """
-    for root in (folder, *folder.parents):
+    for root in (directory, *directory.parents):
         if not os.path.lexists(root / ".git"):
             continue
         if found := trust.found(root / ".git") or _elsewhere(root):
             warnings.append(f"a git repository is not asked which files belong to the run: {found}")
             return None
-        if _git(root, folder, "rev-parse", "--git-dir") is not None:  # else it only has the name
-            return None if _git(root, folder, "check-ignore", ".") is not None else root
+        if _git(root, directory, "rev-parse", "--git-dir") is not None:  # else it only has the name
+            return None if _git(root, directory, "check-ignore", ".") is not None else root
     return None
 
 
 def _elsewhere(root: Path) -> str:
-    """What is wrong with the folders that the `.git` of a further work tree, or of a submodule, leads to."""
+    """What is wrong with the directories that the `.git` of a further work tree, or of a submodule, leads to."""
     places = (_git(root, root, "rev-parse", "--git-dir", "--git-common-dir") or b"").splitlines()
     return next(filter(None, (trust.found(root / os.fsdecode(place)) for place in places)), "")
 
 
-def _tracked(folder: Path, root: Path, below: bytes, warnings: list[str]) -> Iterator[bytes]:
+def _tracked(directory: Path, root: Path, below: bytes, warnings: list[str]) -> Iterator[bytes]:
     """What git tracks, with its submodules, and what is new and not ignored, but for byte-code and environments."""
-    for path in (_git(root, folder, "ls-files", "-z", "--cached") or b"").split(b"\0")[:-1]:
-        if os.path.isdir(os.fsencode(folder) + b"/" + path) and not os.path.islink(os.fsencode(folder) + b"/" + path):
-            yield from _submodule(folder, path, below, warnings)
+    for path in (_git(root, directory, "ls-files", "-z", "--cached") or b"").split(b"\0")[:-1]:
+        if os.path.isdir(os.fsencode(directory) + b"/" + path) and not os.path.islink(os.fsencode(directory) + b"/" + path):
+            yield from _submodule(directory, path, below, warnings)
         else:
             yield below + path
     foreign: dict[bytes, bool] = {}
-    for path in (_git(root, folder, "ls-files", "-z", "--others", "--exclude-standard") or b"").split(b"\0")[:-1]:
+    for path in (_git(root, directory, "ls-files", "-z", "--others", "--exclude-standard") or b"").split(b"\0")[:-1]:
         if path.endswith(b"/"):  # a repository of its own that is no submodule
-            yield from _submodule(folder, path.rstrip(b"/"), below, warnings)
-        elif not _is_foreign(os.fsencode(folder), os.path.dirname(path), foreign):
+            yield from _submodule(directory, path.rstrip(b"/"), below, warnings)
+        elif not _is_foreign(os.fsencode(directory), os.path.dirname(path), foreign):
             yield below + path
 
 
-def _submodule(folder: Path, path: bytes, below: bytes, warnings: list[str]) -> Iterator[bytes]:
-    inner = folder / os.fsdecode(path)
+def _submodule(directory: Path, path: bytes, below: bytes, warnings: list[str]) -> Iterator[bytes]:
+    inner = directory / os.fsdecode(path)
     if (inner / ".git").exists():
         if _work_tree(inner, warnings) == inner:
             yield from _tracked(inner, inner, below + path + b"/", warnings)
@@ -96,7 +96,7 @@ def _submodule(folder: Path, path: bytes, below: bytes, warnings: list[str]) -> 
 
 
 def _is_foreign(root: bytes, path: bytes, known: dict[bytes, bool]) -> bool:
-    """Whether a folder is, or is in, byte-code or a virtual environment."""
+    """Whether a directory is, or is in, byte-code or a virtual environment."""
     if not path:
         return False
     if path not in known:
@@ -104,15 +104,15 @@ def _is_foreign(root: bytes, path: bytes, known: dict[bytes, bool]) -> bool:
     return known[path]
 
 
-def _git(root: Path, folder: Path, *args: str) -> bytes | None:
-    """What git prints in a folder of that work tree; None where there is no git, no repository, or the answer is no.
+def _git(root: Path, directory: Path, *args: str) -> bytes | None:
+    """What git prints in a directory of that work tree; None where there is no git, no repository, or the answer is no.
 
     `SpecError` when git refuses. It looks for no repository itself, and runs and fetches nothing that this one names.
     """
     # Variables of a git hook that we run in would name another repository.
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     env |= {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
-    argv = ("git", *_NO_PROGRAMS, "-C", str(folder), f"--git-dir={root}/.git", f"--work-tree={root}", *args)
+    argv = ("git", *_NO_PROGRAMS, "-C", str(directory), f"--git-dir={root}/.git", f"--work-tree={root}", *args)
     try:
         done = proc.run_bytes(argv, timeout_s=_GIT_S, env=env)
     except CommandError as error:
@@ -122,7 +122,7 @@ def _git(root: Path, folder: Path, *args: str) -> bytes | None:
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode > 1 and "not a git repository" not in said:
         told = said.splitlines()[0] if said else f"code {done.returncode}"
-        raise SpecError(f"git {args[0]} in {str(folder)!r}: {told}", hint="see what git status says there")
+        raise SpecError(f"git {args[0]} in {str(directory)!r}: {told}", hint="see what git status says there")
     return None if done.returncode else done.stdout
 
 
@@ -137,13 +137,13 @@ def _walked(root: bytes, left_out: Sequence[bytes]) -> Iterator[bytes]:
             f"{os.fsdecode(error.filename)!r} cannot be read: {error.strerror}", hint="make it readable, or start elsewhere"
         )
 
-    for folder, folders, files in os.walk(root, onerror=refuse):
-        below = b"" if folder == root else folder[len(root) + 1 :] + b"/"
-        links = [name for name in folders if os.path.islink(folder + b"/" + name)]
-        folders[:] = sorted(
+    for directory, directories, files in os.walk(root, onerror=refuse):
+        below = b"" if directory == root else directory[len(root) + 1 :] + b"/"
+        links = [name for name in directories if os.path.islink(directory + b"/" + name)]
+        directories[:] = sorted(
             name
-            for name in folders
-            if name not in links and not _within(below + name, left_out) and not _never(folder + b"/" + name)
+            for name in directories
+            if name not in links and not _within(below + name, left_out) and not _never(directory + b"/" + name)
         )
         yield from (below + name for name in (*files, *links) if name != b".git")
 

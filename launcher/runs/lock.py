@@ -1,4 +1,4 @@
-"""One command at a time changes a run: a lock in its folder that holds between all machines that share it, and outlives no owner.
+"""One command at a time changes a run: a lock in its directory that holds between all hosts that share it, and outlives no owner.
 
 The lock is a file that one alone can create, which NFS has had since version 3, with `nolock`, too, and mounts of object
 stores have. Locks of fcntl and flock are kept on one machine only there, and nobody is told.
@@ -73,14 +73,14 @@ class Owner:
         return time.time() - self.renewed > _SILENT_S if gone is None else gone
 
 
-def owner(folder: Path) -> Owner | None:
-    """Who holds the lock of a run's folder, or held it when it died."""
-    return _owner(_read(folder, _latest(folder)))
+def owner(directory: Path) -> Owner | None:
+    """Who holds the lock of a run's directory, or held it when it died."""
+    return _owner(_read(directory, _latest(directory)))
 
 
 @contextmanager
 def hold(
-    folder: Path, doing: str, *, submits: bool = False, wait_s: float = 0.0, watch: Callable[[], None] = lambda: None
+    directory: Path, doing: str, *, submits: bool = False, wait_s: float = 0.0, watch: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Hold the lock; raises `RequestError` naming the owner where that goes on for longer than `wait_s`.
 
@@ -90,8 +90,8 @@ def hold(
         doing=doing, submits=submits, host=os.uname().nodename, pid=os.getpid(), start_ticks=_ticks(os.getpid()),
         machine=_machine(), renewed=time.time(),
     )  # fmt: skip
-    number = _acquire(folder, about, wait_s)
-    path, over = _path(folder, number), threading.Event()
+    number = _acquire(directory, about, wait_s)
+    path, over = _path(directory, number), threading.Event()
 
     def free() -> None:
         with suppress(OSError):
@@ -118,44 +118,44 @@ def hold(
         free()
 
 
-def _acquire(folder: Path, about: Owner, wait_s: float) -> int:
+def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
     began = since = time.monotonic()
     seen: tuple[int, bytes] | None = None
     renewed = told = False
     while True:
-        number = _latest(folder)
-        content = _read(folder, number)
+        number = _latest(directory)
+        content = _read(directory, number)
         holder, now = _owner(content), time.monotonic()
         if seen != (number, content):
             renewed = seen is not None and seen[0] == number
             seen, since = (number, content), now
         free = not number or content == _FREE or (holder is not None and holder.gone is True)
         if free or now - since > _SILENT_S:
-            if _take(folder, number + 1, about):
+            if _take(directory, number + 1, about):
                 return number + 1
             time.sleep(_LOOK_S)  # somebody has it, whom the cache of a network file system may not show yet
             continue
         lives = renewed or (holder is not None and holder.gone is False)
         if lives and now - began >= wait_s:
             raise RequestError(
-                f"{folder.name} is being changed by {holder or 'another command'}", hint="wait for it, or end that process"
+                f"{directory.name} is being changed by {holder or 'another command'}", hint="wait for it, or end that process"
             )
         if not told and now - began > _PATIENCE_S:
             told = True
-            output.note(f"waiting for {holder or 'another command'} to release {folder.name}")
+            output.note(f"waiting for {holder or 'another command'} to release {directory.name}")
         time.sleep(_LOOK_S)
 
 
-def _take(folder: Path, number: int, about: Owner) -> bool:
+def _take(directory: Path, number: int, about: Owner) -> bool:
     """Create the lock of that number; it counts if there is no higher one."""
-    path = _path(folder, number)
+    path = _path(directory, number)
     if not storage.write_once(path, json.dumps(asdict(about)).encode("ascii"), mode=0o600):
         return False
-    mine = _latest(folder) == number
-    for old in _numbers(folder) if mine else [number]:
+    mine = _latest(directory) == number
+    for old in _numbers(directory) if mine else [number]:
         if old < number or not mine:
             with suppress(OSError):
-                _path(folder, old).unlink()
+                _path(directory, old).unlink()
     return mine
 
 
@@ -167,9 +167,9 @@ def _owner(content: bytes) -> Owner | None:
         return None
 
 
-def _read(folder: Path, number: int) -> bytes:
+def _read(directory: Path, number: int) -> bytes:
     with suppress(OSError):
-        return _path(folder, number).read_bytes()
+        return _path(directory, number).read_bytes()
     return b""
 
 
@@ -177,18 +177,18 @@ def _write(path: Path, about: object) -> None:
     files.write_whole(str(path), json.dumps(about).encode("ascii"), 0o600, sync=False)
 
 
-def _latest(folder: Path) -> int:
-    return max(_numbers(folder), default=0)
+def _latest(directory: Path) -> int:
+    return max(_numbers(directory), default=0)
 
 
-def _numbers(folder: Path) -> list[int]:
-    with storage.storage_errors(folder):
-        names = [name.rpartition("-") for name in os.listdir(folder)]
+def _numbers(directory: Path) -> list[int]:
+    with storage.storage_errors(directory):
+        names = [name.rpartition("-") for name in os.listdir(directory)]
     return [int(number) for kind, _, number in names if kind == "lock" and number.isdigit()]
 
 
-def _path(folder: Path, number: int) -> Path:
-    return folder / f"lock-{number}"
+def _path(directory: Path, number: int) -> Path:
+    return directory / f"lock-{number}"
 
 
 def _machine() -> str:

@@ -1,4 +1,4 @@
-"""Runs as records in folders of their own: making and changing them (`folders.py` finds and reads them).
+"""Runs as records in directories of their own: making and changing them (`directories.py` finds and reads them).
 
 run.json     what was asked for, and the backend's handle once it was submitted
 cancel.json  the last request to cancel
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.runs.sources import Source
 
 
-FOLDER_HINT = "set DISTLAUNCH_RUNS_DIR to a writable directory; on a cluster, to one that all nodes see"
+DIRECTORY_HINT = "set DISTLAUNCH_RUNS_DIR to a writable directory; on a cluster, to one that all nodes see"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Run:
     """How it had ended before somebody began to start it again, of which nothing came."""
 
     damaged: str = ""
-    """Why the folder cannot be read as a run, if so."""
+    """Why the directory cannot be read as a run, if so."""
 
     @property
     def tasks(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def whole_path(self) -> Path:
-        """The folder of the run, or of the array that it is a task of: what is locked."""
+        """The directory of the run, or of the array that it is a task of: what is locked."""
         return self.path.parents[1] if "/" in self.id else self.path
 
     @property
@@ -145,9 +145,9 @@ class Run:
 
 
 def create(run: Run) -> None:
-    """Make the run's folder with its `run.json`. Raises `StorageError`, `UntrustedError`."""
+    """Make the run's directory with its `run.json`. Raises `StorageError`, `UntrustedError`."""
     unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")
-    with storage.storage_errors(run.path, FOLDER_HINT):
+    with storage.storage_errors(run.path, DIRECTORY_HINT):
         trust.make("runs_dir", run.path.parent, 0o755)
         # Scripts and their variables are in here: nobody else's to read.
         unfinished.mkdir(mode=0o700)
@@ -155,7 +155,7 @@ def create(run: Run) -> None:
             _record(replace(run, path=unfinished))
             _put_in_place(unfinished, run)
         except StorageError as error:
-            raise StorageError(error.message, hint=FOLDER_HINT) from error
+            raise StorageError(error.message, hint=DIRECTORY_HINT) from error
         finally:
             with suppress(OSError):
                 (unfinished / "run.json").unlink()
@@ -164,7 +164,7 @@ def create(run: Run) -> None:
 
 
 def _put_in_place(unfinished: Path, run: Run) -> None:
-    """The folder under its name, which only one can have: moved, or made anew where folders cannot be moved (object stores)."""
+    """The directory under its name, which only one can have: moved, or made anew where none can be moved (object stores)."""
     try:
         unfinished.rename(run.path)
     except OSError as error:
@@ -199,7 +199,7 @@ def cancelling(run: Run, *, force: bool) -> Iterator[None]:
 
 
 def note_cancel(run: Run, *, force: bool) -> None:
-    """Note that its end is asked for: agents that are started afterwards end at once, where they see its folder."""
+    """Note that its end is asked for: agents that are started afterwards end at once, where they see its directory."""
     for path in _cancel_notes(run):
         storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
 
@@ -246,7 +246,7 @@ def as_before(run: Run) -> Run | None:
 
 
 def give_back(run: Run) -> None:
-    """Have the folder say what `as_before` has told."""
+    """Have the directory say what `as_before` has told."""
     if run.ended is not None:
         finish(run, run.ended)
     record_handle(run, run.known)

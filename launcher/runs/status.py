@@ -60,9 +60,9 @@ def report_of(run: Run) -> RunReport:
 
 
 def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
-    """What the streams in the run's folder add up to, with the backend's word for each node.
+    """What the streams in the run's directory add up to, with the backend's word for each node.
 
-    A final outcome is written to the run's folder, as nobody seems to have seen it before.
+    A final outcome is written to the run's directory, as nobody seems to have seen it before.
     """
     report = report_of(run)
     alive = liveness.nodes if liveness else ()
@@ -93,7 +93,7 @@ def _settled(outcome: Outcome) -> bool:
 
 
 def current(run: Run) -> RunState | None:
-    """The state as far as the folder alone tells it; None when the backend has to be asked."""
+    """The state as far as the directory alone tells it; None when the backend has to be asked."""
     if run.damaged:
         return nothing("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:

@@ -1,4 +1,4 @@
-"""Starting a run again in its folder: by a person, or because it lost a host and has spares."""
+"""Starting a run again in its directory: by a person, or because it lost a host and has spares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import BackendUnavailableError, RequestError
-from launcher.runs import folders, lock, records, status
+from launcher.runs import directories, lock, records, status
 from launcher.service import observe, undo
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
     if not backend.can_requeue:
         raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it anew")
     with lock.hold(run.whole_path, doing, submits=True):
-        now = observe.sent(observe.whole(folders.read(run.path.parent, run.path.name))) if run.whole_path == run.path else run
+        now = observe.sent(observe.whole(directories.read(run.path.parent, run.path.name))) if run.whole_path == run.path else run
         if (known := now.handle) is None or now.attempt >= attempt:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         now = replace(now, ended=now.result)

@@ -9,7 +9,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.errors import StorageError
 from launcher.results import run as results
-from launcher.runs import folders, lock, records, status
+from launcher.runs import directories, lock, records, status
 from launcher.service import observe
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
 
 def _end(found: Run, *, force: bool) -> Run:
     """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
-    found = observe.whole(folders.again(found))
+    found = observe.whole(directories.again(found))
     if (known := status.current(found)) is not None and known["exit_code"] is not None:
         return found
     sent = observe.sent(found)

@@ -36,13 +36,13 @@ def adopting() -> str:
     return next(name for name in backends.names() if backends.load(name).can_adopt)
 
 
-def adopt(text: str, folder: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
-    """Make a run that another machine has started one of that folder."""
+def adopt(text: str, directory: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
+    """Make a run that another machine has started one of that directory."""
     backend = _backend(config.load(), cluster, adopting(), flags)
     if not backend.can_adopt:
         hint = "use the runs_dir that it was started with"
         raise BackendUnavailableError(f"{backend.name} does not find others' runs", hint=hint)
-    return backend.adopt(text, folder)
+    return backend.adopt(text, directory)
 
 
 def _backend(settings: config.Config, cluster: str | None, backend_name: str, flags: Mapping[str, Any]) -> AnyBackend:

@@ -67,7 +67,7 @@ class Follower:
         self._ending = Ending(run, self._report, self._nodes, self._errands, interrupts=interrupts, workers=self._workers)
 
     def follow(self) -> Outcome:
-        """The run's final outcome, written to its folder. When it cannot be ended, the state is `unknown`."""
+        """The run's final outcome, written to its directory. When it cannot be ended, the state is `unknown`."""
         with self._terminal or nullcontext():
             outcome = self._follow()
         if not outcome.final:

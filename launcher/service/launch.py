@@ -10,7 +10,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line, summary
 from launcher.errors import LaunchError, StorageError
-from launcher.runs import folders, lock, records
+from launcher.runs import directories, lock, records
 from launcher.service import again, observe, undo
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ class Launch(NamedTuple):
     request: Request
     plan: Plan
     path: Path
-    """The folder that its run will have; the run's id is its name."""
+    """The directory that its run will have; the run's id is its name."""
 
 
 def planned(request: Request) -> Launch:
     """What would be sent, under a new id."""
-    path = folders.root(request.runs_root) / folders.new_id(request.job.name)
+    path = directories.root(request.runs_root) / directories.new_id(request.job.name)
     return Launch(request, request.plan(path), path)
 
 
@@ -72,7 +72,7 @@ def _run(request: Request, plan: Plan, path: Path) -> records.Run:
 
 
 def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
-    """Send the plan; whatever goes wrong, nothing is left running and the run's folder says so, or what may be left is told."""
+    """Send the plan; whatever goes wrong, nothing is left running and the run's record says so, or what may be left is told."""
     begun: Handle | None = None
 
     def record(handle: Handle) -> None:

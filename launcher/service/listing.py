@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.errors import RequestError
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.service import observe
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
-def states(folder: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, RunState]]:
+def states(directory: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, RunState]]:
     """The newest runs, 0: all, or the tasks of an array, each with its state."""
-    return [(each, observe.state_of(each)) for each in _wanted(folder, array, limit)]
+    return [(each, observe.state_of(each)) for each in _wanted(directory, array, limit)]
 
 
 def row(run: Run, state: RunState) -> Listed:
@@ -52,13 +52,13 @@ def whole(run: Run, state: RunState) -> Status:
     }
 
 
-def _wanted(folder: Path, array: str | None, limit: int) -> Iterator[Run]:
+def _wanted(directory: Path, array: str | None, limit: int) -> Iterator[Run]:
     """The runs, or the tasks of one of them."""
     if array is None:
-        listed = folders.ids(folder)
-        yield from (folders.read(folder, name) for name in (listed[-limit:] if limit > 0 else listed))
+        listed = directories.ids(directory)
+        yield from (directories.read(directory, name) for name in (listed[-limit:] if limit > 0 else listed))
         return
-    found = folders.find(folder, array)
+    found = directories.find(directory, array)
     if not found.tasks:
         raise RequestError(f"{found.id} is not a job array", hint=f"distlaunch status {found.id}")
     yield from (found.task(index) for index in found.tasks[-limit if limit > 0 else 0 :])

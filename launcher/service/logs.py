@@ -1,4 +1,4 @@
-"""What a run's workers wrote: from its folder, and from its backend where not all is there yet."""
+"""What a run's workers wrote: from its directory, and from its backend where not all is there yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.errors import RequestError
 from launcher.results import run as results
-from launcher.runs import folders, records, status
+from launcher.runs import directories, records, status
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.service import observe
@@ -33,7 +33,7 @@ def readable(found: Run, *, follow: bool) -> Run:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
     while follow and _is_being_submitted(found):
         time.sleep(_LOOK_S)
-        found = folders.again(found)
+        found = directories.again(found)
     return found
 
 
@@ -42,7 +42,7 @@ def _is_being_submitted(run: Run) -> bool:
 
 
 def blocks(run: Run, nodes: Iterable[Source], *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
-    """Blocks of the nodes' streams, from the run's folder; of all nodes from the backend, where not all is there yet.
+    """Blocks of the nodes' streams, from the run's directory; of all nodes from the backend, where not all is there yet.
 
     Without a source: nothing has come for a while.
     """
@@ -65,15 +65,15 @@ def _file_blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def _latest_blocks(folder: Path, node: Source) -> Iterator[bytes]:
+def _latest_blocks(directory: Path, node: Source) -> Iterator[bytes]:
     """What a rank above its limit has written last, while its worker runs or where its agent was killed."""
     # For a moment, the newer one becomes the older.
-    pipes = {path.stem for path in folder.glob("*.[12]")} if node != JOB_OUTPUT else ()
+    pipes = {path.stem for path in directory.glob("*.[12]")} if node != JOB_OUTPUT else ()
     for name in sorted(pipes):
         rank, pipe = name.split(".")
         output.warn(f"node {node}: lines of rank {rank} on {pipe} before these are not kept (--log-limit)")
         for number in "12":
-            yield from _file_blocks(folder / f"{name}.{number}")
+            yield from _file_blocks(directory / f"{name}.{number}")
 
 
 def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:

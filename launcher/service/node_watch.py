@@ -112,14 +112,14 @@ class NodeWatch:
 
 
 class _LastWords:
-    """What agents have left elsewhere than in their streams, where the run's folder can be read from here."""
+    """What agents have left elsewhere than in their streams, where the run's directory can be read from here."""
 
     def __init__(self, run: Run, report: RunReport, take: Callable[[int, Event], None]) -> None:
         self._run, self._report, self._take = run, report, take
         self._read_at: dict[int, float | None] = {}
 
     def hear_of_lost_lines(self, node: int) -> None:
-        """A full disk is told while it is full, where the folder can be read from here: the stream says so only afterwards."""
+        """A full disk is told while it is full, where the directory can be read from here: the stream says so only afterwards."""
         if _done(self._report, node) or (changed := last_words_time(self._run, node)) == self._read_at.get(node):
             return
         self._read_at[node] = changed

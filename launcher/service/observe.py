@@ -11,7 +11,7 @@ from launcher import output
 from launcher.agent.failures import WORST_FIRST
 from launcher.errors import CommandError, LaunchError, RequestError, StorageError
 from launcher.results import run as results
-from launcher.runs import folders, records, status
+from launcher.runs import directories, records, status
 from launcher.runs.outcome import EXIT_CODES, TOO_LATE
 from launcher.settings import checks, config
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def runs_root(runs_dir: str | None = None) -> Path:
-    """The folder of the run folders: that one, or the settings'."""
+    """The directory of the run directories: that one, or the settings'."""
     settings = config.load().resolve(config.GlobalOptions, flags={"runs_dir": runs_dir})
-    return folders.root(settings["runs_dir"].value)
+    return directories.root(settings["runs_dir"].value)
 
 
-def folder(fmt: str | None) -> Path:
-    """The folder of the run folders; sets how results are printed on the way."""
+def directory(fmt: str | None) -> Path:
+    """The directory of the run directories; sets how results are printed on the way."""
     settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
     checks.blame("output", settings["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
-    return folders.root(settings["runs_dir"].value)
+    return directories.root(settings["runs_dir"].value)
 
 
 def backend_of(run: Run) -> AnyBackend:
@@ -61,7 +61,7 @@ def sent(run: Run) -> Run:
 
 
 def whole(run: Run) -> Run:
-    """The run, unless its folder cannot be read as one: then nobody knows what there is of it, and `RequestError` says why."""
+    """The run, unless its directory cannot be read as one: then nobody knows what there is of it, and `RequestError` says why."""
     if run.damaged:
         raise RequestError(f"{run.id} cannot be read as a run: {run.damaged}", hint=f"what it is may still run: see {run.path}")
     return run
@@ -83,7 +83,7 @@ def not_ended(run: Run, *, forced: bool) -> CommandError:
 
 
 def state_of(run: Run) -> RunState:
-    """The run's state as `Outcome.to_json` has it; the backend is asked once where the folder does not tell."""
+    """The run's state as `Outcome.to_json` has it; the backend is asked once where the directory does not tell."""
     if run.tasks and run.handle and run.result is None:
         return _array_state(run)
     known = status.current(run)

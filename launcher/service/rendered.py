@@ -1,4 +1,4 @@
-"""What would be sent, in texts, and the folder of `--render-to`: whether it may be filled."""
+"""What would be sent, in texts, and the directory of `--render-to`: whether it may be filled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import SpecError, StorageError
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.system import input_file, storage, trust
 
 if TYPE_CHECKING:
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 200
 
 
-def check(folder: Path, marks: tuple[str, ...]) -> None:
-    """Raise `SpecError` unless the folder is empty, or was filled for the same backend before: what is not ours stays.
+def check(directory: Path, marks: tuple[str, ...]) -> None:
+    """Raise `SpecError` unless the directory is empty, or was filled for the same backend before: what is not ours stays.
 
-    `marks` are texts that each such folder has; the first one names the run.
+    `marks` are texts that each such directory has; the first one names the run.
     """
     try:
-        there = sorted(os.listdir(folder))
+        there = sorted(os.listdir(directory))
     except OSError as error:
-        raise StorageError(f"cannot read {str(folder)!r}: {error.strerror}") from error
-    if not there or (all(os.path.lexists(folder / name) for name in marks) and folders.is_id(_run_in(folder / marks[0]))):
+        raise StorageError(f"cannot read {str(directory)!r}: {error.strerror}") from error
+    if not there or (
+        all(os.path.lexists(directory / name) for name in marks) and directories.is_id(_run_in(directory / marks[0]))
+    ):
         return
     some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
     raise SpecError(
-        f"--render-to {str(folder)!r} holds other files: {some}", hint="name a new directory, or one of the same kind of run"
+        f"--render-to {str(directory)!r} holds other files: {some}", hint="name a new directory, or one of the same kind of run"
     )
 
 
@@ -67,16 +69,16 @@ class Rendered(NamedTuple):
 
 
 def render(launch: Launch) -> Rendered:
-    """What would be sent: as texts, and as files in the folder that the request names, if it does."""
+    """What would be sent: as texts, and as files in the directory that the request names, if it does."""
     request, plan = launch.request, launch.plan
-    folder = request.options.render_to
+    directory = request.options.render_to
     more: tuple[str, ...] = ()
-    if folder:
-        with storage.storage_errors(folder):
-            trust.make("--render-to", folder)
-        trust.require("--render-to", folder, searched=True)  # what is in it is run
-        check(Path(folder), request.backend.marks(plan))
-        texts, more = request.backend.write(plan, Path(folder))
+    if directory:
+        with storage.storage_errors(directory):
+            trust.make("--render-to", directory)
+        trust.require("--render-to", directory, searched=True)  # what is in it is run
+        check(Path(directory), request.backend.marks(plan))
+        texts, more = request.backend.write(plan, Path(directory))
     else:
         texts = request.backend.render(plan)
     sent = request.backend.files(plan)
@@ -88,8 +90,8 @@ def render(launch: Launch) -> Rendered:
         "sent": _sent(request, sent),
         "plan": dict(plan.to_json()),
     }
-    written = tuple(os.path.join(folder, name) for name in (*texts, *more)) if folder else ()
-    return Rendered(texts, written, {**data, "written": list(written)} if folder else data, sent)
+    written = tuple(os.path.join(directory, name) for name in (*texts, *more)) if directory else ()
+    return Rendered(texts, written, {**data, "written": list(written)} if directory else data, sent)
 
 
 def _sent(request: Request, sent: Snapshot | None) -> Sent:

@@ -27,7 +27,7 @@ ENV_PREFIX = "DISTLAUNCH_"
 SYSTEM_FILE = "/etc/distlaunch/config.toml"
 PROJECT_FILE = "distlaunch.toml"
 _NOT_IN_PROJECT = {"trust": "whom to trust", "runs_dir": "where runs are"}
-"""What a file that is found, not named, does not say: a run's folder names programs that whoever looks at it runs."""
+"""What a file that is found, not named, does not say: a run's directory names programs that whoever looks at it runs."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
@@ -46,11 +46,13 @@ class GlobalOptions:
     """Settings of the command line itself, at the top level of a settings file."""
 
     runs_dir: str = option(
-        "", metavar="DIR", help="Folder of the run folders; otherwise ~/.distlaunch/runs.", path="whole", group="files"
+        "", metavar="DIR", help="Directory of the run directories; otherwise ~/.distlaunch/runs.", path="whole", group="files"
     )
     output: str = option("human", metavar="human|json", help="How results are printed.")
     log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.", check=ranks)
-    trust: tuple[str, ...] = option((), metavar="DIR|@GROUP", help="Folders and groups whose word counts as yours.", adds_up=True)
+    trust: tuple[str, ...] = option(
+        (), metavar="DIR|@GROUP", help="Directories and groups whose word counts as yours.", adds_up=True
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,14 +89,14 @@ def read_file(path: str, *, more: str = "") -> ConfigFile | None:
 
 
 def project_file(name: str, cwd: str | None = None) -> str | None:
-    """The nearest file of that name from the working folder upward."""
+    """The nearest file of that name from the working directory upward."""
     try:
-        folder = cwd or os.getcwd()
+        directory = cwd or os.getcwd()
     except OSError:
         return None
-    while not os.path.lexists(path := os.path.join(folder, name)):
-        folder, child = os.path.dirname(folder), folder
-        if folder == child:
+    while not os.path.lexists(path := os.path.join(directory, name)):
+        directory, child = os.path.dirname(directory), directory
+        if directory == child:
             return None
     return path
 

@@ -74,14 +74,14 @@ def _checked(fd: int, path: StrPath) -> int:
 
 
 @contextmanager
-def parent(folder: StrPath, name: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the folder in which a path relative to `folder` ends, and its last part.
+def parent(directory: StrPath, name: str) -> Iterator[tuple[int, str]]:
+    """A descriptor of the directory in which a path relative to `directory` ends, and its last part.
 
-    From `folder` on no link is followed: `NotADirectoryError`.
+    From `directory` on no link is followed: `NotADirectoryError`.
     """
     *above, last = name.split("/")
     how = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    fd = os.open(folder, how)
+    fd = os.open(directory, how)
     try:
         for step in above:
             inner = os.open(step, how | os.O_NOFOLLOW, dir_fd=fd)
@@ -92,21 +92,21 @@ def parent(folder: StrPath, name: str) -> Iterator[tuple[int, str]]:
         os.close(fd)
 
 
-def look_below(folder: StrPath, name: str) -> tuple[os.stat_result, str, bool]:
-    """What lies at a path relative to the folder, by no link on the way; of a link, where it leads.
+def look_below(directory: StrPath, name: str) -> tuple[os.stat_result, str, bool]:
+    """What lies at a path relative to the directory, by no link on the way; of a link, where it leads.
 
     And whether it may be a stranger's own: neither ours nor root's, where everybody may put something.
     """
-    with parent(folder, name) as (above, last):
+    with parent(directory, name) as (above, last):
         about = os.lstat(last, dir_fd=above)
         target = os.readlink(last, dir_fd=above) if stat.S_ISLNK(about.st_mode) else ""
         foreign = about.st_uid not in (0, os.getuid()) and bool(os.fstat(above).st_mode & stat.S_IWOTH)
         return about, target, foreign
 
 
-def open_below(folder: StrPath, name: str) -> int:
-    """`open_fd` of a path relative to the folder, by no link from there on."""
-    with parent(folder, name) as (above, last):
+def open_below(directory: StrPath, name: str) -> int:
+    """`open_fd` of a path relative to the directory, by no link from there on."""
+    with parent(directory, name) as (above, last):
         _check_mode(os.lstat(last, dir_fd=above).st_mode, name)
         return _checked(os.open(last, _HOW | os.O_NOFOLLOW, dir_fd=above), name)
 
@@ -132,13 +132,13 @@ def check(path: StrPath) -> None:
 
 
 def check_tree(paths: Sequence[StrPath]) -> None:
-    """Raise `OSError` for a pipe, socket or device that is one of the paths or below one that is a folder; others read these."""
+    """Raise `OSError` for a pipe, socket or device that is one of the paths or below one; others read these."""
     for path in paths:
         if not os.path.isdir(path):
             check(path)
-        for number, (folder, _, names) in enumerate(os.walk(path)):
+        for number, (directory, _, names) in enumerate(os.walk(path)):
             for name in names if number < _TREE_FILES else ():
-                inner = os.path.join(folder, name)
+                inner = os.path.join(directory, name)
                 if os.path.exists(inner):
                     check(inner)
 

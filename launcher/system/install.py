@@ -19,7 +19,7 @@ def command(extra: str) -> str:
     """The command that installs what an extra of ours stands for.
 
     Our name is on no package index: an installer that was asked for it would take whatever somebody else has put there. So it
-    is asked for this checkout, for the wheel or folder that this was installed from, or else for the packages themselves.
+    is asked for this checkout, for the wheel or directory that this was installed from, or else for the packages themselves.
     """
     if (_ROOT / "pyproject.toml").is_file():
         return "pip install " + shlex.join(["-e", f"{_ROOT}[{extra}]"])
@@ -27,7 +27,7 @@ def command(extra: str) -> str:
 
 
 def _from_where_it_came(extra: str) -> list[str]:
-    """The file or folder that this installation was made from, if it is still there."""
+    """The file or directory that this installation was made from, if it is still there."""
     try:
         text = next(_ROOT.glob(f"{_DIST}-*.dist-info/direct_url.json")).read_text(encoding="utf-8")
         url = urlsplit(json.loads(text)["url"])
@@ -46,7 +46,7 @@ def _packages(extra: str) -> list[str]:
     return [match[1].strip() for match in wanted if match and match[2] == extra] or [f"the packages of {_DIST}'s extra {extra}"]
 
 
-def data(folder: str) -> Path:
+def data(directory: str) -> Path:
     """`train`, `playbooks` or `slurm_templates`: inside the installed package, or at the top of a checkout."""
-    installed = _ROOT / "launcher/_data" / folder
-    return installed if installed.is_dir() else _ROOT / folder
+    installed = _ROOT / "launcher/_data" / directory
+    return installed if installed.is_dir() else _ROOT / directory

@@ -21,7 +21,7 @@ LAST_BYTES = 1 << 16
 
 _LAST_LINES = 3
 WITHOUT_HERE = "import sys;sys.path[:]=filter(None,sys.path);"
-"""How each text begins that we have a Python run: without the working folder, where other users may have files of any name."""
+"""How each text begins that we have a Python run: without the working directory, where other users may have files of any name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
 
 
 class Room:
-    """Keeps what nodes send, any number of bytes, from filling the disk of a folder."""
+    """Keeps what nodes send, any number of bytes, from filling the disk of a directory."""
 
     def __init__(self) -> None:
         self._checked = 0
@@ -93,7 +93,7 @@ class Room:
             self._checked = _STEP_BYTES
 
 
-def _space(folder: StrPath) -> tuple[int, int]:
-    """Bytes that are free for us, and all, of the disk that the folder is on."""
-    about = os.statvfs(folder)
+def _space(directory: StrPath) -> tuple[int, int]:
+    """Bytes that are free for us, and all, of the disk that the directory is on."""
+    about = os.statvfs(directory)
     return about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize

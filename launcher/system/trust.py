@@ -16,7 +16,7 @@ _words: list[str] = []
 
 
 def words() -> tuple[str, ...]:
-    """The user's exceptions: `@GROUP`, or a folder."""
+    """The user's exceptions: `@GROUP`, or a directory."""
     return tuple(_words)
 
 
@@ -30,9 +30,9 @@ def require(what: str, path: str | os.PathLike[str], *, searched: bool = False, 
     _refuse(what, path, rule.problem(os.fspath(path), _words, searched=searched), more)
 
 
-def make(what: str, folder: str | os.PathLike[str], mode: int = 0o700, *, more: str = "") -> None:
-    """Make the folder and those above it, for nobody else to write to. `UntrustedError` where others could change one of them."""
-    _refuse(what, folder, rule.make(os.fspath(folder), mode, _words), more)
+def make(what: str, directory: str | os.PathLike[str], mode: int = 0o700, *, more: str = "") -> None:
+    """Make the directory and those above it, for nobody else to write to. `UntrustedError` if others could change one of them."""
+    _refuse(what, directory, rule.make(os.fspath(directory), mode, _words), more)
 
 
 def read(what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes: int = input_file.LIMIT_BYTES) -> bytes:

@@ -70,20 +70,20 @@ def _run(asked: Request, python: str) -> int:
     from launcher.torchrun.show import Show
 
     job, rank = _placed(asked)
-    above = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a folder for us alone is made there
+    above = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a directory for us alone is made there
     try:
-        folder = below.create(above)
+        directory = below.create(above)
     except OSError as error:
         raise StorageError(f"{above}: {error.strerror}", hint="set TMPDIR to a writable directory") from error
     try:
-        job = job._replace(folder=folder)
+        job = job._replace(directory=directory)
         show = Show(asked.wanted, job, rank, socket.gethostname(), say)
         agent = Agent(job, rank, python)
         show.follow(agent.stream)
         agent.wait()
         return 0 if show.report() else _FAILED
     finally:
-        below.remove(folder)
+        below.remove(directory)
 
 
 def _placed(asked: Request) -> tuple[Job, int]:

@@ -1,4 +1,4 @@
-"""Where workers' lines go: as they are to the terminal, to files, or to both with a prefix, in torchrun's order of folders."""
+"""Where workers' lines go: as they are to the terminal, to files, or to both with a prefix, in torchrun's directory layout."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Logs:
     ) -> None:
         """`write` puts bytes on our own stdout or stderr; `say` tells a person something."""
         self._wanted, self._host, self._write, self._say = wanted, host, write, say
-        self.folder = self._run_folder(run) if wanted.log_dir != os.devnull and (wanted.log_dir or wanted.needs_files) else None
+        self.directory = (
+            self._run_directory(run) if wanted.log_dir != os.devnull and (wanted.log_dir or wanted.needs_files) else None
+        )
         """The run's own, below the one that was asked for."""
 
         self._attempts: dict[int, str] = {}
@@ -69,13 +71,13 @@ class Logs:
         self._lines: list[_Lines] = []
         self._files: list[int] = []
 
-    def _run_folder(self, run: str) -> str:
+    def _run_directory(self, run: str) -> str:
         """RDZVID_XXXX, which nobody has."""
         import tempfile
 
         above = self._wanted.log_dir or tempfile.mkdtemp(prefix="torchelastic_")
         if not self._wanted.log_dir:
-            self._say(f"workers' files are in {above}; --log-dir names another folder")
+            self._say(f"workers' files are in {above}; --log-dir names another directory")
         try:
             os.makedirs(above, exist_ok=True)
             return tempfile.mkdtemp(prefix=f"{run.replace(os.sep, '_')}_", dir=above)
@@ -85,15 +87,15 @@ class Logs:
     def begin(self, number: int, attempt: int, ranks: Sequence[int]) -> None:
         """A round with that number: the workers have these ranks, by local rank."""
         self.end()
-        folder = os.path.join(self.folder, f"attempt_{attempt}") if self.folder else None
-        if folder:
-            self._attempts[number] = folder
+        directory = os.path.join(self.directory, f"attempt_{attempt}") if self.directory else None
+        if directory:
+            self._attempts[number] = directory
             for local in range(len(ranks)):
-                os.makedirs(os.path.join(folder, str(local)), exist_ok=True)
-        kept = {stream: self._kept(folder, stream) for stream in _BITS}
+                os.makedirs(os.path.join(directory, str(local)), exist_ok=True)
+        kept = {stream: self._kept(directory, stream) for stream in _BITS}
         for local, rank in enumerate(ranks):
             for stream in _BITS:
-                self._ways[rank, stream] = self._way(folder, stream, local, rank, kept[stream])
+                self._ways[rank, stream] = self._way(directory, stream, local, rank, kept[stream])
 
     def show(self, record: Output) -> None:
         """What a worker has written."""
@@ -109,22 +111,22 @@ class Logs:
             os.close(fd)
         self._ways, self._lines, self._files = {}, [], []
 
-    def keep_errors(self, folder: str) -> None:
-        """The workers' error files, from the node's folder there."""
+    def keep_errors(self, directory: str) -> None:
+        """The workers' error files, from the node's directory there."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder) if self._attempts else ():
+            for name in os.listdir(directory) if self._attempts else ():
                 number, _, local = name.removesuffix(".json").partition("-")
                 into = os.path.join(self._attempts[int(number)], local, "error.json")
-                with open(os.path.join(folder, name), "rb") as file, open(into, "wb") as kept:
+                with open(os.path.join(directory, name), "rb") as file, open(into, "wb") as kept:
                     kept.write(file.read())
 
-    def _way(self, folder: str | None, stream: int, local: int, rank: int, kept: Keep) -> Way:
+    def _way(self, directory: str | None, stream: int, local: int, rank: int, kept: Keep) -> Way:
         wanted, bit = self._wanted, _BITS[stream]
         tees = wanted.tee(local) & bit
         hidden = wanted.shown is not None and local not in wanted.shown
-        if folder is None or not (tees or wanted.redirects(local) & bit):
+        if directory is None or not (tees or wanted.redirects(local) & bit):
             return _nowhere if hidden and wanted.log_dir != os.devnull else lambda data: self._write(stream, data)
-        fd = self._open(os.path.join(folder, str(local), f"{_NAMES[stream]}.log"))
+        fd = self._open(os.path.join(directory, str(local), f"{_NAMES[stream]}.log"))
         if not tees or hidden:
             return lambda data: self._append(fd, data)
         lines = _Lines(self._prefix(local, rank), lambda prefix, line: self._write(stream, prefix + line), kept)
@@ -136,12 +138,12 @@ class Logs:
 
         return both
 
-    def _kept(self, folder: str | None, stream: int) -> Keep:
+    def _kept(self, directory: str | None, stream: int) -> Keep:
         """What takes lines of all ranks of a stream, and keeps those with the words that were asked for."""
         words = [word.encode(errors="surrogateescape") for word in self._wanted.filters[stream]]
-        if folder is None or not words:
+        if directory is None or not words:
             return _nowhere
-        fd = self._open(os.path.join(folder, f"filtered_{_NAMES[stream]}.log"))
+        fd = self._open(os.path.join(directory, f"filtered_{_NAMES[stream]}.log"))
 
         def keep(prefix: bytes, line: bytes) -> None:
             if any(word in line for word in words):

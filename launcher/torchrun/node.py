@@ -67,7 +67,7 @@ class Agent:
 def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> NoReturn:
     """The agent itself."""
     try:
-        archive = os.path.join(job.folder, below.ARCHIVE)
+        archive = os.path.join(job.directory, below.ARCHIVE)
         if python == sys.executable:
             sys.argv = [archive]  # from where it starts its fork server
             below.run(job, node_rank, stream, parent)
@@ -75,12 +75,12 @@ def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> 
         os.dup2(stream, 1)
         if "fd" in job.rendezvous:
             os.set_inheritable(job.rendezvous["fd"], True)
-        spec = os.path.join(job.folder, "spec.json")
+        spec = os.path.join(job.directory, "spec.json")
         os.execv(python, [python, archive, "--spec", spec, "--node-rank", str(node_rank), "--below", str(parent)])
     finally:
         import traceback
 
-        with contextlib.suppress(OSError), open(os.path.join(job.folder, "stderr"), "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(os.path.join(job.directory, "stderr"), "a", encoding="utf-8") as file:
             traceback.print_exc(file=file)
         os._exit(1)
 
@@ -88,5 +88,5 @@ def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> 
 def _write_spec(job: Job) -> None:
     """For an agent that is another program."""
     for name, text in (("spec.json", json.dumps(job.to_json())), (KEY_FILE, job.key)):
-        with open(os.path.join(job.folder, name), "w", encoding="ascii") as file:
+        with open(os.path.join(job.directory, name), "w", encoding="ascii") as file:
             file.write(text)

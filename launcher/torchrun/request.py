@@ -118,7 +118,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         kind=kind,
         cwd=os.getcwd(),
         env={"TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle},
-        folder="",
+        directory="",
         rendezvous={"addr": host, "port": port, "any_order": True, "everywhere": True} if several else {},
         master_addr=host if backend == "static" and several else own,
         master_port=port if backend == "static" and not several else 0,
@@ -168,7 +168,7 @@ def _command(args: argparse.Namespace, env: Mapping[str, str], python: str) -> t
 
 
 def _is_source(path: str) -> bool:
-    """Whether it is a file of source text, or missing; a folder, an archive, byte-code or a pipe only Python itself can run."""
+    """Whether it is a file of source text, or missing; a directory, an archive, bytecode or a pipe only Python itself can run."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False

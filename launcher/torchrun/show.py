@@ -29,7 +29,7 @@ class Show:
         """How it ended, as the agent has said."""
 
         self._job, self._say = job, say
-        self._node = os.path.join(job.folder, "nodes", str(node_rank))
+        self._node = os.path.join(job.directory, "nodes", str(node_rank))
         self._logs = Logs(wanted, job.run, host, self._write, say)
         self._signal = ""
         self._closed: set[int] = set()
@@ -63,7 +63,7 @@ class Show:
             cause = {"class": failures.Failure.NODE, "message": "the agent exited without reporting a result"}
             with (
                 contextlib.suppress(OSError),
-                open(os.path.join(self._job.folder, "stderr"), encoding="utf-8", errors="replace") as file,
+                open(os.path.join(self._job.directory, "stderr"), encoding="utf-8", errors="replace") as file,
             ):
                 cause["traceback"] = file.read()[-_READ_BYTES:]
         else:

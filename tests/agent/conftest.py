@@ -31,9 +31,9 @@ def warm_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
 @pytest.fixture
 def warm_agents(warm_start: WarmStart, tmp_path: Path) -> Iterator[Runner]:
     """The same, with agents whose workers are forked from a process with torch, at no cost."""
-    folder = tmp_path / "warm"
-    folder.mkdir()
-    yield from _runner(folder, warm_start)
+    directory = tmp_path / "warm"
+    directory.mkdir()
+    yield from _runner(directory, warm_start)
 
 
 def _runner(tmp_path: Path, warm: WarmStart | None) -> Iterator[Runner]:

@@ -40,7 +40,7 @@ LIMIT_S = 90
 class Run:
     """A run that was started; `wait` reads its streams to their end."""
 
-    folder: Path
+    directory: Path
     handle: LocalHandle
     backend: LocalBackend
     events: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Run:
         return [fields["pid"] for fields in self.of("worker_started")]
 
     def agent_stderr(self) -> str:
-        return "\n".join(path.read_text() for path in self.folder.glob("nodes/*/stderr"))
+        return "\n".join(path.read_text() for path in self.directory.glob("nodes/*/stderr"))
 
 
 class Runner:
@@ -123,7 +123,7 @@ class Runner:
     def __init__(self, tmp_path: Path, warm: WarmStart | None = None) -> None:
         """`warm`: agents are forked from a process that has imported torch."""
         self._warm = warm
-        self._tmp_path = self.folder = tmp_path
+        self._tmp_path = self.directory = tmp_path
         self.runs: list[Run] = []
 
     def start(
@@ -146,15 +146,15 @@ class Runner:
             script = path
         options = {"nproc_per_node": "1", "grace": "10s", **_of_matrix(), **options}
         job = job_spec.from_options(JobOptions(**options), (str(script), *args), kind=kind, cwd=str(cwd or self._tmp_path))
-        folder = self.folder / f"run-{len(self.runs)}"
-        folder.mkdir()
+        directory = self.directory / f"run-{len(self.runs)}"
+        directory.mkdir()
         backend = LocalBackend(LocalOptions())
-        plan = backend.plan(job, folder)
+        plan = backend.plan(job, directory)
         plan = replace(plan, job=plan.job._replace(**(request or {})))
         held = () if late is None else (str(late),)
         start = functools.partial(self._warm.start, held=held) if self._warm else detached.start_detached
         with mock.patch.object(detached, "start_detached", start):
-            run = Run(folder, backend.submit(plan), backend)
+            run = Run(directory, backend.submit(plan), backend)
         self.runs.append(run)
         return run
 

@@ -28,28 +28,28 @@ EVERY_BYTE = bytes(range(256)) + secrets.token_bytes(300_000)
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """The folder of a node, with this process for its agent."""
-    scratch, folder = tmp_path / ("long" * 40) / "scratch", tmp_path / "nodes/0"
-    for made in (scratch, folder):
+    """The directory of a node, with this process for its agent."""
+    scratch, directory = tmp_path / ("long" * 40) / "scratch", tmp_path / "nodes/0"
+    for made in (scratch, directory):
         made.mkdir(parents=True)
     (tmp_path / "agent.pyz").write_bytes(agent_archive.packed())
     me = os.getpid()
     about = {"pid": me, "start_ticks": processes.start_ticks(me), "scratch": str(scratch)}
-    (folder / "agent.json").write_text(json.dumps(about))
-    return folder
+    (directory / "agent.json").write_text(json.dumps(about))
+    return directory
 
 
 @pytest.fixture
 def agent(node: Path) -> Iterator[socket.socket]:
     """Listens for who wants the terminal of rank 3."""
     scratch = json.loads((node / "agent.json").read_text())["scratch"]
-    folder = os.open(scratch, os.O_RDONLY)
+    directory = os.open(scratch, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(f"/proc/self/fd/{folder}/terminal-3")
+        server.bind(f"/proc/self/fd/{directory}/terminal-3")
         server.listen()
         server.settimeout(60)
         yield server
-    os.close(folder)
+    os.close(directory)
 
 
 def bridge(node: Path, rank: int = 3) -> pipes.ProgramBridge:

@@ -59,14 +59,14 @@ print("done", flush=True)
 @pytest.mark.slow
 def test_a_node_that_is_taken_back_when_its_workers_are_done_has_succeeded_and_the_others_go_on(agents: Runner) -> None:
     kubernetes = {"replaces_lost": True, "sigterm_means": "preempted", "peer_timeout_s": 1.5, "heartbeat_s": 0.5}
-    run = agents.start(EARLY, str(agents.folder / "go"), nodes="3", request=kubernetes)
+    run = agents.start(EARLY, str(agents.directory / "go"), nodes="3", request=kubernetes)
     run.until(lambda: any(fields["rank"] == 1 for fields in run.of("worker_exited")))
     os.kill(run.agent_pid(1), signal.SIGTERM)
     run.until(lambda: run.of("done"))
     (left,) = run.of("done")
     beats = len(run.of("heartbeat"))
     run.until(lambda: len(run.of("heartbeat")) > beats + 24)  # node 0 would miss it by now
-    (agents.folder / "go").touch()
+    (agents.directory / "go").touch()
     run.wait()
 
     assert (left["node"], left["result"], left["exit_code"]) == (1, "success", 0)

@@ -45,12 +45,12 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scripts of all kinds."""
     cli = Cli(tmp_path_factory.mktemp("early"))
     for name, text in FILES.items():
         cli.write(name, text)
-    return cli.folder
+    return cli.directory
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_what_a_script_or_its_own_modules_set_before_torch_is_read_from_their_text(
-    folder: Path, target: str, kind: Kind, names: list[str]
+    directory: Path, target: str, kind: Kind, names: list[str]
 ) -> None:
-    assert Program([target], kind, str(folder)).early_variables() == names
+    assert Program([target], kind, str(directory)).early_variables() == names
 
 
 SPY = r"""
@@ -180,7 +180,7 @@ def test_a_variable_that_only_running_the_script_shows_counts_and_is_told(agents
 
 @pytest.mark.torch
 def test_a_module_that_sets_variables_in_a_function_counts(agents: Runner) -> None:
-    package = agents.folder / "tool"
+    package = agents.directory / "tool"
     package.mkdir()
     (package / "__init__.py").write_text("from .env import prepare\nprepare('KMP_' + 'X', OMP_NUM_THREADS='1')\n")
     (package / "env.py").write_text("import os\ndef prepare(*names, **more):\n    os.environ.update(more)\n")
@@ -195,7 +195,7 @@ def test_a_module_that_sets_variables_in_a_function_counts(agents: Runner) -> No
 
 @pytest.mark.torch
 def test_the_torch_that_a_script_puts_on_its_path_is_the_one_that_it_gets(agents: Runner) -> None:
-    own = agents.folder / "own" / "torch"
+    own = agents.directory / "own" / "torch"
     own.mkdir(parents=True)
     (own / "__init__.py").write_text("answer = 42\n")
 
@@ -294,7 +294,7 @@ def test_what_is_hidden_looks_as_in_a_new_interpreter(agents: Runner) -> None:
         "import pickle, numpy\n"
         "print(pickle.loads(pickle.dumps(torch.ones(2))).sum().item(), numpy.ones(2).sum())\n"
     )
-    path = agents.folder / "look.py"
+    path = agents.directory / "look.py"
     path.write_text(text)
     alone = subprocess.run([sys.executable, str(path)], check=True, capture_output=True, text=True, timeout=120)
 
@@ -404,7 +404,7 @@ print(sys.stderr.getvalue().count("heard"), logging.getLogger("torch._dynamo").d
 
 @pytest.mark.torch
 def test_loggers_and_warning_filters_are_as_the_import_makes_them_when_it_is_executed(agents: Runner) -> None:
-    path = agents.folder / "logs.py"
+    path = agents.directory / "logs.py"
     path.write_text(LOGS)
     alone = subprocess.run([sys.executable, str(path)], check=True, capture_output=True, text=True, timeout=120)
 
@@ -417,7 +417,7 @@ def test_loggers_and_warning_filters_are_as_the_import_makes_them_when_it_is_exe
 
 def test_files_beside_the_script_may_have_the_names_of_modules_that_we_use(agents: Runner) -> None:
     for name in ("queue", "secrets", "hmac", "traceback", "platform"):
-        (agents.folder / f"{name}.py").write_text(f"print('{name}')\n")
+        (agents.directory / f"{name}.py").write_text(f"print('{name}')\n")
 
     run = agents("import queue\nimport secrets\nimport hmac\nimport traceback\nimport platform\n", nproc_per_node="2")
 
@@ -431,7 +431,7 @@ def test_a_file_beside_the_script_that_torch_imports_is_executed_in_each_worker(
         [sys.executable, "-c", "import typing_extensions as t; print(t.__file__)"], capture_output=True, text=True, check=True
     ).stdout.strip()
     text = f"import os\nprint('mine', os.environ.get('RANK'))\nexec(open({real!r}).read())\n"
-    (agents.folder / "typing_extensions.py").write_text(text)
+    (agents.directory / "typing_extensions.py").write_text(text)
 
     run = agents("import torch\n")
 

@@ -70,14 +70,14 @@ def either(request: pytest.FixtureRequest) -> Runner:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
     """How `python -u` ends by a script; each runs once."""
-    folder = tmp_path_factory.mktemp("plain")
+    directory = tmp_path_factory.mktemp("plain")
 
     @functools.cache
     def run(text: str) -> subprocess.CompletedProcess[bytes]:
-        script = folder / "ending.py"
+        script = directory / "ending.py"
         script.write_text(text)
         argv = [sys.executable, "-u", "ending.py"]
-        return subprocess.run(argv, capture_output=True, timeout=120, stdin=subprocess.DEVNULL, cwd=folder, check=False)
+        return subprocess.run(argv, capture_output=True, timeout=120, stdin=subprocess.DEVNULL, cwd=directory, check=False)
 
     return run
 
@@ -91,14 +91,14 @@ def test_a_worker_ends_like_an_interpreter(
     if ending == "group" and sys.version_info < (3, 11):
         pytest.skip("exception groups came with Python 3.11")
     text = HOOKS + ENDINGS[ending] + "\n"
-    (either.folder / "ending.py").write_text(text)
+    (either.directory / "ending.py").write_text(text)
     like = plain(text)
 
     run = either("ending.py")
 
     # The order in which an interpreter destroys objects at its end is nobody's to rely on.
     assert sorted(run.stdout[0].splitlines()) == sorted(like.stdout.splitlines())
-    changes = re.compile(rb'0x[0-9a-f]+|File "[^"]*/(?=ending.py")')  # addresses and folders
+    changes = re.compile(rb'0x[0-9a-f]+|File "[^"]*/(?=ending.py")')  # addresses and directories
     assert changes.sub(b"", run.stderr[0]) == changes.sub(b"", like.stderr)
     exited = run.of("worker_exited")[0]
     code = exited["exit_code"] if exited.get("signal") is None else -signal.Signals[exited["signal"]]

@@ -1,4 +1,4 @@
-"""What a node takes for the word of another, of what lies in a folder: nothing that another user may have put there."""
+"""What a node takes for the word of another, of what lies in a directory: nothing that another user may have put there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def endpoint(tmp_path: Path, **rendezvous: Any) -> Endpoint:
 
 
 @pytest.mark.parametrize("what", ["a file", "a pipe"])
-def test_without_a_file_nobody_looks_for_one_in_the_working_folder(
+def test_without_a_file_nobody_looks_for_one_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,7 +63,7 @@ def test_what_is_no_cause_is_no_word(tmp_path: Path, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rdzv", "rdzv.end"])
-@pytest.mark.parametrize("what", ["a pipe", "a link", "a folder", "too large"])
+@pytest.mark.parametrize("what", ["a pipe", "a link", "a directory", "too large"])
 def test_only_a_small_file_is_read_and_nothing_is_waited_for(tmp_path: Path, name: str, what: str) -> None:
     other = tmp_path / "other"
     other.write_text(json.dumps({"cause": WHY, "addresses": ["127.0.0.1"], "port": 1}))
@@ -72,7 +72,7 @@ def test_only_a_small_file_is_read_and_nothing_is_waited_for(tmp_path: Path, nam
         os.mkfifo(path)
     elif what == "a link":
         path.symlink_to(other)
-    elif what == "a folder":
+    elif what == "a directory":
         path.mkdir()
     else:
         path.write_bytes(other.read_bytes())

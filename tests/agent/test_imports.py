@@ -56,12 +56,12 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scripts of all kinds."""
     cli = Cli(tmp_path_factory.mktemp("scripts"))
     for name, text in FILES.items():
         cli.write(name, text)
-    return cli.folder
+    return cli.directory
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("direct.py", "program", NO),
     ],
 )
-def test_a_script_wants_torch_when_it_or_its_own_modules_may_import_it(folder: Path, target: str, kind: Kind, wants: int) -> None:
+def test_a_script_wants_torch_when_it_or_its_own_modules_may_import_it(
+    directory: Path, target: str, kind: Kind, wants: int
+) -> None:
     loaded = set(sys.modules)
 
-    assert Program([target], kind, str(folder)).wants_torch() == wants
+    assert Program([target], kind, str(directory)).wants_torch() == wants
     assert not {name for name in set(sys.modules) - loaded if name.split(".")[0] in ("torch", "lib", "tool")}
 
 
@@ -110,7 +112,7 @@ while not os.path.exists(sys.argv[1]):
 
 @pytest.mark.parametrize("program", [False, True])
 def test_a_run_that_needs_no_torch_has_none_in_any_of_its_processes(agents: Runner, program: bool) -> None:
-    go = agents.folder / "go"
+    go = agents.directory / "go"
     if program:
         shell = f"echo False; while ! [ -e {go} ]; do sleep 0.05; done"
         run = agents.start("sh", "-c", shell, kind="program", nodes="2", nproc_per_node="2")
@@ -137,30 +139,30 @@ def test_a_run_that_needs_no_torch_has_none_in_any_of_its_processes(agents: Runn
 @pytest.fixture
 def little(tmp_path: Path) -> Iterator[str]:
     """An interpreter that may use 220 MiB of memory, with all that it starts."""
-    old, unified = cgroup._own_folder("memory"), cgroup._own_folder()
+    old, unified = cgroup._own_directory("memory"), cgroup._own_directory()
     for parent, name in ((old, "memory.limit_in_bytes"), (unified, "memory.max")):
-        folder = Path(parent or "/nowhere", f"distlaunch-test-{os.getpid()}")
+        directory = Path(parent or "/nowhere", f"distlaunch-test-{os.getpid()}")
         with contextlib.suppress(OSError):
-            folder.mkdir()
-            if (folder / name).exists():
-                (folder / name).write_text(str(220 << 20))
+            directory.mkdir()
+            if (directory / name).exists():
+                (directory / name).write_text(str(220 << 20))
                 break
-            folder.rmdir()
+            directory.rmdir()
     else:
         pytest.skip("needs root and a memory controller that can be had, to limit a run's memory")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho $$ >{folder}/cgroup.procs\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\necho $$ >{directory}/cgroup.procs\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     yield str(python)
-    wait_until("the run to be gone", lambda: not (folder / "cgroup.procs").read_text())
-    folder.rmdir()
+    wait_until("the run to be gone", lambda: not (directory / "cgroup.procs").read_text())
+    directory.rmdir()
 
 
-def installed(folder: Path) -> tuple[str, ...]:
+def installed(directory: Path) -> tuple[str, ...]:
     """A package `thing` that is none of the user's own, as a variable."""
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages/thing.py").write_text("name = 'thing'\n")
-    return (f"PYTHONPATH={folder}/site-packages",)
+    (directory / "site-packages").mkdir()
+    (directory / "site-packages/thing.py").write_text("name = 'thing'\n")
+    return (f"PYTHONPATH={directory}/site-packages",)
 
 
 def test_who_has_little_memory_gets_no_torch_on_suspicion(agents: Runner, little: str, tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ HEARTBEATS: dict[str, Any] = {"request": {"peer_timeout_s": 600.0}}
 
 def waiting(agents: Runner, nodes: int = 3, **request: Any) -> Run:
     """A run whose nodes are all known to the store, and have not met: a module takes long to import."""
-    (agents.folder / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    (agents.directory / "slow.py").write_text("import time\ntime.sleep(600)\n")
     request = {**HEARTBEATS["request"], **request}
     run = agents.start("print('never')\n", preload=("slow",), nodes=str(nodes), request=request)
-    told = run.folder / "rendezvous.json"
+    told = run.directory / "rendezvous.json"
     run.until(lambda: len(run.of("agent_started")) == nodes and told.exists())
-    key = (run.folder / KEY_FILE).read_text().strip()
+    key = (run.directory / KEY_FILE).read_text().strip()
     with closing(Client("127.0.0.1", json.loads(told.read_text())["port"], key=key, timeout_s=LIMIT_S)) as store:
         # Each sets that once it has said that it is to be missed.
         run.until(lambda: store.check([f"load/{node}" for node in range(nodes)]))
@@ -140,11 +140,11 @@ def test_a_forced_signal_over_ssh_kills_an_agent_that_hears_nothing(agents: Runn
     run.until(lambda: run.stdout[0].count(b"up") == 2)
     agent, pids = run.agent_pid(), [process.pid for process in family(run, 0)]
     about = {"pid": agent, "start_ticks": processes.start_ticks(agent)}
-    (run.folder / "nodes/0/started.json").write_text(json.dumps(about))
+    (run.directory / "nodes/0/started.json").write_text(json.dumps(about))
     for pid in [pids[:1], pids[:2], pids][stopped - 1]:
         os.kill(pid, signal.SIGSTOP)
 
-    answer = host_run.send_signal(str(run.folder), 0, signal.SIGTERM, force=True)
+    answer = host_run.send_signal(str(run.directory), 0, signal.SIGTERM, force=True)
 
     assert answer == {"signalled": True}
     assert gone(*pids, within_s=0)
@@ -158,10 +158,10 @@ def test_an_agent_that_is_about_to_end_is_waited_for_by_who_asks_why_it_did(
     run.until(lambda: run.stdout[0])
     agent = run.agent_pid()
     about = {"pid": agent, "start_ticks": processes.start_ticks(agent), "stream_from": 0}
-    (run.folder / "nodes/0/started.json").write_text(json.dumps(about))
+    (run.directory / "nodes/0/started.json").write_text(json.dumps(about))
     os.kill(agent, signal.SIGTERM)
 
-    answer = host_run.ended({"folder": str(run.folder), "node_rank": 0})
+    answer = host_run.ended({"directory": str(run.directory), "node_rank": 0})
 
     assert answer["ended"]
 
@@ -199,7 +199,7 @@ def test_an_agent_that_ended_without_a_word_is_told_by_how_it_ended(
     monkeypatch.setattr(witness, "_ENDS_S", LIMIT_S)
     (tmp_path / "crash").write_text(crash)
     with subprocess.Popen(["sh", "-c", f"read x; {ends}"], stdin=subprocess.PIPE) as process:
-        about = {"node_rank": 1, "host": "h", "folder": "/", "agent": process.pid, "scratch": str(tmp_path)}
+        about = {"node_rank": 1, "host": "h", "directory": "/", "agent": process.pid, "scratch": str(tmp_path)}
         found = witness.Witness(None, about)  # type: ignore[arg-type]
         assert process.stdin
         process.stdin.close()
@@ -281,7 +281,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_an_agent_that_cannot_end_in_order_says_that_it_ends(agents: Runner) -> None:
-    wrapper = agents.folder / "python"
+    wrapper = agents.directory / "python"
     wrapper.write_text(CANNOT_GO_ON.format(python=sys.executable))
     wrapper.chmod(0o755)
 

@@ -40,20 +40,20 @@ def test_what_agents_that_were_killed_with_their_servers_left_in_memory_is_remov
 
 
 def forged(memory: Path, node: Path, owner: int, pid: str = "99999999") -> Path:
-    """A folder that is called as that of an agent of ours which has died."""
+    """A directory that is called as that of an agent of ours which has died."""
     own = Scratch(str(node), str(memory))
-    folder = memory / f"{'-'.join(Path(own.path).name.split('-')[:3])}-{pid}-1"
+    directory = memory / f"{'-'.join(Path(own.path).name.split('-')[:3])}-{pid}-1"
     own.close()
-    folder.mkdir(0o700)
-    os.chown(folder, owner, owner)
-    return folder
+    directory.mkdir(0o700)
+    os.chown(directory, owner, owner)
+    return directory
 
 
 @pytest.mark.parametrize(
     "trap", ["errors is a link", "it is a link", "it is a stranger's", "its errors are a stranger's", "all may write"]
 )
 def test_nobody_elses_files_are_removed_whatever_stands_in_memory(tmp_path: Path, trap: str) -> None:
-    """Anybody may make folders of any name there."""
+    """Anybody may make directories of any name there."""
     if os.geteuid():
         pytest.skip("needs root, to be several users")
     home = tmp_path / "home"
@@ -62,26 +62,26 @@ def test_nobody_elses_files_are_removed_whatever_stands_in_memory(tmp_path: Path
         kept.touch()
     memory, node = tmp_path / "memory", tmp_path / "node"
     memory.mkdir()
-    folder = forged(memory, node, 54321 if trap == "it is a stranger's" else 0)
+    directory = forged(memory, node, 54321 if trap == "it is a stranger's" else 0)
     if trap == "it is a link":
-        folder.rmdir()
-        folder.symlink_to(home)
+        directory.rmdir()
+        directory.symlink_to(home)
     elif trap == "its errors are a stranger's":
-        (folder / "errors").mkdir(0o700)
-        (folder / "errors/dear").touch()
-        os.chown(folder / "errors", 54321, 54321)
+        (directory / "errors").mkdir(0o700)
+        (directory / "errors/dear").touch()
+        os.chown(directory / "errors", 54321, 54321)
     elif trap == "all may write":
-        (folder / "errors").mkdir(0o700)
-        for kept in (folder / "dear", folder / "errors/dear"):
+        (directory / "errors").mkdir(0o700)
+        for kept in (directory / "dear", directory / "errors/dear"):
             kept.touch()
-        folder.chmod(0o777)
+        directory.chmod(0o777)
     else:
-        (folder / "errors").symlink_to(home)
-    before = {path for path in (home, folder) for path in path.rglob("dear")}
+        (directory / "errors").symlink_to(home)
+    before = {path for path in (home, directory) for path in path.rglob("dear")}
 
     Scratch(str(node), str(memory)).close()
 
-    assert {path for path in (home, folder) for path in path.rglob("dear")} == before
+    assert {path for path in (home, directory) for path in path.rglob("dear")} == before
 
 
 @pytest.mark.parametrize("pid", ["\u00b2", "1" * 200, "-1", ""])
@@ -93,8 +93,8 @@ def test_a_name_that_is_no_agents_keeps_nobody_from_starting(tmp_path: Path, pid
     assert Path(Scratch(str(tmp_path / "node"), str(memory)).path).parent == memory
 
 
-def test_without_memory_a_killed_agents_folder_keeps_what_is_in_it(agents: Runner) -> None:
-    (agents.folder / "sitecustomize.py").write_text(
+def test_without_memory_a_killed_agents_directory_keeps_what_is_in_it(agents: Runner) -> None:
+    (agents.directory / "sitecustomize.py").write_text(
         "import os\n"
         "def mkdir(path, *more, really=os.mkdir, **about):\n"
         "    if str(path).startswith('/dev/shm'): raise OSError(30, 'Read-only file system')\n"
@@ -102,7 +102,7 @@ def test_without_memory_a_killed_agents_folder_keeps_what_is_in_it(agents: Runne
         "os.mkdir = mkdir\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(agents.folder))
+        patch.setenv("PYTHONPATH", str(agents.directory))
         run = agents.start("import time\ntime.sleep(600)\n")
     run.until(lambda: run.of("worker_started"))
     assert list(Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*")) == []
@@ -110,7 +110,7 @@ def test_without_memory_a_killed_agents_folder_keeps_what_is_in_it(agents: Runne
     os.kill(run.agent_pid(), signal.SIGKILL)
     until(lambda: not any(alive(process.pid) for process in server))
 
-    left = {path.name for path in (run.folder / "nodes/0").iterdir()}
+    left = {path.name for path in (run.directory / "nodes/0").iterdir()}
     assert left >= {"stream", "stderr", "agent.json", "last_words", "errors"}
     run.wait()
     assert "was killed by SIGKILL" in run.of("failure")[0]["cause"]["message"]

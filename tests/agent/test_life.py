@@ -44,19 +44,19 @@ time.sleep(600)
 """
 
 
-def tell_all(folder: Path, count: int) -> list[str]:
+def tell_all(directory: Path, count: int) -> list[str]:
     """What so many files hold, once none of them is empty."""
-    told = [path.read_text() for path in folder.iterdir()]
+    told = [path.read_text() for path in directory.iterdir()]
     return told if len(told) == count and all(told) else []
 
 
-def family(agents: Runner, folder: Path, **options: Any) -> tuple[Run, list[int]]:
+def family(agents: Runner, directory: Path, **options: Any) -> tuple[Run, list[int]]:
     """A run of workers with children of every kind, and the pids of all of them."""
-    folder.mkdir()
-    run = agents.start(FAMILY, str(folder), nproc_per_node="2", **options)
+    directory.mkdir()
+    run = agents.start(FAMILY, str(directory), nproc_per_node="2", **options)
     nodes = int(options.get("nodes", "1"))
     run.until(lambda: list(run.stdout.values()) == [b"ready\n"] * 2 * nodes)
-    told = wait_until("all to tell their pids", lambda: tell_all(folder, 3 * 2 * nodes), limit_s=30)
+    told = wait_until("all to tell their pids", lambda: tell_all(directory, 3 * 2 * nodes), limit_s=30)
     pids = list(map(int, told))
     below = [psutil.Process(int(agent["pid"])).children(recursive=True) for agent in run.handle["agents"]]
     pids += [process.pid for processes in below for process in processes]
@@ -100,19 +100,19 @@ def test_killing_one_of_our_own_processes_ends_the_whole_family(agents: Runner, 
 @pytest.fixture(scope="module")
 def unified_cgroups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The unified hierarchy, mounted where the agent finds it; one mount, as an agent takes whichever there is."""
-    folder = tmp_path_factory.mktemp("unified")
-    mounted = subprocess.run(["mount", "-t", "cgroup2", "none", str(folder)], capture_output=True)
+    directory = tmp_path_factory.mktemp("unified")
+    mounted = subprocess.run(["mount", "-t", "cgroup2", "none", str(directory)], capture_output=True)
     if mounted.returncode:
         pytest.skip("cgroup v2 cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # an agent of another test may use it, too
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)  # an agent of another test may use it, too
 
 
 def test_with_a_cgroup_cancel_finds_what_is_left_when_all_our_processes_were_killed(
     unified_cgroups: Path, agents: Runner, tmp_path: Path
 ) -> None:
     run, pids = family(agents, tmp_path / "mine")
-    own = json.loads((run.folder / "nodes/0/agent.json").read_text())["cgroup"]
+    own = json.loads((run.directory / "nodes/0/agent.json").read_text())["cgroup"]
     assert Path(own).is_relative_to(unified_cgroups)
     agent = psutil.Process(run.agent_pid())
     ours = [agent, *agent.children()]
@@ -143,24 +143,24 @@ def test_empty_cgroups_of_agents_that_were_killed_are_removed_by_the_next_one(un
             "other-d-0-999999999-1",
         )
     )
-    for folder in (dead, reused, living, foreign):
-        folder.mkdir()
+    for directory in (dead, reused, living, foreign):
+        directory.mkdir()
     try:
         assert agents("print(1)\n").result() == "success"
 
-        assert [folder.exists() for folder in (dead, reused, living, foreign)] == [False, False, True, True]
+        assert [directory.exists() for directory in (dead, reused, living, foreign)] == [False, False, True, True]
     finally:
         living.rmdir()
         foreign.rmdir()
 
 
 def test_a_worker_that_succeeds_leaves_nothing_behind_at_the_end_of_the_run(agents: Runner, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    run = agents(FAMILY.replace('time.sleep(600)\n"""', "").rpartition("time.sleep(600)")[0], str(folder))
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    run = agents(FAMILY.replace('time.sleep(600)\n"""', "").rpartition("time.sleep(600)")[0], str(directory))
 
     assert run.result() == "success", run.stderr
-    assert gone(*(int(path.read_text()) for path in folder.iterdir()))
+    assert gone(*(int(path.read_text()) for path in directory.iterdir()))
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH"])
@@ -239,10 +239,10 @@ def test_a_worker_may_end_long_before_the_others_and_need_not_use_torch_distribu
         "import os, sys, time\n"
         "while os.environ['RANK'] == '1' and not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
         "print('end')\n",
-        str(agents.folder / "go"), nodes="2",
+        str(agents.directory / "go"), nodes="2",
     )  # fmt: skip
     run.until(lambda: run.of("worker_exited"))
-    (agents.folder / "go").touch()
+    (agents.directory / "go").touch()
 
     assert run.wait().result() == "success"
     assert list(run.stdout.values()) == [b"end\n"] * 2
@@ -258,7 +258,7 @@ def test_a_failure_on_one_node_ends_the_others_with_sigterm_and_is_their_cause_t
         "    while not all(os.path.exists(f'{sys.argv[1]}.{rank}') for rank in range(6)): time.sleep(0.01)\n"
         "    raise ValueError('only here')\n"
         "time.sleep(600)\n",
-        str(agents.folder / "ready"), nodes="3", nproc_per_node="2",
+        str(agents.directory / "ready"), nodes="3", nproc_per_node="2",
     )  # fmt: skip
 
     assert run.stdout == dict.fromkeys(range(5), b"heard SIGTERM\n")

@@ -33,15 +33,15 @@ sys.stdout.flush()
 @pytest.mark.slow
 def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agents: Runner) -> None:
     """The others lose nothing, the disk has no more of it than the limit, and what is missing is told where it is missing."""
-    run = agents.start(FLOOD, str(agents.folder), "20000000", nproc_per_node="2", max_restarts=1, log_limit="2MB")
-    node = run.folder / "nodes/0"
-    until(lambda: all((agents.folder / f"written-{rank}-0").exists() for rank in (0, 1)))
+    run = agents.start(FLOOD, str(agents.directory), "20000000", nproc_per_node="2", max_restarts=1, log_limit="2MB")
+    node = run.directory / "nodes/0"
+    until(lambda: all((agents.directory / f"written-{rank}-0").exists() for rank in (0, 1)))
     until(lambda: size_of(node.glob("latest/1.stdout.*")) > 100_000)
     assert size_of(path for path in node.rglob("*") if path.is_file()) < 2_200_000
     run.until(lambda: run.of("warning"))
     latest = {b"0.1| 1 199999 ", b"0.1! last words of 1\n"}
     until(lambda: all(said in b"".join(logs._latest_blocks(node / "latest", 0)) for said in latest))
-    (agents.folder / "go").touch()
+    (agents.directory / "go").touch()
     run.wait()
 
     assert run.result() == "success"
@@ -79,9 +79,9 @@ print("first ".ljust(700_000, "x"), flush=True)
 
 
 def test_lines_above_the_limit_are_told_or_counted_also_of_a_process_that_a_worker_left(agents: Runner) -> None:
-    run = agents.start(LEAVES, str(agents.folder), "3000000", nproc_per_node="2", log_limit="1MB")
+    run = agents.start(LEAVES, str(agents.directory), "3000000", nproc_per_node="2", log_limit="1MB")
     run.until(lambda: run.of("worker_exited"))
-    (agents.folder / "go").touch()
+    (agents.directory / "go").touch()
     run.until(lambda: b"the end" in run.stdout[0])
     os.kill(run.agent_pid(), signal.SIGTERM)
     run.wait()

@@ -101,7 +101,7 @@ def test_a_module_that_does_not_exist_is_one_clear_failure(warm_agents: Runner) 
 
 @pytest.mark.parametrize("name", ["protocol.py", "worker.py", "elastic.py", "channel.py"])
 def test_a_module_beside_the_script_may_be_named_like_one_of_ours(warm_agents: Runner, name: str) -> None:
-    (warm_agents.folder / name).write_text("ORIGIN = 'mine'\n")
+    (warm_agents.directory / name).write_text("ORIGIN = 'mine'\n")
     module = name.removesuffix(".py")
 
     run = warm_agents(f"import {module}\nprint({module}.ORIGIN)\n")

@@ -58,12 +58,12 @@ def test_a_node_that_comes_when_all_is_over_is_not_needed(warm_agents: Runner) -
 
 
 def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(warm_agents: Runner) -> None:
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="2:3", late=2, request=SOON)
+    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="2:3", late=2, request=SOON)
     run.until(lambda: run.of("worker_exited"))
     run.go_on(2)
     run.until(lambda: 2 in by_node(run, "host_facts"))
     run.until(lambda: len(by_node(run, "heartbeat").get(2, [])) == 2)  # it waits, and the others have seen it
-    (warm_agents.folder / "go").touch()
+    (warm_agents.directory / "go").touch()
 
     run.wait()
 
@@ -76,11 +76,11 @@ def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agent
     fails = WAITS + "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
     fails += "sys.exit(3 if first and os.environ['NODE'] == '1' else 0)\n"
     options: dict[str, Any] = {"max_restarts": 1, "request": SOON}
-    where = str(warm_agents.folder / "go")
+    where = str(warm_agents.directory / "go")
     runs = [warm_agents.start(fails, where, nodes=nodes, late=late, **options) for nodes, late in (("2", None), ("2:3", 2))]
     for run in runs:
         run.until(partial(run.of, "worker_exited"))
-    (warm_agents.folder / "go").touch()
+    (warm_agents.directory / "go").touch()
     runs[0].wait()
     runs[1].until(lambda: len(runs[1].of("done")) == 2)
     runs[1].go_on(2)
@@ -92,7 +92,7 @@ def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agent
 
 
 def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runner) -> None:
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 3, **NODES})
+    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="1:2", request={"peer_timeout_s": 3, **NODES})
     run.until(lambda: run.of("worker_exited") and len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -104,12 +104,12 @@ def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runne
 
 def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> None:
     """Nobody would miss it for ten minutes."""
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request={"peer_timeout_s": 600.0, **NODES})
+    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="1:2", request={"peer_timeout_s": 600.0, **NODES})
     run.until(lambda: len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
     run.until(lambda: b"0 of 1" in run.stdout[0])
-    (warm_agents.folder / "go").touch()
+    (warm_agents.directory / "go").touch()
     run.wait()
 
     assert [fields["result"] for fields in run.of("done")] == ["success"]
@@ -156,7 +156,7 @@ def test_over_ssh_nobody_waits_for_a_node_0_that_has_ended(warm_agents: Runner) 
     assert [fields["cause"]["message"] for fields in run.of("done")] == ["the agent of node 0 is gone"]
 
 
-def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
+def test_a_start_over_ssh_in_the_same_directory_forgets_how_the_one_before_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "nodes/0"
@@ -165,7 +165,7 @@ def test_a_start_over_ssh_in_the_same_folder_forgets_how_the_one_before_ended(
         (own / name).write_text("{}")
     monkeypatch.setattr(host_run, "_spawn", lambda *_: {"pid": 1})
     monkeypatch.setattr(host_run, "_told", lambda *_: {"files": sorted(path.name for path in own.iterdir())})
-    about = {"folder": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "key": "k", "cwd": str(tmp_path)}
+    about = {"directory": str(tmp_path), "node_rank": 0, "workers": 1, "job": {}, "key": "k", "cwd": str(tmp_path)}
 
     answer = host_run.start(about)
 

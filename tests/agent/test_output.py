@@ -120,10 +120,10 @@ def test_output_of_a_child_that_outlives_its_worker_is_kept(agents: Runner) -> N
         "    open(sys.argv[1] + '.written', 'w').close()\n"
         "    os._exit(0)\n"
         "while os.environ['RANK'] == '1' and not os.path.exists(sys.argv[1] + '.written'): time.sleep(0.01)\n",
-        str(agents.folder / "go"), nproc_per_node="2",
+        str(agents.directory / "go"), nproc_per_node="2",
     )  # fmt: skip
     run.until(lambda: run.of("worker_exited"))
-    (agents.folder / "go").touch()
+    (agents.directory / "go").touch()
 
     assert run.wait().result() == "success"
     assert run.stdout[0] == b"late\n"

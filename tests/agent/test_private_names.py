@@ -71,9 +71,9 @@ def test_a_name_with_other_arguments_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_where_python_lacks_one_workers_are_spawned(agents: Runner) -> None:
-    (agents.folder / "sitecustomize.py").write_text(LACKS_CLEAR)
+    (agents.directory / "sitecustomize.py").write_text(LACKS_CLEAR)
 
-    run = agents("print('hello')\n", env=(f"PYTHONPATH={agents.folder}",))
+    run = agents("print('hello')\n", env=(f"PYTHONPATH={agents.directory}",))
 
     assert run.result() == "success"
     assert run.stdout[0] == b"hello\n"
@@ -134,10 +134,10 @@ def test_an_elastic_run_says_what_its_torch_lacks_and_starts_nobody(agents: Runn
 
     if "_store" in change and "server_port" not in inspect.signature(api.RendezvousStoreInfo.build).parameters:
         pytest.skip("this torch keeps no address for the workers' store")
-    (agents.folder / "preloaded.py").write_text(ELASTIC + change)
+    (agents.directory / "preloaded.py").write_text(ELASTIC + change)
     script = "# distlaunch: preload preloaded\nimport torch\nprint('started')\n"
 
-    run = agents(script, nodes="1:2", env=(f"PYTHONPATH={agents.folder}",))
+    run = agents(script, nodes="1:2", env=(f"PYTHONPATH={agents.directory}",))
 
     assert run.result() == "failed"
     assert not run.stdout
@@ -190,15 +190,15 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-@pytest.mark.parametrize("folder", ["launcher", "train"])
-def test_no_other_file_uses_a_private_name(folder: str) -> None:
-    paths = sorted((ROOT / folder).rglob("*.py"))
+@pytest.mark.parametrize("directory", ["launcher", "train"])
+def test_no_other_file_uses_a_private_name(directory: str) -> None:
+    paths = sorted((ROOT / directory).rglob("*.py"))
     assert len(paths) > 20
     used = {str(path.relative_to(ROOT)): private_names(path.read_text()) for path in paths}
 
     assert {path: names for path, names in used.items() if names and path not in PRIVATE} == {}
     for path, names in PRIVATE.items():
-        if path.startswith(folder):
+        if path.startswith(directory):
             assert used[path] <= set(names.split()), path
             assert used[path], f"{path} has none any more"
 

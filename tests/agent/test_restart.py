@@ -62,7 +62,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("culprit", ["1", "3"])
 def test_what_follows_from_a_failure_that_is_seen_later_is_not_the_cause_of_a_restart(agents: Runner, culprit: str) -> None:
-    run = agents(LATE, str(agents.folder / "ended"), culprit, nodes="2", nproc_per_node="2", max_restarts=1)
+    run = agents(LATE, str(agents.directory / "ended"), culprit, nodes="2", nproc_per_node="2", max_restarts=1)
 
     assert run.result() == "success", run.stderr
     (restart,) = run.of("restart")
@@ -82,7 +82,7 @@ sys.exit(3)
 
 
 def test_what_a_restart_was_for_is_not_the_cause_of_an_end_that_comes_in_between(agents: Runner) -> None:
-    run = agents.start(IGNORES, str(agents.folder / "ready"), nodes="2", max_restarts=1, grace="60s")
+    run = agents.start(IGNORES, str(agents.directory / "ready"), nodes="2", max_restarts=1, grace="60s")
     run.until(lambda: run.of("restart"))  # node 1 still waits for its worker
     os.kill(run.agent_pid(1), signal.SIGKILL)
     run.wait()
@@ -157,7 +157,7 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(warm_agents: Runner) ->
         "    open(sys.argv[1], 'w').close()\n"
         "    for _ in range(600):\n        dist.all_reduce(torch.ones(1)); time.sleep(0.1)\n"
         "dist.destroy_process_group()\n",
-        str(warm_agents.folder / "met"), nodes="1:2", max_restarts=3, request={"peer_timeout_s": 3},
+        str(warm_agents.directory / "met"), nodes="1:2", max_restarts=3, request={"peer_timeout_s": 3},
     )  # fmt: skip
     run.until(lambda: len(run.stdout) == 2)
 

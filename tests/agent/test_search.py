@@ -128,7 +128,7 @@ class FakeStore:
 
 
 def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
-    job = Job(run="r", command=["x"], kind="script", cwd="/", env={}, folder="/", rendezvous={}, min_nodes=4, max_nodes=4)
+    job = Job(run="r", command=["x"], kind="script", cwd="/", env={}, directory="/", rendezvous={}, min_nodes=4, max_nodes=4)
     old, new = FakeStore(**{"member/3": "the one before"}), FakeStore(**{"member/0": "another"})
     stores, told = [old, old, new], []
 

@@ -70,7 +70,7 @@ LOST = r"no sign of node {} for [1-9]\d* s \(--peer-timeout\), though its host a
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_node_that_is_starved_is_missed_and_waited_for(agents: Runner, silenced: list[psutil.Process], node: int) -> None:
     """For as long as a host that does not answer would be waited for, and longer."""
-    go = agents.folder / "go"
+    go = agents.directory / "go"
     run = agents.start(WAITS, str(go), nodes="3", request={"host_timeout_s": 1.0})
     run.until(lambda: len(run.stdout) == 3)
 
@@ -94,7 +94,7 @@ def test_a_node_that_is_starved_is_missed_and_waited_for(agents: Runner, silence
 
 @pytest.mark.parametrize("a_worker_fails", [False, True])
 def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psutil.Process], a_worker_fails: bool) -> None:
-    go = agents.folder / "go"
+    go = agents.directory / "go"
     run = agents.start(WAITS, str(go), nodes="3", peer_timeout="10s")
     run.until(lambda: len(run.stdout) == 3)
 
@@ -111,7 +111,7 @@ def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psu
 @pytest.mark.torch
 def test_the_others_of_an_elastic_run_end_too(warm_agents: Runner, silenced: list[psutil.Process]) -> None:
     request = {"peer_timeout_s": 10.0, "replaces_lost": True}
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="2:3", request=request)
+    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="2:3", request=request)
     run.until(lambda: len(run.stdout) == 3)
 
     starve(run, 0, silenced)
@@ -127,7 +127,7 @@ def test_an_elastic_run_waits_for_a_starved_node_and_goes_on_without_it_at_last(
 ) -> None:
     """Torch's own rendezvous would do so after 15 s; the connection of a node that is killed tells at once."""
     request = {"host_timeout_s": 1.0, "peer_timeout_s": 10.0, "last_call_s": 1.0}
-    run = warm_agents.start(WAITS, str(warm_agents.folder / "go"), nodes="1:2", request=request)
+    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="1:2", request=request)
     run.until(lambda: len(run.stdout) == 2 and len([met for met in run.of("rendezvous") if met["nodes"] == 2]) == 2)
     begun = len(run.of("rendezvous"))  # one that came late has made the other begin again
 

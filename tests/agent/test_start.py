@@ -173,7 +173,7 @@ LIMIT = "import resource, time\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)
 
 def test_workers_keep_their_limit_of_files_and_the_runs_store_has_room_for_all_nodes(agents: Runner) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    python = agents.folder / "limited"  # this process may have more open itself
+    python = agents.directory / "limited"  # this process may have more open itself
     python.write_text(f'#!/bin/sh\nulimit -Sn 256\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     run = agents.start(LIMIT, nodes="2", python=str(python))
@@ -201,12 +201,12 @@ while len(glob.glob("up*")) < 32:
 
 @pytest.mark.parametrize("hard", [40, 4096])
 def test_an_agent_that_lacks_descriptors_for_its_workers_says_so_itself(agents: Runner, hard: int) -> None:
-    (agents.folder / "says.py").write_text(ALL_AT_ONCE)
-    python = agents.folder / "limited"
+    (agents.directory / "says.py").write_text(ALL_AT_ONCE)
+    python = agents.directory / "limited"
     python.write_text(f'#!/bin/sh\nulimit -Sn 40\nulimit -Hn {hard}\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
 
-    run = agents(agents.folder / "says.py", nproc_per_node="32", python=str(python))
+    run = agents(agents.directory / "says.py", nproc_per_node="32", python=str(python))
 
     if hard > 40:
         assert run.result() == "success"

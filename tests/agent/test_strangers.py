@@ -141,8 +141,8 @@ def thief(port: int) -> str:
 
 def store_port(run: Run) -> int:
     """As anybody on the machine finds it, who looks for ports that are listened on."""
-    run.until((run.folder / "rendezvous.json").exists)
-    return int(json.loads((run.folder / "rendezvous.json").read_text())["port"])
+    run.until((run.directory / "rendezvous.json").exists)
+    return int(json.loads((run.directory / "rendezvous.json").read_text())["port"])
 
 
 def forged(run: Run) -> list[bytes]:
@@ -169,7 +169,7 @@ def forged(run: Run) -> list[bytes]:
     said = [json.dumps(call).encode() for call in calls]
     frames = [struct.pack("!I", len(text)) + mac + text for text in said for mac in (b"", b"\0" * 32)]
     odd = [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 70_000, os.urandom(500), ESCAPES.encode(), frames[0][:-1]]
-    return [*odd, *frames, b"x" * 64 + frames[0], *map(torchs_set, (f"torch.rendezvous.{run.folder.name}", "final/word"))]
+    return [*odd, *frames, b"x" * 64 + frames[0], *map(torchs_set, (f"torch.rendezvous.{run.directory.name}", "final/word"))]
 
 
 class Exploit:
@@ -214,7 +214,7 @@ def check_unharmed(run: Run) -> None:
     assert len(told) == 2, told
     assert told[0].startswith("the run's store has refused a connection from 127.0.0.1, which does not know the run's key")
     assert int(told[1].split()[5]) > 200, "each of them is counted"
-    assert not any("\x1b" in path.read_text() for path in run.folder.glob("nodes/*/stream"))
+    assert not any("\x1b" in path.read_text() for path in run.directory.glob("nodes/*/stream"))
     assert run.agent_stderr().strip() == ""
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from launcher.agent import protocol
 from launcher.agent.stream.writer import BUFFER_BYTES
-from launcher.runs.records import Run as RunFolder
+from launcher.runs.records import Run as RunDirectory
 from launcher.runs.status import last_words
 from tests.agent.harness import LIMIT_S, Run, Runner
 
@@ -54,7 +54,7 @@ def size_of(paths: Iterable[Path]) -> int:
 
 
 def words(run: Run, node: int = 0) -> list[protocol.Event]:
-    return last_words(RunFolder(id="run", path=run.folder), node)
+    return last_words(RunDirectory(id="run", path=run.directory), node)
 
 
 def lines_of(run: Run, rank: int) -> list[str]:
@@ -67,16 +67,23 @@ def by_hand(agents: Runner) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(script: str, *args: str, request: dict[str, Any] | None = None, **options: Any) -> subprocess.Popen[bytes]:
-        run = agents.start("import time\ntime.sleep(600)\n", **options)  # for its folder
+        run = agents.start("import time\ntime.sleep(600)\n", **options)  # for its directory
         run.backend.cancel(run.handle, force=True)
         run.wait()
-        spec = json.loads((run.folder / "spec.json").read_text())
-        (run.folder / "rendezvous.json").unlink(missing_ok=True)
-        (run.folder / "script.py").write_text(script)
-        spec.update(command=[str(run.folder / "script.py"), *args], **(request or {}))
-        (run.folder / "spec.json").write_text(json.dumps(spec))
-        with (run.folder / "stderr-by-hand").open("wb") as err:
-            argv = [sys.executable, str(run.folder / "agent.pyz"), "--spec", str(run.folder / "spec.json"), "--node-rank", "0"]
+        spec = json.loads((run.directory / "spec.json").read_text())
+        (run.directory / "rendezvous.json").unlink(missing_ok=True)
+        (run.directory / "script.py").write_text(script)
+        spec.update(command=[str(run.directory / "script.py"), *args], **(request or {}))
+        (run.directory / "spec.json").write_text(json.dumps(spec))
+        with (run.directory / "stderr-by-hand").open("wb") as err:
+            argv = [
+                sys.executable,
+                str(run.directory / "agent.pyz"),
+                "--spec",
+                str(run.directory / "spec.json"),
+                "--node-rank",
+                "0",
+            ]
             started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=err, start_new_session=True))
         return started[-1]
 
@@ -171,8 +178,8 @@ def test_an_agent_that_has_ended_waits_for_its_stream_no_longer_than_it_says(
     agent = by_hand("print('x' * 300_000)\nraise ValueError('no')\n", request={"stream_wait_s": 1.0})
 
     assert agent.wait(LIMIT_S) == 1
-    folder = agents.runs[-1].folder
-    said = (folder / "stderr-by-hand").read_text()
+    directory = agents.runs[-1].directory
+    said = (directory / "stderr-by-hand").read_text()
     assert "waits at most 1 s for its stream, which takes nothing; SIGTERM ends the wait" in said
     (done,) = [event.fields for event in words(agents.runs[-1]) if event.name == "done"]
     assert (done["result"], done["cause"]["message"]) == ("failed", "ValueError: no")
@@ -181,7 +188,7 @@ def test_an_agent_that_has_ended_waits_for_its_stream_no_longer_than_it_says(
 @pytest.mark.slow
 def test_a_signal_ends_the_wait_for_the_stream(by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner) -> None:
     agent = by_hand("print('x' * 300_000)\n")
-    stderr = agents.runs[-1].folder / "stderr-by-hand"
+    stderr = agents.runs[-1].directory / "stderr-by-hand"
     until(lambda: "waits at most 300 s for its stream" in stderr.read_text())
     agent.terminate()
 

@@ -42,7 +42,7 @@ def assert_all_counted(run: Run, ranks: int, size: int) -> None:
 
 
 def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(small_disk: Path, agents: Runner) -> None:
-    elsewhere, agents.folder = agents.folder, small_disk
+    elsewhere, agents.directory = agents.directory, small_disk
     (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
     run = agents.start(NUMBERED, str(elsewhere), "600000", nproc_per_node="2")  # when it is full, the rest fits into the ballast
     during = protocol.Event("", {})
@@ -69,16 +69,16 @@ def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(s
 
 def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
     begins = "import os, sys, time\nwhile not os.path.exists(sys.argv[1] + '/begin'): time.sleep(0.02)\n"
-    run = agents.start(begins + NUMBERED, str(agents.folder), "3000000")
+    run = agents.start(begins + NUMBERED, str(agents.directory), "3000000")
     run.until(lambda: run.of("agent_started"))
     resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
-    (agents.folder / "begin").touch()
+    (agents.directory / "begin").touch()
 
-    until((agents.folder / "written-0").exists)
+    until((agents.directory / "written-0").exists)
     until(lambda: words(run))
     resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     run.until(lambda: run.of("lines_lost"))
-    (agents.folder / "go").touch()
+    (agents.directory / "go").touch()
     run.wait()
 
     assert run.result() == "success"
@@ -87,7 +87,7 @@ def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
 
 @pytest.mark.parametrize("size", [300, 200_000])
 def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path, agents: Runner) -> None:
-    elsewhere, agents.folder = agents.folder, small_disk
+    elsewhere, agents.directory = agents.directory, small_disk
     run = agents.start(
         "import os, sys, time\n"
         "while not os.path.exists(sys.argv[1] + '/full'): time.sleep(0.02)\n"
@@ -116,14 +116,14 @@ def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path
 class StallingDisk:
     """A real file system that takes nothing for a while: whoever writes to it waits, and no signal ends that."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._thaw: subprocess.Popen[bytes] | None = None
 
     def stall(self) -> None:
         """Until `go_on`, or our own end, by whatever that comes."""
-        subprocess.run(["fsfreeze", "-f", str(self.folder)], check=True)
-        thaw = ["sh", "-c", 'cat >/dev/null; fsfreeze -u "$0"', str(self.folder)]
+        subprocess.run(["fsfreeze", "-f", str(self.directory)], check=True)
+        thaw = ["sh", "-c", 'cat >/dev/null; fsfreeze -u "$0"', str(self.directory)]
         self._thaw = subprocess.Popen(thaw, stdin=subprocess.PIPE, start_new_session=True)
 
     def go_on(self) -> None:
@@ -135,27 +135,27 @@ class StallingDisk:
 @pytest.fixture
 def stalling_disk(tmp_path: Path) -> Iterator[StallingDisk]:
     """Ask for it before what writes to it, so that it is taken away last."""
-    image, folder = tmp_path / "image", tmp_path / "stalls"
-    folder.mkdir()
+    image, directory = tmp_path / "image", tmp_path / "stalls"
+    directory.mkdir()
     with image.open("wb") as file:
         file.truncate(16 << 20)
-    for argv in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
+    for argv in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(directory)]):
         if (
             shutil.which(argv[0]) is None
             or shutil.which("fsfreeze") is None
             or subprocess.run(argv, capture_output=True).returncode
         ):
             pytest.skip("no disk can be made here that stalls")
-    disk = StallingDisk(folder)
+    disk = StallingDisk(directory)
     yield disk
     disk.go_on()
-    until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0)
+    until(lambda: subprocess.run(["umount", str(directory)], capture_output=True).returncode == 0)
 
 
 def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
     stalling_disk: StallingDisk, agents: Runner, tmp_path: Path
 ) -> None:
-    agents.folder, says = stalling_disk.folder, tmp_path / "says"
+    agents.directory, says = stalling_disk.directory, tmp_path / "says"
     says.mkdir()
     run = agents.start(
         "import os, signal, sys, time\n"
@@ -190,5 +190,5 @@ def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
     assert [event["cause"]["message"] for event in run.of("restart")] == ["ValueError: once"]
     assert run.stdout[0].count(b"x") == 200_000
     assert run.of("lines_lost") == []
-    assert json.loads((run.folder / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
+    assert json.loads((run.directory / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
     assert [path.name for path in Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*")] == []

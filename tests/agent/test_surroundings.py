@@ -120,7 +120,7 @@ def seen(distlaunch: Cli, wrapper: Path) -> Callable[[str, str], Seen]:
 
     def run(case: str, way: str) -> Seen:
         program, variables = CASES[case]
-        argv, out = list(WAYS[way]), distlaunch.folder / way
+        argv, out = list(WAYS[way]), distlaunch.directory / way
         if case.startswith("options") and "local" in argv:
             argv.append(f"--python={wrapper}")
         elif case.startswith("options"):

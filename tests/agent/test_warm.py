@@ -15,9 +15,9 @@ SEEN = "import os, sys\nprint(sorted(os.environ), sys.argv, sys.path, sys.flags,
 
 
 def test_a_worker_sees_the_same_and_torch_is_there(agents: Runner, warm_agents: Runner) -> None:
-    script = agents.folder / "seen.py"
+    script = agents.directory / "seen.py"
     script.write_text(SEEN)
-    cold, warm = (runner(script, "a b", cwd=agents.folder) for runner in (agents, warm_agents))
+    cold, warm = (runner(script, "a b", cwd=agents.directory) for runner in (agents, warm_agents))
     assert warm.result() == "success", (warm.events, warm.agent_stderr())
     assert warm.stdout[0] == cold.stdout[0]
 

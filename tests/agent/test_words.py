@@ -382,7 +382,7 @@ def test_a_host_may_have_any_name(agents: Runner, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["x" * 250 + ".py", "a b\n'\"$(x).py", "\udcff\udcfe.py", "-x.py"])
 def test_a_script_may_have_any_name(agents: Runner, name: str) -> None:
-    script = agents.folder / name
+    script = agents.directory / name
     script.write_text("import sys; print('ran', flush=True); raise ValueError('it was me')\n")
     run = agents(script)
 

@@ -104,8 +104,8 @@ task()
 class WarmStart:
     """`start` does what `launcher.system.detached.start_detached` does, for agents."""
 
-    def __init__(self, folder: Path) -> None:
-        archive = folder / "agent.pyz"
+    def __init__(self, directory: Path) -> None:
+        archive = directory / "agent.pyz"
         archive.write_bytes(agent_archive.packed())
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()

@@ -99,7 +99,7 @@ class Gate:
 
 @dataclass
 class Rack:
-    """Hosts that share nothing but what this machine has, and a shell here, in a folder with scripts."""
+    """Hosts that share nothing but what this machine has, and a shell here, in a directory with scripts."""
 
     cli: Cli
     ssh: SshHosts
@@ -109,9 +109,9 @@ class Rack:
     _gates: list[Gate] = field(default_factory=list)
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Where commands run."""
-        return self.cli.folder / "work"
+        return self.cli.directory / "work"
 
     def argv(self, *args: str, inventory: Path | str | None = None, python: str | None = sys.executable) -> tuple[str, ...]:
         """The command line; `args` after it win."""
@@ -130,7 +130,7 @@ class Rack:
 
     def shell(self, *args: str, env: dict[str, str | None] | None = None) -> Result:
         """Run another command to its end."""
-        return self.cli(*args, env=env, cwd=self.folder, timeout_s=240)
+        return self.cli(*args, env=env, cwd=self.directory, timeout_s=240)
 
     def start(self, *args: str, inventory: Path | None = None, **more: Any) -> Running:
         """Start `distlaunch ansible` and leave it running."""
@@ -138,7 +138,7 @@ class Rack:
 
     def open(self, *args: str, **more: Any) -> Running:
         """Start another command and leave it running; it ends with the test."""
-        self._running.append(Running(self.cli.start(*args, **{"cwd": self.folder, **more})))
+        self._running.append(Running(self.cli.start(*args, **{"cwd": self.directory, **more})))
         return self._running[-1]
 
     def detached(self, *args: str) -> str:
@@ -162,14 +162,14 @@ class Rack:
         return self.open("logs", "-f", run)
 
     def gate(self, path: Path | str, *ranks: int) -> Gate:
-        """A gate for these ranks; a name is in a folder that all hosts see."""
-        self._gates.append(Gate(self.cli.folder / path, ranks))
+        """A gate for these ranks; a name is in a directory that all hosts see."""
+        self._gates.append(Gate(self.cli.directory / path, ranks))
         return self._gates[-1]
 
     def private_disks(self, *hosts: Host, size_bytes: int | None = None) -> None:
         """Give hosts a disk of their own where the runs are."""
         for host in hosts:
-            host.private_folder(self.remote, size_bytes=size_bytes)
+            host.private_directory(self.remote, size_bytes=size_bytes)
             self._private.append(host)
 
     def left(self, *hosts: Host) -> list[Process]:
@@ -177,7 +177,7 @@ class Rack:
         return [process for host in hosts or self.ssh.hosts for process in host.processes() if not is_sshd(process.command())]
 
     def write(self, name: str, text: str) -> Path:
-        """A file in the working folder."""
+        """A file in the working directory."""
         return self.cli.write(f"work/{name}", text)
 
     def inventory(self, text: str) -> Path:
@@ -212,13 +212,13 @@ class Rack:
             for process in self.left():
                 process.send(signal.SIGKILL)
             for host in self._private:
-                host.shared_folder(self.remote)
+                host.shared_directory(self.remote)
 
 
 def make(cli: Cli, ssh: SshHosts) -> Rack:
-    """A rack whose commands run in a folder that holds the scripts alone."""
-    rack = Rack(cli, ssh, cli.folder / "remote")
-    rack.folder.mkdir()
+    """A rack whose commands run in a directory that holds the scripts alone."""
+    rack = Rack(cli, ssh, cli.directory / "remote")
+    rack.directory.mkdir()
     rack.remote.mkdir()
     return rack
 

@@ -23,7 +23,7 @@ def node(number: Any = 0, **more: Any) -> dict[str, Any]:
     """An honest host's answer, but for what is given."""
     job = {"command": ["x.py"], "min_nodes": 2, "max_nodes": 2, "grace_s": 30.0, **more.pop("job", {})}
     agent = {"pid": 1, "start_ticks": 2, "boot_id": "b"}
-    about = {"run": RUN, "node": number, "run_folder": f"/r/runs/{RUN}", "work": "/r/w", "workers": "auto", "agent": agent}
+    about = {"run": RUN, "node": number, "run_directory": f"/r/runs/{RUN}", "work": "/r/w", "workers": "auto", "agent": agent}
     return {**about, "job": job, **more}
 
 
@@ -58,7 +58,7 @@ def test_honest_hosts_have_their_nodes(ask: Any, tmp_path: Path) -> None:
         node(1, run=f"../{RUN}"),
         node(1, run=f"{RUN}/../../x"),
         node(1, run="other-20250101-000000-aaaa"),
-        node(1, run_folder=["x"]),
+        node(1, run_directory=["x"]),
         node(1, work=None),
         node(1, agent="x"),
         node(1, job={"max_nodes": 10**9}),

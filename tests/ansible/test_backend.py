@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("ansible_asked_once")
 
 
-def plan(folder: Path, *command: str, spec: dict[str, Any] | None = None, **options: Any) -> Any:
-    """What would be sent from a working folder."""
+def plan(directory: Path, *command: str, spec: dict[str, Any] | None = None, **options: Any) -> Any:
+    """What would be sent from a working directory."""
     backend = AnsibleBackend(AnsibleOptions(inventory=("n1,n2,n3,",), **options))
-    return backend.plan(JobSpec(name="x", command=command, cwd=str(folder), env={}, **(spec or {})), folder / "runs/x-1")
+    return backend.plan(JobSpec(name="x", command=command, cwd=str(directory), env={}, **(spec or {})), directory / "runs/x-1")
 
 
-def test_the_files_and_the_command_are_those_of_the_working_folder_or_of_the_scripts(tmp_path: Path) -> None:
+def test_the_files_and_the_command_are_those_of_the_working_directory_or_of_the_scripts(tmp_path: Path) -> None:
     here = tmp_path / "here"
     for path in ("here/train.py", "here/sub/other.py", "here/pkg/__init__.py", "there/script.py", "there/beside.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def told_to_start(run_dir: Path, nodes: list[dict[str, Any]]) -> AnsibleHandle:
     """What there is of a submission once the hosts were told to start; the handle that was recorded before."""
     lines: list[dict[str, Any]] = [{"choice": {"ranks": {node["host"]: node["rank"] for node in nodes}}}]
     for each in nodes:
-        facts = {key: each[key] for key in ("ssh", "folder", "agent_path")}
+        facts = {key: each[key] for key in ("ssh", "directory", "agent_path")}
         facts |= {"python_used": each["python"], "python_version": "3.12.3", "torch": None, "gpus": 0, "free_bytes": 1}
         lines.append({"step": "preflight", "host": each["host"], "answer": facts})
     lines.append({"step": "start", "hosts": [each["host"] for each in nodes]})

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """An inventory, the same file for the same text."""
-    folder = tmp_path_factory.mktemp("inventories")
+    directory = tmp_path_factory.mktemp("inventories")
     files: dict[str, Path] = {}
 
     def place(text: str) -> Path:
-        path = files.setdefault(text, folder / f"{len(files)}.ini")
+        path = files.setdefault(text, directory / f"{len(files)}.ini")
         path.write_text(text)
         return path
 
@@ -107,13 +107,13 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
     n1, n2, n3, n4 = rack.ssh.hosts
     rack.write("other/torch/version.py", "__version__ = '0.1'\n")
     rack.write("other/torch/__init__.py", "")
-    other = rack.write("other-python", f'#!/bin/sh\nPYTHONPATH={rack.folder}/other exec {sys.executable} "$@"\n')
+    other = rack.write("other-python", f'#!/bin/sh\nPYTHONPATH={rack.directory}/other exec {sys.executable} "$@"\n')
     bare = rack.write("bare-python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     for script in (other, bare):
         script.chmod(0o755)
     config = rack.ssh.config.read_text()
     unknown = rack.cli.write("unknown_config", config.replace(str(rack.ssh.known_hosts), "/dev/null"))
-    wrong = rack.cli.write("wrong_config", config.replace(str(rack.ssh.key), str(rack.ssh.folder / "n1.key")))
+    wrong = rack.cli.write("wrong_config", config.replace(str(rack.ssh.key), str(rack.ssh.directory / "n1.key")))
     shared = rack.cli.write("shared_config", config)
     shared.chmod(0o666)
     rack.private_disks(n3, size_bytes=4_000_000)
@@ -220,7 +220,7 @@ def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack
 
 @pytest.mark.ssh
 def test_what_ansible_is_asked_for_beside_a_host_is_honoured_or_refused(rack: Rack) -> None:
-    """Relative paths are those of the working folder, or of the inventory's; another user or a password is not passed over."""
+    """Relative paths are those of the working directory, or of the inventory's; another user or a password is not passed over."""
     (host, *_) = rack.ssh.hosts
     rack.write("x.py", "import os\nprint('user', os.getuid())\n")
     for name, path in (("inv/keys/id", rack.ssh.key), ("known", rack.ssh.known_hosts)):

@@ -35,21 +35,21 @@ exec "$@"
 
 
 class Admin:
-    """Somebody who got a folder, and has Ansible."""
+    """Somebody who got a directory, and has Ansible."""
 
-    def __init__(self, rack: Rack, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, rack: Rack, directory: Path) -> None:
+        self.directory = directory
         self._inventory = rack.ssh.inventory
         # The test's HOME is deep, and a socket below it would have too long a path.
-        sockets = json.loads((folder / "env/envvars").read_text())["ANSIBLE_SSH_CONTROL_PATH_DIR"]
+        sockets = json.loads((directory / "env/envvars").read_text())["ANSIBLE_SSH_CONTROL_PATH_DIR"]
         path = f"{os.path.dirname(sys.executable)}:/usr/sbin:/usr/bin:/sbin:/bin"
-        self.env = {"HOME": str(rack.cli.folder), "PATH": path, "LANG": "C.UTF-8", "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
+        self.env = {"HOME": str(rack.cli.directory), "PATH": path, "LANG": "C.UTF-8", "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
 
     def run(self, *argv: str, fails: bool = False, **env: str) -> str:
         """What a command says."""
         alone = ("unshare", "--mount", "sh", "-c", GONE, "sh", *argv)
         more = {"capture_output": True, "text": True, "timeout": 240, "check": False}
-        done = subprocess.run(alone, cwd=self.folder, env={**self.env, **env}, **more)  # type: ignore[call-overload]
+        done = subprocess.run(alone, cwd=self.directory, env={**self.env, **env}, **more)  # type: ignore[call-overload]
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 
@@ -75,7 +75,7 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     rack.write("waits.py", WAITS)
     asked = ("--nodes", "2", "--secret", "TOKEN", "waits.py")
     token: dict[str, str | None] = {"TOKEN": "s3cr3t"}
-    first = rack.cli.folder / "rendered"
+    first = rack.cli.directory / "rendered"
     shown = rack("--dry-run", "--output", "json", *asked, env=token)
     written = rack("--render-to", str(first), *asked, env=token)
     assert shown.exit_code == written.exit_code == 0, shown.stderr + written.stderr
@@ -89,25 +89,25 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     assert not [path for path in first.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
 
     # By hand, from elsewhere, with the launcher gone.
-    folder = first.rename(rack.cli.folder / "moved by an admin")
-    admin = Admin(rack, folder)
-    run = rack.remote / "runs" / json.loads((folder / "env/extravars").read_text())["distlaunch_run"]
+    directory = first.rename(rack.cli.directory / "moved by an admin")
+    admin = Admin(rack, directory)
+    run = rack.remote / "runs" / json.loads((directory / "env/extravars").read_text())["distlaunch_run"]
     assert "No module named 'launcher.cli'" in admin.run(sys.executable, "-c", "import launcher.cli", fails=True)
     assert "TOKEN: export it first" in admin.run("sh", "start.sh", fails=True)
     assert re.search(r"n1 .*changed=1 ", admin.run("sh", "start.sh", TOKEN="s3cr3t"))
     streams = [run / f"nodes/{rank}/stream" for rank in (0, 1)]
     wait_until("the workers", lambda: all("ready TOKEN" in path.read_text() for path in streams), limit_s=90)
-    keys = [folder / "key", *(run / f"nodes/{rank}/key" for rank in (0, 1))]
+    keys = [directory / "key", *(run / f"nodes/{rank}/key" for rank in (0, 1))]
     assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
     (key,) = {path.read_text().strip() for path in keys}
-    others = [path for place in (folder, run) for path in place.rglob("*") if path.is_file() and path not in keys]
+    others = [path for place in (directory, run) for path in place.rglob("*") if path.is_file() and path not in keys]
     assert not [path for path in others if key.encode() in path.read_bytes()], "the run's key is nowhere else"
     again = re.findall(r"changed=(\d+)", admin.run("sh", "start.sh", TOKEN="s3cr3t"))
     assert again == ["0"], "a second start changes nothing"
-    seen = admin.playbooks("status", "collect", distlaunch_collect_to=f"{folder}/back")
+    seen = admin.playbooks("status", "collect", distlaunch_collect_to=f"{directory}/back")
     assert len(re.findall(r'"?running"?: true', seen)) == 2
     for rank in (0, 1):
-        assert "ready TOKEN" in (folder / "back" / run.name / f"nodes/{rank}/stream").read_text()
+        assert "ready TOKEN" in (directory / "back" / run.name / f"nodes/{rank}/stream").read_text()
 
     # A submission sends the same.
     other = rack("--detach", *asked, env=token)
@@ -116,7 +116,7 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     sent = rack.cli.runs / other.stdout.strip() / "ansible"
     assert {name: alike((sent / name).read_text()) for name in texts} == texts
     assert not (sent / "files.tar.gz").exists(), "nobody needs them any more"
-    assert (sent / "agent.pyz").read_bytes() == (folder / "agent.pyz").read_bytes()
+    assert (sent / "agent.pyz").read_bytes() == (directory / "agent.pyz").read_bytes()
 
     # By hand again: the end of the one, and not of the other.
     assert re.search(r"changed=1 ", admin.playbooks("stop"))

@@ -34,7 +34,7 @@ def facts(name: str, **more: Any) -> dict[str, Any]:
 
 ARGS = {"nodes": 2, "least": 2, "digest": "d", "snapshot_bytes": 0, "gpus_matter": True, "torch": True, "own_disk": [], "cwd": ""}
 NOTHING = {"user_processes_end": False}
-GOOD = facts("h", time=1.7e9, python="python", folder="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING)
+GOOD = facts("h", time=1.7e9, python="python", directory="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING)
 
 
 def test_a_clock_that_differs_and_a_logind_that_kills_are_told_and_the_host_takes_part(plugin: Any) -> None:
@@ -93,9 +93,9 @@ def test_files_go_once_to_each_disk_that_lacks_them(plugin: Any) -> None:
     assert plugin.choose(found, {**args, "digest": ""})[2]["lacking"] == []
 
 
-def test_room_for_the_files_twice_and_the_working_folder_are_asked_for(plugin: Any) -> None:
+def test_room_for_the_files_twice_and_the_working_directory_are_asked_for(plugin: Any) -> None:
     found = {
-        "h1": facts("h1", free_bytes=100_000_000, folder="/x", **NOTHING),
+        "h1": facts("h1", free_bytes=100_000_000, directory="/x", **NOTHING),
         "h2": facts("h2", has_cwd=False, **NOTHING),
         "h3": facts("h3", torch=None, python="/usr/bin/python3", **NOTHING),
     }
@@ -142,12 +142,12 @@ def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str
         ("preflight", {"time": float("nan")}, "time is 'nan'"),
         ("preflight", GOOD | {"free_bytes": -(10**400)}, "free_bytes is '-1000"),
         ("preflight", GOOD | {"gpus": True}, "gpus is 'True'"),
-        ("start", {"agent": [], "folder": "/x", "work": "/x"}, "agent is '[]'"),
-        ("start", {"agent": {"stream_from": 0, "pid": "x"}, "folder": "/x", "work": "/x"}, "pid is 'x'"),
-        ("start", {"agent": {"pid": 7}, "folder": "/x", "work": "/x"}, "begins nowhere"),
+        ("start", {"agent": [], "directory": "/x", "work": "/x"}, "agent is '[]'"),
+        ("start", {"agent": {"stream_from": 0, "pid": "x"}, "directory": "/x", "work": "/x"}, "pid is 'x'"),
+        ("start", {"agent": {"pid": 7}, "directory": "/x", "work": "/x"}, "begins nowhere"),
         ("preflight", {name: value for name, value in GOOD.items() if name != "hostname"}, "hostname is 'None'"),
-        ("start", {"agent": {"stream_from": "x"}, "folder": "/x", "work": "/x"}, "begins nowhere"),
-        ("start", {"agent": {"stream_from": 10**400}, "folder": "/x", "work": "/x"}, "begins nowhere"),
+        ("start", {"agent": {"stream_from": "x"}, "directory": "/x", "work": "/x"}, "begins nowhere"),
+        ("start", {"agent": {"stream_from": 10**400}, "directory": "/x", "work": "/x"}, "begins nowhere"),
         ("reach", {"tried": None}, "tried is 'None'"),
         ("runs", {}, "nodes is 'None'"),
     ],
@@ -158,7 +158,7 @@ def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answ
     assert plugin.misfit("preflight", GOOD) is None
 
 
-NODE = {"run": "x-1", "node": 3, "running": True, "folder": "/home/u/.distlaunch/hosts/runs/x-1/nodes/3", "files": ["stream"]}
+NODE = {"run": "x-1", "node": 3, "running": True, "directory": "/home/u/.distlaunch/hosts/runs/x-1/nodes/3", "files": ["stream"]}
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ NODE = {"run": "x-1", "node": 3, "running": True, "folder": "/home/u/.distlaunch
         ("node", True),
         ("node", 10**9),
         ("node", 1.5),
-        ("folder", "etc"),
-        ("folder", "/a\n!touch /tmp/x"),
-        ("folder", 7),
+        ("directory", "etc"),
+        ("directory", "/a\n!touch /tmp/x"),
+        ("directory", 7),
         ("files", ["stream", "authorized_keys"]),
         ("files", ["../stderr"]),
         ("files", "stream"),
@@ -219,7 +219,7 @@ def test_what_else_is_in_an_answer_is_no_business_of_the_launchers(plugin: Any, 
     steps = {
         "preflight": GOOD | odd | {"torch": "2.9"},
         "files": odd,
-        "start": {"folder": "/x", "work": "/x", **odd, "agent": agent},
+        "start": {"directory": "/x", "work": "/x", **odd, "agent": agent},
     }
     steps |= {"reach": {"tried": {}, **odd}, "runs": odd | {"nodes": [NODE]}, "stop": odd}
     (tmp_path / "report").write_text(

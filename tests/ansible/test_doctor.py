@@ -21,18 +21,18 @@ def test_a_host_with_a_full_disk_is_left_out_by_its_name_in_the_inventory(rack: 
     lines = [f'{key} = "{value}"' for key, value in settings.items()]
     rack.cli.write(".config/distlaunch/config.toml", "\n".join(["[clusters.lab]", *lines, f'inventory = ["{inventory}"]', ""]))
     second = rack.ssh.hosts[1]
-    second.private_folder(Path("/dev/shm"), size_bytes=64 << 20)
+    second.private_directory(Path("/dev/shm"), size_bytes=64 << 20)
     try:
         second.fill(Path("/dev/shm"))
         done = rack.shell("doctor", "--on", "lab", "--seconds", "0.2", "--quarantine", "--output", "json")
     finally:
-        second.shared_folder(Path("/dev/shm"))
+        second.shared_directory(Path("/dev/shm"))
 
     assert done.exit_code == 1, done.stderr
     found = {(item["host"], item["check"]) for item in done.json["result"]["findings"] if item["status"] == "fail"}
     by_load = {"speed", "links"}  # others may use the processors that all hosts here share
     assert {item for item in found if item[1] not in by_load} == {("gpu2", "disk")}
-    kept = json.loads((rack.cli.folder / ".config/distlaunch/quarantine.json").read_text())["lab"]
+    kept = json.loads((rack.cli.directory / ".config/distlaunch/quarantine.json").read_text())["lab"]
     assert kept.pop("gpu2")["reason"].startswith("disk: ")
     for host in kept:
         assert {check for name, check in found if name == host} <= by_load

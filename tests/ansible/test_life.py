@@ -190,7 +190,7 @@ def test_runs_at_once_do_not_meet_and_each_ends_with_all_that_it_has_started_whe
     assert said == [f"rank {rank}/4 on n{rank + 1}: sum 10" for rank in range(4)]
 
     # The first one goes on; a machine that has not started it finds it and cancels it.
-    elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(rack.cli.folder / "elsewhere")}
+    elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(rack.cli.directory / "elsewhere")}
     hosts = ("--inventory", str(rack.ssh.inventory), "--remote-dir", str(rack.remote))
     adopted = rack.shell("adopt", "waits", *hosts, env=elsewhere)
     assert adopted.exit_code == 0, adopted.stderr
@@ -278,9 +278,9 @@ sys.addaudithook(hook)
 def half_started(rack: Rack) -> Iterator[Running]:
     """A launcher that has started n1's agent, while n2 is about to start its own: that goes on at the end."""
     rack.write("waits.py", WAITS)
-    gate, reached = rack.cli.folder / "gate", rack.cli.folder / "reached"
+    gate, reached = rack.cli.directory / "gate", rack.cli.directory / "reached"
     rack.cli.write("site/sitecustomize.py", STANDS_STILL.format(reached=str(reached), gate=str(gate)))
-    slow = rack.cli.write("slow-python", f'#!/bin/sh\nPYTHONPATH={rack.cli.folder}/site exec {sys.executable} "$@"\n')
+    slow = rack.cli.write("slow-python", f'#!/bin/sh\nPYTHONPATH={rack.cli.directory}/site exec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     hosts = f"n1 distlaunch_python={sys.executable}\nn2 distlaunch_python={slow}\n"
     with open(gate, "w") as held:  # once it is closed, whoever waits there goes on, and whoever comes later
@@ -338,8 +338,8 @@ def commands_here() -> list[str]:
 
 def test_a_host_that_is_cut_off_before_the_nodes_have_met_is_named(rack: Rack) -> None:
     """By the launcher, where node 0 does not miss it yet, or never knew it: the others would wait for ten minutes."""
-    os.mkfifo(rack.cli.folder / "go")
-    rack.write("held.py", f"open({str(rack.cli.folder / 'go')!r}).read()\n")
+    os.mkfifo(rack.cli.directory / "go")
+    rack.write("held.py", f"open({str(rack.cli.directory / 'go')!r}).read()\n")
     rack.write("x.py", "print('never')\n")
     patient_nodes = IMPATIENT.replace("host_timeout_s=7.0", "host_timeout_s=70.0")
     launcher = rack.start("--nodes", "2", "--preload", "held", "x.py", python=("-c", patient_nodes))

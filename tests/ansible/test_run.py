@@ -178,7 +178,7 @@ def test_arguments_variables_secrets_and_files_arrive_as_they_are_and_only_there
     rack.write("ignored/data", "x")
     rack.write(".gitignore", "ignored/\n")
     rack.write("show.py", SHOW)
-    subprocess.run(["git", "init", "--quiet", str(rack.folder)], check=True)
+    subprocess.run(["git", "init", "--quiet", str(rack.directory)], check=True)
     args = ["a b", "'\"$HOME`x`\\!*?[]{}<>|&;()#~%", "line\nbreak", "ü", "--", "-x", "{{ 7 * 7 }}", "{% raw %}", "$(id)", ""]
     secret = "s3cr3t'$\"{{ x }}"
     options = ("--nodes", "2", "--env", "V={{ v }} 'c' $D\t", "--env", "HERE", "--secret", "TOKEN", "--log-ranks", "all")
@@ -203,8 +203,8 @@ def test_arguments_variables_secrets_and_files_arrive_as_they_are_and_only_there
     assert not list(rack.remote.glob("snapshots/*/made-*")), "what a run writes is not in the files of the next"
     assert len(list(rack.remote.glob("runs/*/work/made-*"))) == 2
     for word, there in (("from here", True), ("s3cr3t", False)):
-        for folder in (rack.cli.runs, rack.remote):
-            found = subprocess.run(["grep", "-rlF", word, str(folder)], capture_output=True, text=True, check=False).stdout
+        for directory in (rack.cli.runs, rack.remote):
+            found = subprocess.run(["grep", "-rlF", word, str(directory)], capture_output=True, text=True, check=False).stdout
             assert bool(found) is there, found
 
 
@@ -262,7 +262,7 @@ def test_hosts_with_the_oldest_and_the_newest_python_take_part_also_without_torc
     assert done.exit_code == 0, done.stderr
     nodes = len(minors)
     assert sorted(done.stdout.splitlines()) == [
-        f"[{rank}:{rank}] {nodes} 3 {minor} {rack.folder}" for rank, minor in enumerate(minors)
+        f"[{rank}:{rank}] {nodes} 3 {minor} {rack.directory}" for rank, minor in enumerate(minors)
     ]
     assert "hosts have different Pythons: 3." in done.stderr
     assert "files:" not in done.stderr
@@ -270,17 +270,27 @@ def test_hosts_with_the_oldest_and_the_newest_python_take_part_also_without_torc
 
 def test_a_program_beside_the_named_python_is_found_and_needs_no_torch(rack: Rack) -> None:
     """As in that environment, if it were activated; what sshd gives comes after it."""
-    venv.create(rack.folder / "env", symlinks=True)
+    venv.create(rack.directory / "env", symlinks=True)
     tool = rack.write("env/bin/a-tool", '#!/bin/sh\necho "$RANK $(command -v python) $*"\n')
     tool.chmod(0o755)
 
     done = rack(
-        "--in-place", "--nodes", "2", "--log-ranks", "all", "--no-python", "a-tool", "--x", python=f"{rack.folder}/env/bin/python"
+        "--in-place",
+        "--nodes",
+        "2",
+        "--log-ranks",
+        "all",
+        "--no-python",
+        "a-tool",
+        "--x",
+        python=f"{rack.directory}/env/bin/python",
     )
 
     assert done.exit_code == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}:{rank}] {rank} {rack.folder}/env/bin/python --x" for rank in range(2)]
-    assert "torch" not in done.stderr.replace(str(rack.folder), "")
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}:{rank}] {rank} {rack.directory}/env/bin/python --x" for rank in range(2)
+    ]
+    assert "torch" not in done.stderr.replace(str(rack.directory), "")
 
 
 def test_a_worker_cannot_tell_that_its_fork_server_came_out_of_the_logins_python(rack: Rack, tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ from launcher.system import install
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_FOLDER = install.data("playbooks") / "roles/distlaunch/plugin_utils"
+_DIRECTORY = install.data("playbooks") / "roles/distlaunch/plugin_utils"
 ANSWER = r"""printf '\ndistlaunch-host-1 {"said": "yes"}\n' """
 LISTENS = "read request"
 
 
 def loaded(name: str) -> Any:
     """A module, as Ansible's plugin loads it."""
-    spec = importlib.util.spec_from_file_location(name, _FOLDER / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, _DIRECTORY / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -68,9 +68,9 @@ def session(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         each.close()
 
 
-def tried(folder: Path) -> int:
+def tried(directory: Path) -> int:
     """How many connections there were."""
-    return len((folder / "tried").read_text().split())
+    return len((directory / "tried").read_text().split())
 
 
 BUSY = "kex_exchange_identification: Connection closed by remote host"
@@ -174,7 +174,7 @@ def test_files_that_ssh_is_told_of_are_looked_for_where_ansible_is_run_and_besid
     ]
 
 
-def test_a_socket_of_a_shared_connection_is_in_a_folder_that_nobody_else_can_write_to(command: Any, tmp_path: Path) -> None:
+def test_a_socket_of_a_shared_connection_is_in_a_directory_that_nobody_else_can_write_to(command: Any, tmp_path: Path) -> None:
     """Also where the user names it; ssh takes each of these words for it."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o1777)

@@ -46,14 +46,14 @@ first distlaunch_rank=-1
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, for a user without settings elsewhere."""
+    """A working directory, for a user without settings elsewhere."""
     for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
-def test_a_config_in_the_working_folder_names_hosts_and_keeps_its_say(place: Path) -> None:
+def test_a_config_in_the_working_directory_names_hosts_and_keeps_its_say(place: Path) -> None:
     (place / "ansible.cfg").write_text(CONFIG)
     (place / "hosts.ini").write_text(HOSTS)
     (place / "x.py").write_text("print()")
@@ -98,7 +98,7 @@ def test_a_path_is_made_absolute_and_a_list_stays(place: Path, text: str, absolu
     assert inventory.sources([text], str(place)) == (absolute.format(place),)
 
 
-def test_an_inventory_of_the_environment_is_one_of_the_working_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inventory_of_the_environment_is_one_of_the_working_directory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "here.ini").touch()
     (place / "sub").mkdir()
     monkeypatch.setenv("ANSIBLE_INVENTORY", "here.ini, ./sub")
@@ -157,10 +157,10 @@ class TestOthers:
         return path
 
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o755])
-    def test_settings_of_a_folder_that_others_write_to_run_nothing(self, distlaunch: Cli, mode: int) -> None:
+    def test_settings_of_a_directory_that_others_write_to_run_nothing(self, distlaunch: Cli, mode: int) -> None:
         """Ansible itself refuses a file there, but for one that ANSIBLE_CONFIG names; so it was named by us."""
-        work = distlaunch.folder / "shared"
-        plugin = distlaunch.write("shared/plugins/evil.py", f"open({str(distlaunch.folder / 'was-run')!r}, 'w')\n{PLUGIN}")
+        work = distlaunch.directory / "shared"
+        plugin = distlaunch.write("shared/plugins/evil.py", f"open({str(distlaunch.directory / 'was-run')!r}, 'w')\n{PLUGIN}")
         settings = f"vars_plugins = {plugin.parent}\nvars_plugins_enabled = evil\n"
         distlaunch.write("shared/ansible.cfg", f"[defaults]\n{settings}")
         distlaunch.write("shared/x.py", "")
@@ -170,12 +170,12 @@ class TestOthers:
 
         done = distlaunch("ansible", "-i", "n1,", "--dry-run", "x.py", cwd=work)
 
-        assert not (distlaunch.folder / "was-run").exists()
+        assert not (distlaunch.directory / "was-run").exists()
         assert done.exit_code == 2, done
         assert "error[untrusted]: Ansible's settings" in done.stderr
         assert "ANSIBLE_CONFIG=FILE" in done.stderr
 
-    def test_so_does_a_file_that_the_environment_names_and_a_folder_that_a_file_names(
+    def test_so_does_a_file_that_the_environment_names_and_a_directory_that_a_file_names(
         self, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (place / "code").mkdir()
@@ -223,9 +223,9 @@ class TestOthers:
     def test_code_that_a_variable_or_a_file_names_is_ours(
         self, place: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
     ) -> None:
-        for folder in ("mine", "theirs"):
-            (place / folder).mkdir()
-            (place / folder / "program").write_text("")
+        for directory in ("mine", "theirs"):
+            (place / directory).mkdir()
+            (place / directory / "program").write_text("")
         monkeypatch.chdir(place)
         monkeypatch.setenv(name, value.format(place / "theirs"))
         ansible_config.variables(("a,",), str(place), 1)
@@ -246,7 +246,7 @@ class TestOthers:
             path = distlaunch.write(f"lab/{name}", text)
             path.chmod(0o755)
         distlaunch.write("x.py", "")
-        lab = distlaunch.folder / "lab"
+        lab = distlaunch.directory / "lab"
         env: dict[str, str | None] = {"ANSIBLE_VAULT_PASSWORD_FILE": "lab/pass"}
         if how == "identity_list":
             env = {"ANSIBLE_VAULT_IDENTITY_LIST": "me@lab/pass"}

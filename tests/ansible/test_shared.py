@@ -27,9 +27,9 @@ NOBODY = ("-p", "1", "127.0.0.1")
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose path leaves room for a socket's."""
-    with tempfile.TemporaryDirectory(prefix="dl-") as folder:
-        yield Path(folder)
+    """A directory whose path leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="dl-") as directory:
+        yield Path(directory)
 
 
 def node(*words: str) -> Any:
@@ -79,22 +79,22 @@ def argv_asks(stranger: Stranger, *words: str) -> bool:
 
 @pytest.mark.parametrize("form", ["-o ControlPath={}", "-oControlPath={}", "-o controlpath={}", "-S {}", "-S{}"])
 def test_a_socket_that_others_may_have_made_is_asked_for_nothing(short: Path, form: str) -> None:
-    folder = short / "c"
-    folder.mkdir(0o700)
-    words = form.format(folder / "s").split()
-    with closing(Stranger(folder / "s")) as stranger:
+    directory = short / "c"
+    directory.mkdir(0o700)
+    words = form.format(directory / "s").split()
+    with closing(Stranger(directory / "s")) as stranger:
         assert argv_asks(stranger, *words), "one of our own is used"
 
-        folder.chmod(0o777)
+        directory.chmod(0o777)
         assert not argv_asks(stranger, *words)
         if os.geteuid() == 0:
-            folder.chmod(0o700)
-            os.chown(folder, 54321, 54321)
+            directory.chmod(0o700)
+            os.chown(directory, 54321, 54321)
             assert not argv_asks(stranger, *words)
             assert "refused" in ask(*words), "the host's own word counts"
 
 
-def test_tokens_variables_and_folders_that_everybody_can_write_to(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_variables_and_directories_that_everybody_can_write_to(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(short))
     monkeypatch.setenv("PLACE", str(short))
     (short / "open").mkdir()
@@ -109,10 +109,10 @@ def test_tokens_variables_and_folders_that_everybody_can_write_to(short: Path, m
     assert not any(map(kept, ("/tmp/cm-%C", "/tmp/%r/s", f"{short}/open/s", "${PLACE}/open/%C", '"~/open/s"')))
 
 
-def test_a_folder_that_a_reboot_has_removed_is_made_anew_for_us_alone(short: Path) -> None:
-    folder = short / "gone" / "too"
+def test_a_directory_that_a_reboot_has_removed_is_made_anew_for_us_alone(short: Path) -> None:
+    directory = short / "gone" / "too"
 
-    said = ask("-o", f"ControlPath={folder}/s")
+    said = ask("-o", f"ControlPath={directory}/s")
 
     assert "refused" in said, said
-    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
+    assert [path.stat().st_mode & 0o777 for path in (directory, directory.parent)] == [0o700, 0o700]

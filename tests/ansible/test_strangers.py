@@ -29,11 +29,11 @@ STRANGER = 54321
 
 def trap(rack: Rack) -> Path:
     """What code of somebody else's leaves."""
-    return rack.cli.folder / "was-run"
+    return rack.cli.directory / "was-run"
 
 
 def give(top: Path, mode: int | None = None) -> None:
-    """A folder with all that is in it as somebody else's."""
+    """A directory with all that is in it as somebody else's."""
     for path in (top, *top.rglob("*")):
         os.chown(path, STRANGER, STRANGER)
     if mode is not None:
@@ -41,7 +41,7 @@ def give(top: Path, mode: int | None = None) -> None:
 
 
 def spoil(rack: Rack, pattern: str) -> None:
-    """Put a program into files below the remote folder."""
+    """Put a program into files below the remote directory."""
     found = list(rack.remote.glob(pattern))
     assert found, pattern
     for path in found:
@@ -49,7 +49,7 @@ def spoil(rack: Rack, pattern: str) -> None:
 
 
 @as_several_users
-def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rack) -> None:
+def test_no_prepared_directory_is_taken_and_no_changed_agent_or_file_runs(rack: Rack) -> None:
     rack.write("x.py", "import part\nprint('hello', part)\n")
     rack.write("part.py", "")
     ask = ("--nodes", "2", "--log-ranks", "0")
@@ -58,7 +58,7 @@ def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rac
     run = rack.id_of("x")
     agents = rack.remote / "agents"
 
-    # A folder that somebody else owns, or can write to, on the hosts: nothing of it is used, and how to mend it is told.
+    # A directory that somebody else owns, or can write to, on the hosts: nothing of it is used, and how to mend it is told.
     for path, mode in ((rack.remote, 0o755), (agents, 0o777), (rack.remote / "snapshots", 0o1777), (rack.remote / "runs", 0o755)):
         about = path.stat()
         os.chown(path, STRANGER if mode == 0o755 else 0, -1)
@@ -104,7 +104,7 @@ def test_no_prepared_folder_is_taken_and_no_changed_agent_or_file_runs(rack: Rac
 
 
 @as_several_users
-def test_a_folder_of_somebody_elses_with_an_agent_in_it_is_used_only_where_it_is_trusted(rack: Rack) -> None:
+def test_a_directory_of_somebody_elses_with_an_agent_in_it_is_used_only_where_it_is_trusted(rack: Rack) -> None:
     rack.write("x.py", "print('hello')\n")
     assert rack("--nodes", "1", "x.py").exit_code == 0
     give(rack.remote)
@@ -126,7 +126,7 @@ FACTS = {
     "hostname": "h",
     "torch": "2.9",
     "gpus": 0,
-    "folder": "/x",
+    "directory": "/x",
 }
 FACTS |= {
     "free_bytes": 10**9,
@@ -140,12 +140,12 @@ FACTS |= {
 FACTS |= {"user_processes_end": False}
 
 
-def hostile(folder: Path, *answers: dict[str, Any]) -> dict[str, str]:
+def hostile(directory: Path, *answers: dict[str, Any]) -> dict[str, str]:
     """The variables of a host that answers so, one after the other, and else is this machine."""
-    said = "".join(f"read request; cat {folder}/answer-{number}\n" for number in range(len(answers)))
+    said = "".join(f"read request; cat {directory}/answer-{number}\n" for number in range(len(answers)))
     for number, answer in enumerate(answers):
-        (folder / f"answer-{number}").write_text(f"\n{ANSWER}{json.dumps(answer)}\n")
-    ssh = folder / "ssh"
+        (directory / f"answer-{number}").write_text(f"\n{ANSWER}{json.dumps(answer)}\n")
+    ssh = directory / "ssh"
     ssh.write_text(f'#!/bin/bash\ncase "${{@: -1}}" in *base64*)\n{said}exec cat;; *) exec sh -c "${{@: -1}}";; esac\n')
     ssh.chmod(0o700)
     return {
@@ -155,22 +155,22 @@ def hostile(folder: Path, *answers: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def collect(folder: Path, *answers: dict[str, Any], hosts: str = "h") -> subprocess.CompletedProcess[str]:
+def collect(directory: Path, *answers: dict[str, Any], hosts: str = "h") -> subprocess.CompletedProcess[str]:
     """What collect.yml comes to with the run x-1 on such a host; what it brings is put into `back`."""
-    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": dict.fromkeys(hosts, hostile(folder, *answers))}}))
-    (folder / "agent.pyz").write_bytes(agent_archive.packed())
-    more = {"distlaunch_run": "x-1", "distlaunch_collect_to": f"{folder}/back", "distlaunch_agent": f"{folder}/agent.pyz"}
+    (directory / "hosts.json").write_text(json.dumps({"all": {"hosts": dict.fromkeys(hosts, hostile(directory, *answers))}}))
+    (directory / "agent.pyz").write_bytes(agent_archive.packed())
+    more = {"distlaunch_run": "x-1", "distlaunch_collect_to": f"{directory}/back", "distlaunch_agent": f"{directory}/agent.pyz"}
     words = (
         "ansible-playbook",
         "-i",
-        f"{folder}/hosts.json",
+        f"{directory}/hosts.json",
         "-e",
         json.dumps(more),
         str(install.data("playbooks") / "collect.yml"),
     )
-    env = {"HOME": str(folder), "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "LANG": "C.UTF-8"}
-    env |= {"ANSIBLE_SSH_ARGS": "-T", "ANSIBLE_LOCAL_TEMP": f"{folder}/tmp"}
-    return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    env = {"HOME": str(directory), "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    env |= {"ANSIBLE_SSH_ARGS": "-T", "ANSIBLE_LOCAL_TEMP": f"{directory}/tmp"}
+    return subprocess.run(words, env=env, cwd=directory, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_pa
     theirs.mkdir()
     for name in ("authorized_keys", "stream"):
         (theirs / name).write_text("theirs")
-    honest = {"run": "x-1", "node": 0, "running": False, "folder": str(theirs), "files": ["stream"]}
+    honest = {"run": "x-1", "node": 0, "running": False, "directory": str(theirs), "files": ["stream"]}
     good = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [honest]})
     assert good.returncode == 0, good.stdout + good.stderr
     assert (tmp_path / "back/x-1/nodes/0/stream").read_text() == "theirs", "an honest host's"
@@ -198,7 +198,13 @@ def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_pa
 def test_what_else_is_in_a_hosts_problem_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/authorized_keys").write_text("theirs")
-    lie = {"run": "x-1", "node": "../../../victim", "folder": f"{tmp_path}/theirs", "files": ["authorized_keys"], "place": "../x"}
+    lie = {
+        "run": "x-1",
+        "node": "../../../victim",
+        "directory": f"{tmp_path}/theirs",
+        "files": ["authorized_keys"],
+        "place": "../x",
+    }
 
     for nodes in ([lie], [5]):
         told = collect(tmp_path, FACTS | {"time": time.time()}, {"problem": "so it is", "nodes": nodes})
@@ -210,7 +216,7 @@ def test_hosts_that_have_the_same_node_do_not_overwrite_what_the_other_had(tmp_p
     """One took the other's place, or says so."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/stream").write_text("theirs")
-    node = {"run": "x-1", "node": 0, "running": False, "folder": f"{tmp_path}/theirs", "files": ["stream"], "place": "../../x"}
+    node = {"run": "x-1", "node": 0, "running": False, "directory": f"{tmp_path}/theirs", "files": ["stream"], "place": "../../x"}
 
     told = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [node]}, hosts="gh")
 

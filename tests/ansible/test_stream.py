@@ -50,23 +50,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def node(folder: Path, rank: int, program: str) -> Any:
-    """A node whose ssh is this shell program; it finds `started` in its folder, one line per connection."""
-    ssh = folder / f"ssh-{rank}"
-    ssh.write_text(f'#!/bin/sh\ncase "$*" in *"-O exit"*) exit;; esac\necho x >> {folder}/started-{rank}\n{program}\n')
+def node(directory: Path, rank: int, program: str) -> Any:
+    """A node whose ssh is this shell program; it finds `started` in its directory, one line per connection."""
+    ssh = directory / f"ssh-{rank}"
+    ssh.write_text(f'#!/bin/sh\ncase "$*" in *"-O exit"*) exit;; esac\necho x >> {directory}/started-{rank}\n{program}\n')
     ssh.chmod(0o700)
-    return {"host": f"n{rank}", "rank": rank, "python": "python3", "folder": "/x", "agent_path": "/x/a", "ssh": [str(ssh), "h"]}
+    return {
+        "host": f"n{rank}",
+        "rank": rank,
+        "python": "python3",
+        "directory": "/x",
+        "agent_path": "/x/a",
+        "ssh": [str(ssh), "h"],
+    }
 
 
-def connections(folder: Path, rank: int) -> int:
+def connections(directory: Path, rank: int) -> int:
     """How many were opened to a node."""
-    path = folder / f"started-{rank}"
+    path = directory / f"started-{rank}"
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def wait_connections(folder: Path, rank: int, number: int) -> None:
+def wait_connections(directory: Path, rank: int, number: int) -> None:
     """Wait for the program in place of ssh to have begun so often."""
-    wait_until(f"connection {number} to node {rank}", lambda: connections(folder, rank) >= number, limit_s=60, every_s=0.01)
+    wait_until(f"connection {number} to node {rank}", lambda: connections(directory, rank) >= number, limit_s=60, every_s=0.01)
 
 
 def test_what_waits_in_a_pipe_is_no_silence(tmp_path: Path, clock: Clock) -> None:
@@ -242,7 +249,7 @@ def test_a_host_that_sends_without_end_leaves_room_on_the_disk(tmp_path: Path, m
     """The run goes on; who follows it is told what to do."""
     free = 6_000_000
     monkeypatch.setattr(
-        storage, "_space", lambda folder: (free - sum(path.stat().st_size for path in folder_files(folder)), 20_000_000)
+        storage, "_space", lambda directory: (free - sum(path.stat().st_size for path in directory_files(directory)), 20_000_000)
     )
     pours = f"printf '\\n{ANSWER}{{}}\\nd 999999999\\n'; exec cat /dev/zero"
     pump = streams.Pump([streams.Tail(node(tmp_path, 0, pours), tmp_path)])
@@ -255,6 +262,6 @@ def test_a_host_that_sends_without_end_leaves_room_on_the_disk(tmp_path: Path, m
         pump.close()
 
 
-def folder_files(folder: str) -> Iterator[Path]:
+def directory_files(directory: str) -> Iterator[Path]:
     """What is in there."""
-    return Path(folder).iterdir()
+    return Path(directory).iterdir()

@@ -38,7 +38,7 @@ exec {} "$@"
 def test_a_rank_on_another_host_has_the_keyboard_and_is_debugged(rack: Rack) -> None:
     rack.write("asks.py", ASKS)
     words = rack.argv("--nodes", "2", "--debug", "1", "asks.py", "1")
-    with on_screen(rack.cli, *words, env={}, cwd=rack.folder) as screen:
+    with on_screen(rack.cli, *words, env={}, cwd=rack.directory) as screen:
         debug(screen, rank=1, host="n2")
         assert screen.end() == 1
     assert "rank 1 stopped in the debugger: ValueError: Jo\u00e3o; leave it with q" in screen.said
@@ -48,9 +48,9 @@ def test_a_rank_on_another_host_has_the_keyboard_and_is_debugged(rack: Rack) -> 
 def test_of_many_the_one_that_is_shown_writes_to_a_terminal_that_follows_ours(rack: Rack) -> None:
     rack.write("shown.py", SHOWN)
     words = rack.argv("--nodes", "2", "shown.py")
-    with on_screen(rack.cli, *words, env={"TERM": "vt220"}, cwd=rack.folder) as screen:
+    with on_screen(rack.cli, *words, env={"TERM": "vt220"}, cwd=rack.directory) as screen:
         look_on(screen, host="n1")
-    has_no_terminal(rack.cli, *words, host="n1", env={}, cwd=rack.folder)
+    has_no_terminal(rack.cli, *words, host="n1", env={}, cwd=rack.directory)
 
 
 def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_goes_on(rack: Rack) -> None:
@@ -60,7 +60,7 @@ def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_g
     ssh.chmod(0o755)
     env: dict[str, str | None] = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
     words = rack.argv("--nodes", "2", "--interactive", "1", "chats.py")
-    with on_screen(rack.cli, *words, env=env, cwd=rack.folder) as screen:
+    with on_screen(rack.cli, *words, env=env, cwd=rack.directory) as screen:
 
         def close() -> None:
             opened.unlink()

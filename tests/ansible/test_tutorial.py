@@ -25,7 +25,7 @@ def test_the_tutorial(rack: Rack) -> None:
             rack.write(name, text)
             return
         assert text.split() == ["n1", "n2", "n3"]
-        rack.inventory(text.replace("n2", "n2 ansible_port=1")).rename(rack.folder / name)
+        rack.inventory(text.replace("n2", "n2 ansible_port=1")).rename(rack.directory / name)
 
     def run(*words: str) -> Result:
         return rack.shell(*words, env={"DISTLAUNCH_REMOTE_DIR": str(rack.remote), "DISTLAUNCH_PYTHON": sys.executable})

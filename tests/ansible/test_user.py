@@ -33,7 +33,7 @@ open(f"{sys.argv[1]}.{os.environ['RANK']}", "rb", buffering=0).read(1)
 """
 
 
-def settle(host: Host, folder: Path) -> None:
+def settle(host: Host, directory: Path) -> None:
     """Let alice live on the host, who can run this interpreter. All of it is in the host's own mounts, and ends with it."""
 
     def run(*argv: str) -> None:
@@ -45,7 +45,7 @@ def settle(host: Host, folder: Path) -> None:
         return host.path(Path(path))
 
     def place(path: str, text: str, *, mode: int = 0o644) -> None:
-        file = folder / f"{host.name}-{Path(path).name}"
+        file = directory / f"{host.name}-{Path(path).name}"
         file.write_text(text)
         file.chmod(mode)
         run("mount", "--bind", str(file), path)
@@ -78,7 +78,7 @@ def cgroups(name: str) -> list[Path]:
     places = [Path(m[1]) for m in mounts if m[2] == "cgroup2" or (m[2] == "cgroup" and "name=systemd" in m[3])]
     made = [place / name for place in places if place.is_relative_to("/sys/fs/cgroup")]  # other tests mount some elsewhere
     try:
-        for path in (folder for group in made for folder in (group, group / "session")):
+        for path in (directory for group in made for directory in (group, group / "session")):
             path.mkdir()
             for file in (path, *path.iterdir()):
                 os.chown(file, UID, UID)
@@ -87,7 +87,7 @@ def cgroups(name: str) -> list[Path]:
     return made
 
 
-def start_systemd(host: Host, folder: Path, groups: list[Path]) -> None:
+def start_systemd(host: Host, directory: Path, groups: list[Path]) -> None:
     """Alice's own systemd, a real one; her logins are beside it, as she may not move processes from elsewhere into her scopes."""
     for process in host.processes():
         for group in groups:
@@ -96,7 +96,7 @@ def start_systemd(host: Host, folder: Path, groups: list[Path]) -> None:
     alice = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *env)
     enter = " && ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
     systemd = (*alice, "/lib/systemd/systemd", "--user", "--unit=basic.target")
-    log = folder / f"{host.name}-systemd.log"
+    log = directory / f"{host.name}-systemd.log"
     host.daemon(("sh", "-c", f'{enter} && exec "$@"', "sh", *systemd), log)
     private = host.path(Path(RUNTIME)) / "systemd/private"
     wait_until("alice's systemd", private.exists, limit_s=60)
@@ -119,12 +119,12 @@ def scopes(groups: list[Path]) -> list[str]:
 def test_a_user_who_is_not_root_with_slow_login_files_and_a_systemd_of_his_own(distlaunch: Cli) -> None:
     with fixtures.make(2, ssh=True) as testbed:
         rack = make(distlaunch, testbed.ssh)
-        testbed.ssh.folder.parent.chmod(0o711)  # to the key that the hosts let in
+        testbed.ssh.directory.parent.chmod(0o711)  # to the key that the hosts let in
         groups = {host.name: cgroups(f"distlaunch-{os.getpid()}-{host.name}") for host in testbed.ssh.hosts}
         try:
             for host in testbed.ssh.hosts:
-                settle(host, rack.cli.folder)
-                start_systemd(host, rack.cli.folder, groups[host.name])
+                settle(host, rack.cli.directory)
+                start_systemd(host, rack.cli.directory, groups[host.name])
             run_as_alice(rack, groups)
         finally:
             rack.close()
@@ -146,8 +146,8 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
     launcher = rack.open("ansible", *options, "who.py", f"{HOME}/gate")
     launcher.until("user", count=2)
     run = rack.id_of("who")
-    folders = [home / ".distlaunch/hosts/runs" / run for home in homes]
-    agents = [json.loads((folder / f"nodes/{rank}/started.json").read_text()) for rank, folder in enumerate(folders)]
+    directories = [home / ".distlaunch/hosts/runs" / run for home in homes]
+    agents = [json.loads((directory / f"nodes/{rank}/started.json").read_text()) for rank, directory in enumerate(directories)]
     seen = [
         (Path(f"/proc/{agent['pid']}/cmdline").read_text(), Path(f"/proc/{agent['pid']}/cgroup").read_text()) for agent in agents
     ]
@@ -157,7 +157,7 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
 
     assert launcher.end() == 0, launcher
     assert sorted(launcher.stdout.splitlines()) == [f"[{rank}:{rank}] user {UID} home {HOME}" for rank in (0, 1)]
-    for rank, (folder, (argv, cgroup)) in enumerate(zip(folders, seen, strict=True)):
+    for rank, (directory, (argv, cgroup)) in enumerate(zip(directories, seen, strict=True)):
         spec = f"{HOME}/.distlaunch/hosts/runs/{run}/nodes/{rank}/spec.json"
         words = argv.rstrip("\0").split("\0")
         assert words[0] == sys.executable
@@ -166,6 +166,6 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
         assert re.search(rf":/distlaunch-[^/]+/app.slice/distlaunch-{run}-{rank}-\d+\.scope$", cgroup, re.MULTILINE), cgroup
         assert len(kept[rank]) == 1
         assert agents[rank]["under"] is True
-        assert (os.stat(folder).st_mode & 0o777, os.stat(folder).st_uid) == (0o700, UID)
+        assert (os.stat(directory).st_mode & 0o777, os.stat(directory).st_uid) == (0o700, UID)
     rack.wait_nothing_left(but=before)
     wait_until("the scopes to end", lambda: not any(scopes(made) for made in groups.values()), limit_s=60)

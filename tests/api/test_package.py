@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 LISTS = ("Launching", "Runs", "Clusters", "Errors")
 
 
-def python(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """What a new interpreter does that finds the checkout last."""
     path = ":".join(filter(None, (env.get("PYTHONPATH"), str(ROOT))))
-    whole = {"PATH": "/usr/bin:/bin", "HOME": str(folder), **env, "PYTHONPATH": path}
+    whole = {"PATH": "/usr/bin:/bin", "HOME": str(directory), **env, "PYTHONPATH": path}
     argv = [sys.executable, "-"] if code else [sys.executable, "-m", "distlaunch", "--version"]
-    return subprocess.run(argv, input=code, cwd=folder, env=whole, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, input=code, cwd=directory, env=whole, capture_output=True, text=True, timeout=60)
 
 
 def test_what_is_exported_is_there_and_documented() -> None:
@@ -116,14 +116,14 @@ CONSOLE_SCRIPT = "import sys; sys.argv[:] = ['distlaunch', '--version']; from di
 @pytest.mark.parametrize("kind", ["a file", "a package", "a directory"])
 @pytest.mark.parametrize("place", ["the working directory", "PYTHONPATH"])
 def test_a_launcher_of_ones_own_is_told_of_in_one_sentence(tmp_path: Path, kind: str, place: str) -> None:
-    folder = tmp_path / "own"
-    (folder / "launcher").mkdir(parents=True)
+    directory = tmp_path / "own"
+    (directory / "launcher").mkdir(parents=True)
     path = {"a file": "launcher.py", "a package": "launcher/__init__.py", "a directory": "launcher/cli.py"}[kind]
-    (folder / path).write_text("raise SystemExit('it was run')\n")
+    (directory / path).write_text("raise SystemExit('it was run')\n")
     if kind == "a file":
-        (folder / "launcher").rmdir()
-    env = {} if place == "the working directory" else {"PYTHONPATH": str(folder)}
-    where = folder if place == "the working directory" else tmp_path
+        (directory / "launcher").rmdir()
+    env = {} if place == "the working directory" else {"PYTHONPATH": str(directory)}
+    where = directory if place == "the working directory" else tmp_path
 
     for code in ("", CONSOLE_SCRIPT) if env else ("",):
         done = python(code, where, **env)
@@ -133,12 +133,12 @@ def test_a_launcher_of_ones_own_is_told_of_in_one_sentence(tmp_path: Path, kind:
         assert done.returncode == 4
         assert done.stdout == ""
         assert done.stderr == (
-            f"error[hidden]: {folder / path} hides the package `launcher`, which is a part of distlaunch: "
+            f"error[hidden]: {directory / path} hides the package `launcher`, which is a part of distlaunch: "
             "rename it, or start Python where it is not found first\n"
         )
     if kind != "a directory":
         done = python("import distlaunch\ntry: distlaunch.submit\nexcept ImportError as error: print(error)", where, **env)
-        assert done.stdout.startswith(f"{folder / path} hides the package `launcher`"), done.stderr
+        assert done.stdout.startswith(f"{directory / path} hides the package `launcher`"), done.stderr
 
 
 def test_a_launcher_that_was_imported_before_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

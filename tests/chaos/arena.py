@@ -109,7 +109,7 @@ class Arena:
         mark = f"chaos-{self.name}-{blow.number if blow else which}-x"
         began = time.monotonic()
         process = self.cli.start(
-            *self.argv, "--name", mark, "--env", f"CHAOS={mark}", SCRIPT, env=dict(self.env), cwd=self.cli.folder / "work"
+            *self.argv, "--name", mark, "--env", f"CHAOS={mark}", SCRIPT, env=dict(self.env), cwd=self.cli.directory / "work"
         )
         launcher = Running(process)
         victim = None

@@ -148,24 +148,24 @@ def toml(value: Any) -> str:
 )
 @settings(MANY, max_examples=75)
 def test_settings_are_understood_or_refused_with_their_file(lines: list[tuple[str, str, Any]], more: bytes) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
     try:
-        file = folder / "distlaunch.toml"
+        file = directory / "distlaunch.toml"
         file.write_bytes("".join(f"[{table}]\n{json.dumps(key)} = {toml(v)}\n" for table, key, v in lines).encode() + more)
         refused = None
         try:
-            found = config.load({"HOME": str(folder), "DISTLAUNCH_SYSTEM_CONFIG": str(folder / "none")}, str(folder))
+            found = config.load({"HOME": str(directory), "DISTLAUNCH_SYSTEM_CONFIG": str(directory / "none")}, str(directory))
             for name in found.cluster_names():
                 found.cluster(name, lambda _: options.JobOptions)
         except LaunchError as error:
             refused = error.message
         assert refused is None or "distlaunch.toml" in refused, refused
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_damaged_run_folder_is_shown_or_refused_by_every_command(distlaunch: Cli, seed: int) -> None:
+def test_a_damaged_run_directory_is_shown_or_refused_by_every_command(distlaunch: Cli, seed: int) -> None:
     chance = random.Random(seed)
     distlaunch.write("x.py", "print('said', flush=True)\n")
     done = distlaunch("local", "--nodes", "2", "x.py")
@@ -217,16 +217,16 @@ ARGUMENTS = st.lists(
 @given(ARGUMENTS)
 @FEW
 def test_any_arguments_end_in_an_answer_or_one_clear_error(arguments: list[str]) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
     try:
-        (folder / "x.py").write_text("print(1)\n")
+        (directory / "x.py").write_text("print(1)\n")
         told = [os.fsencode(word) for word in arguments if "\0" not in word]
-        shown = Cli(folder)("local", "--dry-run", *told, "x.py")
+        shown = Cli(directory)("local", "--dry-run", *told, "x.py")
         assert shown.exit_code in (0, 2), (arguments, shown)
         assert "Traceback" not in shown.stderr
         assert shown.exit_code == 0 or "rror" in shown.stderr, shown
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 INVENTORY = """[nodes]
@@ -248,7 +248,7 @@ def test_an_inventory_however_damaged_is_read_or_refused_in_one_error(distlaunch
         text[at : at + chance.randrange(3)] = chance.choice(
             (b"", b"\0", b"\xff", b"[", b"]", b"=", b"{{ x }}", b"'", b"\n", b"[1:9999999]")
         )
-    (distlaunch.folder / "hosts.ini").write_bytes(bytes(text))
+    (distlaunch.directory / "hosts.ini").write_bytes(bytes(text))
     distlaunch.write("x.py", "print(1)\n")
 
     shown = distlaunch("ansible", "--inventory", "hosts.ini", "--nodes", "1", "--dry-run", "x.py")

@@ -32,7 +32,7 @@ HOSTILE = f"<{TITLE}{CLEAR}{C1_BIDI}\nerror[fake]: password:\n\udc9b>"
 FAKE = """
 import json, os, sys, time
 sys.stdin.buffer.readline()
-hostile, folder = HOSTILE, os.path.dirname(sys.argv[3])
+hostile, directory = HOSTILE, os.path.dirname(sys.argv[3])
 node = int(sys.argv[5])
 out = sys.stdout.buffer
 def event(name, **fields):
@@ -42,7 +42,7 @@ if MODE == "silent":
     event("agent_started", version=1, host=hostile, pid=1)
     sys.stderr.buffer.write(b"Fatal Python error: " + hostile.encode(errors="surrogateescape") + b"\\n")
     sys.exit(1)
-with open(folder + "/job.out", "ab") as job:
+with open(directory + "/job.out", "ab") as job:
     job.write(hostile.encode(errors="surrogateescape") + b"\\n\\0\\0\\0\\n")
 raw = hostile.encode(errors="surrogateescape")
 event("agent_started", version=1, run=hostile, host=hostile, pid=1, python=hostile, cwd=hostile, attempt=1, after=hostile)
@@ -134,13 +134,13 @@ def test_nor_do_the_last_words_of_an_agent(distlaunch: Cli, fake: Callable[[str]
     assert "Fatal Python error: <\\x1b]0;owned" in followed
 
 
-def test_nor_names_of_files_folders_runs_variables_and_settings(distlaunch: Cli) -> None:
+def test_nor_names_of_files_directories_runs_variables_and_settings(distlaunch: Cli) -> None:
     one_line = HOSTILE.replace("\n", "")  # a document has lines of its own
     script = HOSTILE + ".py"
-    (distlaunch.folder / script).write_text(f"raise ValueError({HOSTILE.encode(errors='replace').decode()!r})\n")
+    (distlaunch.directory / script).write_text(f"raise ValueError({HOSTILE.encode(errors='replace').decode()!r})\n")
     distlaunch.write("settings.toml", f"[clusters.x]\nbackend = {json.dumps(HOSTILE.encode(errors='replace').decode())}\n")
-    folder = distlaunch.folder / HOSTILE
-    folder.mkdir()
+    directory = distlaunch.directory / HOSTILE
+    directory.mkdir()
     (distlaunch.runs / f"bad-{HOSTILE}").mkdir(parents=True)
     (distlaunch.runs / f"bad-{HOSTILE}/run.json").write_text(HOSTILE, errors="surrogateescape")
 
@@ -148,16 +148,16 @@ def test_nor_names_of_files_folders_runs_variables_and_settings(distlaunch: Cli)
         terminal(distlaunch, "local", script, DISTLAUNCH_LOG_RANKS="7"),
         terminal(distlaunch, "local", "--dry-run", "--name", HOSTILE, "-e", f"A={HOSTILE}", script),
         terminal(distlaunch, "local", "--dry-run", "--python", HOSTILE, script),
-        terminal(distlaunch, "local", "--render-to", str(folder), script),
+        terminal(distlaunch, "local", "--render-to", str(directory), script),
         terminal(distlaunch, "local", HOSTILE),
         terminal(distlaunch, "status", HOSTILE),
         terminal(distlaunch, "status", f"bad-{HOSTILE}"),
         terminal(distlaunch, "ls"),
         terminal(distlaunch, "logs", "--rank", HOSTILE, "last"),
-        terminal(distlaunch, "config", DISTLAUNCH_CONFIG=str(distlaunch.folder / "settings.toml")),
-        terminal(distlaunch, "config", DISTLAUNCH_CONFIG=str(folder / "none.toml")),
+        terminal(distlaunch, "config", DISTLAUNCH_CONFIG=str(distlaunch.directory / "settings.toml")),
+        terminal(distlaunch, "config", DISTLAUNCH_CONFIG=str(directory / "none.toml")),
         terminal(distlaunch, "config", DISTLAUNCH_NAME=HOSTILE),
-        terminal(distlaunch, "ls", DISTLAUNCH_RUNS_DIR=str(folder / "none")),
+        terminal(distlaunch, "ls", DISTLAUNCH_RUNS_DIR=str(directory / "none")),
         terminal(distlaunch, "slurm", "--dry-run", "--partition", one_line, script),
         terminal(distlaunch, "ansible", "--dry-run", "-i", f"h{one_line},", script),
         terminal(distlaunch, "kubernetes", "--dry-run", "--namespace", HOSTILE, script),

@@ -38,11 +38,11 @@ def nothing_is_left(distlaunch: Cli) -> Iterator[None]:
 
 
 def processes(distlaunch: Cli) -> list[psutil.Process]:
-    """Those that work for a test: with its folder in their command line, or as their working folder."""
+    """Those that work for a test: with its directory in their command line, or as their working directory."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         where = " ".join([*(process.info["cmdline"] or ()), process.info["cwd"] or ""])
-        if str(distlaunch.folder) in where:
+        if str(distlaunch.directory) in where:
             found.append(process)
     return found
 
@@ -292,10 +292,10 @@ def test_ctrl_c_while_the_command_line_is_imported_is_quiet(distlaunch: Cli) -> 
 
 def interrupted_at(distlaunch: Cli, moment: int) -> bool:
     """Check what becomes of a launch with a Ctrl-C at that step; whether there is one, else it comes at the first line."""
-    cli = Cli(distlaunch.folder / str(moment))
+    cli = Cli(distlaunch.directory / str(moment))
     cli.write("waits.py", WAITS)
     cli.write("interrupted.py", INTERRUPTED)
-    reached = cli.folder / f"reached {moment}"
+    reached = cli.directory / f"reached {moment}"
     with cli.start("steps", str(moment), "local", "--grace", "1s", "waits.py", python=("interrupted.py",)) as process:
         assert process.stdout
         process.stdout.readline()
@@ -315,7 +315,7 @@ def test_ctrl_c_at_any_step_of_a_launch_leaves_no_traceback_and_nothing_running(
 
 
 def test_a_run_goes_on_when_nobody_reads_its_output(distlaunch: Cli) -> None:
-    os.mkfifo(distlaunch.folder / "go")
+    os.mkfifo(distlaunch.directory / "go")
     distlaunch.write(
         "out.py", "print('first', flush=True)\nopen('go').read()\nprint('x' * 300_000)\nopen('done', 'w')\nraise SystemExit(7)\n"
     )
@@ -324,12 +324,12 @@ def test_a_run_goes_on_when_nobody_reads_its_output(distlaunch: Cli) -> None:
         until(process, b"first")
         process.stdout.close()
         process.stdout = None
-        (distlaunch.folder / "go").write_text("")
+        (distlaunch.directory / "go").write_text("")
         code, stderr = end(process)
 
     assert code == 1
     assert "Traceback" not in stderr
-    assert (distlaunch.folder / "done").exists()
+    assert (distlaunch.directory / "done").exists()
     assert recorded(distlaunch)["cause"]["exit_code"] == 7
 
 

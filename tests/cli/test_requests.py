@@ -128,25 +128,25 @@ def test_only_a_cluster_over_ssh_has_runs_to_adopt(distlaunch: Cli) -> None:
     assert "local does not find others' runs" in adopted.stderr
 
 
-def test_any_working_folder_will_do(distlaunch: Cli) -> None:
-    folder = 'a b/it\'s/say "x"/new\nline/$HOME/ünï/-dash/%s{}'
-    distlaunch.write(f"{folder}/x.py", "import os, sys\nprint(ascii([os.getcwd(), sys.path[0], __file__]))\n")
-    here = str(distlaunch.folder / folder)
+def test_any_working_directory_will_do(distlaunch: Cli) -> None:
+    directory = 'a b/it\'s/say "x"/new\nline/$HOME/ünï/-dash/%s{}'
+    distlaunch.write(f"{directory}/x.py", "import os, sys\nprint(ascii([os.getcwd(), sys.path[0], __file__]))\n")
+    here = str(distlaunch.directory / directory)
 
     done = distlaunch("local", "x.py", cwd=here)
 
     assert (done.exit_code, done.stdout) == (0, ascii([here, here, f"{here}/x.py"]) + "\n"), done.stderr
 
 
-def test_a_working_folder_that_is_gone_is_an_error_for_a_launch_only(distlaunch: Cli) -> None:
-    (distlaunch.folder / "gone").mkdir()
+def test_a_working_directory_that_is_gone_is_an_error_for_a_launch_only(distlaunch: Cli) -> None:
+    (distlaunch.directory / "gone").mkdir()
     script = 'cd gone && rmdir ../gone && exec "$0" -m launcher "$@"'
 
     codes = []
     for args in (["ls"], ["local", "x.py"]):
-        (distlaunch.folder / "gone").mkdir(exist_ok=True)
+        (distlaunch.directory / "gone").mkdir(exist_ok=True)
         argv = ["/bin/sh", "-c", script, sys.executable, *args]
-        done = subprocess.run(argv, cwd=distlaunch.folder, env=distlaunch.env(), capture_output=True, check=False, timeout=60)
+        done = subprocess.run(argv, cwd=distlaunch.directory, env=distlaunch.env(), capture_output=True, check=False, timeout=60)
         codes.append(done.returncode)
         assert b"Traceback" not in done.stderr
 
@@ -161,7 +161,7 @@ def test_a_dry_run_writes_nothing_and_shows_the_plan(distlaunch: Cli) -> None:
     assert done.exit_code == 0
     assert [line.split()[1:3] for line in done.stderr.splitlines()] == [["NODE", "RANKS"], ["0", "0-2"], ["1", "3-5"]]
     assert '"workers": 3' in done.stdout
-    assert sorted(path.name for path in distlaunch.folder.iterdir()) == ["x.py"]
+    assert sorted(path.name for path in distlaunch.directory.iterdir()) == ["x.py"]
 
 
 LOOKING = ("ls", "--help", "status x", "local --dry-run x.py", "config", "local --help")
@@ -207,7 +207,7 @@ def test_a_result_that_cannot_be_written_is_an_error(distlaunch: Cli) -> None:
 def test_closed_standard_streams_are_no_error(distlaunch: Cli) -> None:
     script = 'exec "$0" -m launcher config <&- >&- 2>&-'
 
-    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env=distlaunch.env(), cwd=distlaunch.folder, timeout=60)
+    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env=distlaunch.env(), cwd=distlaunch.directory, timeout=60)
 
     assert done.returncode == 0
     assert (

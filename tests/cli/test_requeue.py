@@ -1,4 +1,4 @@
-"""`distlaunch requeue`: the same run once more, in its folder."""
+"""`distlaunch requeue`: the same run once more, in its directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if "DISTLAUNCH_ATTEMPT" not in os.environ:
 """
 
 
-def test_a_run_that_failed_is_started_again_in_its_folder(distlaunch: Cli) -> None:
+def test_a_run_that_failed_is_started_again_in_its_directory(distlaunch: Cli) -> None:
     distlaunch.write("script.py", FAILS_FIRST)
     assert distlaunch("local", "--nodes", "2", "script.py").exit_code == 1
 

@@ -72,7 +72,7 @@ def test_a_run_with_more_nodes_than_the_launcher_may_open_files_is_told_as_it_en
     distlaunch.write("says.py", "import os\nprint('rank', os.environ['RANK'])\n")
     command = [sys.executable, "-m", "launcher", "local", "--nodes", "24", "--log-ranks", "all", "says.py"]
     limited = ["sh", "-c", 'ulimit -Sn 24; exec "$@"', "sh", *command]
-    done = subprocess.run(limited, env=distlaunch.env(), cwd=distlaunch.folder, capture_output=True, timeout=150, check=False)
+    done = subprocess.run(limited, env=distlaunch.env(), cwd=distlaunch.directory, capture_output=True, timeout=150, check=False)
 
     assert done.returncode == 0, done.stderr
     assert recorded(distlaunch)["state"] == "success"

@@ -47,16 +47,16 @@ BEFALL = ("befallen.py",)
 
 @pytest.fixture
 def launches(distlaunch: Cli) -> Cli:
-    """In whose folder the scripts are."""
+    """In whose directory the scripts are."""
     distlaunch.write("befallen.py", BEFALLEN)
     distlaunch.write("waits.py", WAITS)
-    os.mkfifo(distlaunch.folder / "go")
+    os.mkfifo(distlaunch.directory / "go")
     return distlaunch
 
 
 def killed_at(outer: Cli, moment: int) -> bool:
     """Check that what a launcher killed at that step has left is ended by `cancel`; whether there is such a step."""
-    cli = Cli(outer.folder / str(moment))
+    cli = Cli(outer.directory / str(moment))
     cli.write("befallen.py", BEFALLEN)
     cli.write("waits.py", WAITS)
     argv = ("killed", "steps", str(moment), "local", "--detach", "--nodes", "2", "--grace", "1s", "waits.py")
@@ -67,7 +67,7 @@ def killed_at(outer: Cli, moment: int) -> bool:
         assert cancelled.exit_code == 0, f"at step {moment}: {state} {cancelled.stderr}"
         assert cancelled.stdout == f"{moved[0].name}: cancelled\n", f"at step {moment}"
         assert cli("status", "last", "--output", "json").json["result"]["exit_code"] == 130, f"at step {moment}"
-    assert done.exit_code == (-signal.SIGKILL if (cli.folder / f"reached {moment}").exists() else 0)
+    assert done.exit_code == (-signal.SIGKILL if (cli.directory / f"reached {moment}").exists() else 0)
     return done.exit_code != 0
 
 
@@ -79,15 +79,15 @@ def test_what_a_launcher_that_was_killed_at_any_step_has_left_is_ended_by_cancel
 def requeue_killed_at(outer: Cli, pair: int) -> bool:
     """At every second step: a run whose requeue was killed there has started, or is as it had ended. Whether there is one."""
     moment = 2 * pair
-    cli = Cli(outer.folder / str(moment))
+    cli = Cli(outer.directory / str(moment))
     cli.write("befallen.py", BEFALLEN)
     cli.write("fails.py", "raise SystemExit(3)\n")
     assert cli("local", "fails.py").exit_code == 1
-    (folder,) = cli.runs.iterdir()
-    ended = json.loads((folder / "result.json").read_text())
+    (directory,) = cli.runs.iterdir()
+    ended = json.loads((directory / "result.json").read_text())
     done = cli("killed", "steps", str(moment), "requeue", "last", python=BEFALL)
     psutil.wait_procs(processes(cli), timeout=60)
-    began = (folder / "nodes/0/stream").read_bytes().count(b'{"event":"agent_started"')
+    began = (directory / "nodes/0/stream").read_bytes().count(b'{"event":"agent_started"')
 
     state = cli("status", "last", "--output", "json").json["result"]
     as_before = all(state.get(key) == value for key, value in ended.items())
@@ -118,12 +118,12 @@ def test_an_agent_that_is_not_on_record_does_not_begin(launches: Cli, small_disk
     env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL, env=env)
     with launcher:
-        while not (launches.folder / "reached 2").exists():
+        while not (launches.directory / "reached 2").exists():
             assert launcher.poll() is None
         with (small_disk / "fill").open("wb", buffering=0) as file, suppress(OSError):  # no space left
             while True:
                 file.write(b"\0" * 4096)
-        (launches.folder / "go").write_text("")
+        (launches.directory / "go").write_text("")
         code, stderr = end(launcher)
 
     assert code == 4, stderr
@@ -134,7 +134,7 @@ def test_an_agent_that_is_not_on_record_does_not_begin(launches: Cli, small_disk
 def test_cancel_reaches_a_launcher_that_still_submits_the_run(launches: Cli) -> None:
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
     with launcher:
-        while not (launches.folder / "reached 2").exists():
+        while not (launches.directory / "reached 2").exists():
             assert launcher.poll() is None
         state = launches("status", "last", "--output", "json").json["result"]
 
@@ -154,12 +154,12 @@ def test_of_two_requeues_at_one_moment_one_starts_it(launches: Cli) -> None:
     launches.write("once.py", "print('ran')\n")
     run = launches("local", "--nodes", "2", "once.py").stderr.split()[0]
     with launches.start("waits", "starts", "1", "requeue", "last", python=BEFALL) as first:
-        while not (launches.folder / "reached 1").exists():
+        while not (launches.directory / "reached 1").exists():
             assert first.poll() is None
 
         second = launches("requeue", "last")
 
-        (launches.folder / "go").write_text("")
+        (launches.directory / "go").write_text("")
         code, stderr = end(first)
     assert code == 0, stderr
     assert second.exit_code == 2, second.stderr
@@ -170,16 +170,16 @@ def test_of_two_requeues_at_one_moment_one_starts_it(launches: Cli) -> None:
 def test_a_requeue_that_could_not_start_leaves_the_run_as_it_had_ended(launches: Cli) -> None:
     launches.write("fails.py", "raise SystemExit(3)\n")
     launches("local", "--nodes", "2", "fails.py")
-    (folder,) = launches.runs.iterdir()
-    before = json.loads((folder / "result.json").read_text())
-    (folder / "agent.pyz").unlink()
-    recorded = json.loads((folder / "run.json").read_text())
+    (directory,) = launches.runs.iterdir()
+    before = json.loads((directory / "result.json").read_text())
+    (directory / "agent.pyz").unlink()
+    recorded = json.loads((directory / "run.json").read_text())
     recorded["handle"]["python"] = "/nowhere/python"
-    (folder / "run.json").write_text(json.dumps(recorded))
+    (directory / "run.json").write_text(json.dumps(recorded))
 
     done = launches("requeue", "last")
 
     assert done.exit_code == 4, done.stderr
     assert "/nowhere/python cannot be started" in done.stderr
-    assert json.loads((folder / "result.json").read_text()) == before
+    assert json.loads((directory / "result.json").read_text()) == before
     assert launches("status", "last", "--output", "json").json["result"]["state"] == "failed"

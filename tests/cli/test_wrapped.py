@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.service import observe
 from testbed import wait_until
 from tests.cli.test_follow import WAITS, end, nothing_is_left, processes, recorded, until  # noqa: F401 - a fixture
@@ -133,7 +133,7 @@ def test_what_is_left_after_force_is_named_by_its_pids(distlaunch: Cli) -> None:
     run = waiting(distlaunch)
     agent = noted(run).pid
 
-    error = observe.not_ended(folders.find(distlaunch.runs, run.name), forced=True)
+    error = observe.not_ended(directories.find(distlaunch.runs, run.name), forced=True)
 
     assert error.hint == f"still there: pids {agent}; distlaunch cancel --force {run.name}"
     distlaunch("cancel", run.name)

@@ -144,7 +144,7 @@ def test_what_only_a_plan_finds_wrong_is_told_with_its_line_too(distlaunch: Cli,
     done = distlaunch("run", "--on", "lab", "--dry-run", "x.py")
 
     assert done.exit_code == 2
-    assert f"error[bad_spec]: {path}:{3 + line.count(chr(10))}: {says.format(distlaunch.folder)}" in done.stderr
+    assert f"error[bad_spec]: {path}:{3 + line.count(chr(10))}: {says.format(distlaunch.directory)}" in done.stderr
 
 
 @pytest.mark.parametrize(

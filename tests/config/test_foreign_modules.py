@@ -1,4 +1,4 @@
-"""No Python that we start for ourselves imports what lies in the working folder: there, other users may have put it."""
+"""No Python that we start for ourselves imports what lies in the working directory: there, other users may have put it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SESSION = "playbooks/roles/distlaunch/plugin_utils/distlaunch_session.py"
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is there as soon as any module of the working folder is imported, which has each name of the standard library."""
-    folder, ran = tmp_path / "shared", tmp_path / "ran"
-    folder.mkdir()
+    """What is there as soon as any module of the working directory is imported, which has each name of the standard library."""
+    directory, ran = tmp_path / "shared", tmp_path / "ran"
+    directory.mkdir()
     for name in sys.stdlib_module_names:
-        (folder / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
-    monkeypatch.chdir(folder)
+        (directory / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    monkeypatch.chdir(directory)
     return ran
 
 
@@ -90,7 +90,7 @@ def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     kube_watch.RunWatch.signal(watch, 0)
     program, *words = sent[0]
     assert program == "python3"
-    assert words[-1].startswith(proc.WITHOUT_HERE)  # `os` is there before any folder is looked at, in this Python
+    assert words[-1].startswith(proc.WITHOUT_HERE)  # `os` is there before any directory is looked at, in this Python
     code = words[-1].replace("os.kill(1, 0)", "os.getpid()")
     subprocess.run([sys.executable, *words[:-1], code], check=True)
 
@@ -112,7 +112,7 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("where", STARTS)
-def test_nothing_of_the_working_folder_is_imported(where: str, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_working_directory_is_imported(where: str, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     STARTS[where](monkeypatch)
 
     assert not ran.exists()
@@ -122,7 +122,7 @@ def test_these_are_all_places_that_give_python_a_text_to_run() -> None:
     others = {
         Path(module.__file__ or "").name for module in (prefork, processes, allocation, snapshot_files)
     }  # what a login runs; options of an interpreter; bash; git
-    texts = (path for folder in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / folder).rglob("*.*"))
+    texts = (path for directory in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / directory).rglob("*.*"))
     found = {path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")}
 
     assert {str(path.relative_to(ROOT)) for path in found if path.name not in others} == STARTS.keys()

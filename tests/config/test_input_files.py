@@ -78,8 +78,8 @@ def run(distlaunch: Cli, name: str, path: Path, **more: Any) -> str:
 def test_what_is_no_file_is_named_and_nobody_waits_for_it(
     distlaunch: Cli, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None], says: str
 ) -> None:
-    monkeypatch.chdir(distlaunch.folder)  # a socket's path is short
-    path = distlaunch.folder / "named.yml"
+    monkeypatch.chdir(distlaunch.directory)  # a socket's path is short
+    path = distlaunch.directory / "named.yml"
     make(path)
 
     said = run(distlaunch, name, path)
@@ -90,15 +90,15 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
 
 @pytest.mark.parametrize("name", ["script", "settings", "setup", "patch", "template"])
 def test_a_file_of_4_gb_is_not_read(distlaunch: Cli, name: str) -> None:
-    path = distlaunch.folder / "named.yml"
+    path = distlaunch.directory / "named.yml"
     make_huge(path)
 
     assert "larger than 16 MB" in run(distlaunch, name, path)
 
 
 @pytest.mark.parametrize("name", ["script", "settings", "setup", "patch", "template"])
-def test_a_folder_is_no_file(distlaunch: Cli, name: str) -> None:
-    path = distlaunch.folder / "named.yml"
+def test_a_directory_is_no_file(distlaunch: Cli, name: str) -> None:
+    path = distlaunch.directory / "named.yml"
     path.mkdir()
 
     said = run(distlaunch, name, path)
@@ -112,30 +112,30 @@ def test_a_pipe_inside_or_beside_an_inventory_is_found(distlaunch: Cli, place: s
     inventory = "hosts" if place.startswith("hosts") else "hosts.ini"
     distlaunch.write("hosts/one", "a\n")
     distlaunch.write("hosts.ini", "a\n")
-    (distlaunch.folder / place).parent.mkdir(exist_ok=True)
-    os.mkfifo(distlaunch.folder / place)
+    (distlaunch.directory / place).parent.mkdir(exist_ok=True)
+    os.mkfifo(distlaunch.directory / place)
 
-    said = run(distlaunch, "inventory", distlaunch.folder / inventory)
+    said = run(distlaunch, "inventory", distlaunch.directory / inventory)
 
     assert f"{place} is a FIFO, not a file" in said
 
 
 def test_a_settings_file_above_that_is_a_pipe_is_named(distlaunch: Cli) -> None:
-    os.mkfifo(distlaunch.folder / "distlaunch.toml")
+    os.mkfifo(distlaunch.directory / "distlaunch.toml")
     distlaunch.write("below/x.py", "")
 
-    done = distlaunch("local", "x.py", cwd=distlaunch.folder / "below", timeout_s=60)
+    done = distlaunch("local", "x.py", cwd=distlaunch.directory / "below", timeout_s=60)
 
     assert done.exit_code == 2
     assert "cannot read" in done.stderr
     assert "distlaunch.toml: a FIFO, not a file" in done.stderr
 
 
-def test_a_damaged_runs_folder_with_a_pipe_in_it_can_be_listed(distlaunch: Cli) -> None:
-    folder = distlaunch.runs / "train-20250101-000000-abcd"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / "run.json")
-    os.mkfifo(folder / "result.json")
+def test_a_damaged_runs_directory_with_a_pipe_in_it_can_be_listed(distlaunch: Cli) -> None:
+    directory = distlaunch.runs / "train-20250101-000000-abcd"
+    directory.mkdir(parents=True)
+    os.mkfifo(directory / "run.json")
+    os.mkfifo(directory / "result.json")
 
     done = distlaunch("ls", timeout_s=60)
 
@@ -179,7 +179,7 @@ def test_a_file_that_may_not_be_read_is_named(distlaunch: Cli) -> None:
 
 
 @pytest.mark.parametrize("locked", ["group_vars", "group_vars/all", "host_vars", "hosts"])
-def test_a_folder_beside_an_inventory_that_may_not_be_read_is_named(distlaunch: Cli, locked: str) -> None:
+def test_a_directory_beside_an_inventory_that_may_not_be_read_is_named(distlaunch: Cli, locked: str) -> None:
     path = distlaunch.write("inventory/hosts/h.ini", "n1\n").parent
     distlaunch.write("inventory/group_vars/all/a.yml", "")
     distlaunch.write("inventory/host_vars/n1.yml", "")

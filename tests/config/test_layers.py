@@ -158,7 +158,7 @@ def test_config_shows_each_value_with_its_source_and_finds_mistakes_in_any_clust
 def test_what_options_pass_on_to_the_agents_arrives_in_their_job_as_the_option_was_checked() -> None:
     options = JobOptions(max_restarts=3, rdzv_timeout="2m", log_limit="1GB", role="trainer", near_nics=True)
     spec = job_spec.from_options(options, ("train.py",), kind="script", cwd="/")
-    job = spec.job(run="r", folder="/r", rendezvous={})
+    job = spec.job(run="r", directory="/r", rendezvous={})
 
     assert (job.max_restarts, job.rdzv_timeout_s, job.log_limit_bytes) == (3, 120.0, 10**9)
     assert (job.role, job.near_nics, job.virtual_local_rank, job.master_port) == ("trainer", True, False, 0)

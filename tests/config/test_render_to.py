@@ -38,9 +38,9 @@ def precious(tmp_path: Path) -> Path:
 @as_root
 @pytest.mark.parametrize("backend", COMMANDS)
 @pytest.mark.parametrize("whose", ["a stranger's", "everybody's", "a sticky one"])
-def test_a_folder_that_others_can_write_to_is_refused(distlaunch: Cli, precious: Path, backend: str, whose: str) -> None:
+def test_a_directory_that_others_can_write_to_is_refused(distlaunch: Cli, precious: Path, backend: str, whose: str) -> None:
     distlaunch.write("x.py", "")
-    out = distlaunch.folder / "out"
+    out = distlaunch.directory / "out"
     modes = {"a stranger's": (STRANGER, 0o755), "everybody's": (0, 0o777), "a sticky one": (0, 0o1777)}
     owned(out, *modes[whose])
     for name in ("key", "start.sh", "agent.pyz", "run.yaml", "job.sbatch", "spec.json", "payload"):
@@ -57,7 +57,7 @@ def test_a_folder_that_others_can_write_to_is_refused(distlaunch: Cli, precious:
 
 
 @as_root
-def test_a_link_of_a_strangers_or_a_folder_above_that_is_his_is_none_to_write_by(distlaunch: Cli, tmp_path: Path) -> None:
+def test_a_link_of_a_strangers_or_a_directory_above_that_is_his_is_none_to_write_by(distlaunch: Cli, tmp_path: Path) -> None:
     distlaunch.write("x.py", "")
     mine = owned(tmp_path / "mine", 0, 0o700)
     sticky = owned(tmp_path / "sticky", 0, 0o1777)
@@ -70,11 +70,11 @@ def test_a_link_of_a_strangers_or_a_folder_above_that_is_his_is_none_to_write_by
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
-def test_ones_own_folder_is_filled_again_and_no_link_in_it_is_followed(
+def test_ones_own_directory_is_filled_again_and_no_link_in_it_is_followed(
     distlaunch: Cli, tmp_path: Path, precious: Path, backend: str
 ) -> None:
     distlaunch.write("x.py", "")
-    out = distlaunch.folder / "out"
+    out = distlaunch.directory / "out"
     command = (*COMMANDS[backend][:1], "--render-to", str(out), *COMMANDS[backend][1:])
     before = os.umask(0o022)
     try:
@@ -86,7 +86,7 @@ def test_ones_own_folder_is_filled_again_and_no_link_in_it_is_followed(
     (out / "mine").write_text("of mine")
     marks = {}
     for path in written:
-        if path.name in ("spec.json", "start.sh", "job.sbatch", "run.yaml"):  # else it were no folder of ours
+        if path.name in ("spec.json", "start.sh", "job.sbatch", "run.yaml"):  # else it were no directory of ours
             marks[path.rename(tmp_path / path.name)] = path
         path.unlink(missing_ok=True)
         path.symlink_to(tmp_path / path.name if path in marks.values() else precious)
@@ -104,7 +104,7 @@ def test_ones_own_folder_is_filled_again_and_no_link_in_it_is_followed(
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
-def test_a_folder_with_files_of_ones_own_is_refused_and_nothing_in_it_is_changed(distlaunch: Cli, backend: str) -> None:
+def test_a_directory_with_files_of_ones_own_is_refused_and_nothing_in_it_is_changed(distlaunch: Cli, backend: str) -> None:
     distlaunch.write("x.py", "")
     others = {"key": "mine", "start.sh": "mine", "spec.json": '{"run": "mine"}', "job.sbatch": "mine", "run.yaml": "# Run mine"}
     for name, text in others.items():
@@ -115,9 +115,9 @@ def test_a_folder_with_files_of_ones_own_is_refused_and_nothing_in_it_is_changed
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert "error[bad_spec]: --render-to 'out' holds other files: job.sbatch, key, run.yaml and 2 more" in done.stderr
-    assert {path.name: path.read_text() for path in (distlaunch.folder / "out").iterdir()} == others
+    assert {path.name: path.read_text() for path in (distlaunch.directory / "out").iterdir()} == others
     for name in others:
-        (distlaunch.folder / "out" / name).unlink()
+        (distlaunch.directory / "out" / name).unlink()
     assert distlaunch(command, "--render-to", "out", *rest).exit_code == 0, "an empty one is filled"
     another = next(name for name in COMMANDS if name != backend)
     assert distlaunch(another, "--render-to", "out", *COMMANDS[another][1:]).exit_code == 2, "but not for another backend"
@@ -127,9 +127,13 @@ def test_a_folder_with_files_of_ones_own_is_refused_and_nothing_in_it_is_changed
 def test_all_that_is_written_is_listed(distlaunch: Cli, backend: str) -> None:
     distlaunch.write("x.py", "")
     command, *rest = COMMANDS[backend]
-    for folder, more in (("out", ()), ("again", ("--output", "json"))):
-        done = distlaunch(command, "--render-to", folder, *more, *rest)
-        found = {os.path.relpath(path, distlaunch.folder) for path in (distlaunch.folder / folder).rglob("*") if path.is_file()}
+    for directory, more in (("out", ()), ("again", ("--output", "json"))):
+        done = distlaunch(command, "--render-to", directory, *more, *rest)
+        found = {
+            os.path.relpath(path, distlaunch.directory)
+            for path in (distlaunch.directory / directory).rglob("*")
+            if path.is_file()
+        }
         listed = done.json["result"]["written"] if more else done.stdout.splitlines()
         assert (set(listed), len(listed)) == (found, len(found))
 
@@ -144,11 +148,11 @@ def test_what_would_write_nothing_or_start_something_does_not_go_with_it(distlau
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"error[bad_spec]: --render-to and {flag} exclude each other" in done.stderr
-    assert os.listdir(distlaunch.folder) == ["x.py"]
+    assert os.listdir(distlaunch.directory) == ["x.py"]
 
 
 @as_root
-def test_a_strangers_folder_inside_is_not_written_to(tmp_path: Path) -> None:
+def test_a_strangers_directory_inside_is_not_written_to(tmp_path: Path) -> None:
     inner = owned(tmp_path / "payload", STRANGER, 0o755)
     with pytest.raises(UntrustedError):
         _base.write_files(tmp_path, {"payload/x.py": b""})

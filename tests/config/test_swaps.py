@@ -11,7 +11,7 @@ from launcher.agent.system import trust as rule
 from launcher.backends.kubernetes import patch
 from launcher.backends.slurm import script
 from launcher.errors import UntrustedError
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.settings import config, quarantine, toml_file
 from launcher.system import input_file, trust
 from tests.config.test_trust import as_root, file, owned
@@ -33,7 +33,7 @@ def _nobody_is_trusted() -> Iterator[None]:
 
 @pytest.fixture
 def team(tmp_path: Path) -> Path:
-    """A folder that belongs to others, whom we trust; beside a sticky one, where anybody may make names."""
+    """A directory that belongs to others, whom we trust; beside a sticky one, where anybody may make names."""
     owned(tmp_path / "sticky", 0, 0o1777)
     team = owned(tmp_path / "team", TEAM, 0o775)
     file(team / "good", TEAM, 0o664, "good")
@@ -46,28 +46,28 @@ def link(path: Path, target: Path | str, uid: int) -> Path:
     return path
 
 
-def test_the_exception_counts_from_the_folder_itself_on_and_no_strangers_link_leads_there(team: Path) -> None:
+def test_the_exception_counts_from_the_directory_itself_on_and_no_strangers_link_leads_there(team: Path) -> None:
     sticky, words = team.parent / "sticky", (str(team),)
     assert rule.problem(str(team / "good"), words) is None
     assert rule.problem(str(link(sticky / "ours", team / "good", 0)), words) is None
-    assert rule.problem(str(link(team / "theirs", "good", TEAM)), words) is None, "in the folder it is their word"
-    for path in (link(sticky / "file", team / "good", STRANGER), link(sticky / "folder", team, STRANGER) / "good"):
+    assert rule.problem(str(link(team / "theirs", "good", TEAM)), words) is None, "in the directory it is their word"
+    for path in (link(sticky / "file", team / "good", STRANGER), link(sticky / "directory", team, STRANGER) / "good"):
         found = rule.problem(str(path), words)
         assert found is not None
         assert f"belongs to {STRANGER}" in found.message
     assert rule.problem(str(link(team / "out", sticky / "file", TEAM)), words) is not None, "it ends where the way leads out"
-    assert rule.problem(str(link(team / "up", team / "../sticky/folder/good", TEAM)), words) is not None
+    assert rule.problem(str(link(team / "up", team / "../sticky/directory/good", TEAM)), words) is not None
 
 
-def test_a_word_of_trust_is_the_folder_that_we_or_root_lead_to(team: Path) -> None:
+def test_a_word_of_trust_is_the_directory_that_we_or_root_lead_to(team: Path) -> None:
     sticky = team.parent / "sticky"
     assert rule.problem(str(team / "good"), (str(link(sticky / "ours", team, 0)),)) is None
     assert rule.problem(str(team / "good"), (str(link(sticky / "theirs", team, STRANGER)),)) is not None
     assert rule.problem(str(team / "good"), (str(link(sticky / "everything", "/", STRANGER)),)) is not None
 
 
-def test_a_folder_on_the_way_to_what_is_trusted_is_held_to_the_rule(team: Path) -> None:
-    """Whoever owns it can put another folder there."""
+def test_a_directory_on_the_way_to_what_is_trusted_is_held_to_the_rule(team: Path) -> None:
+    """Whoever owns it can put another directory there."""
     way = owned(team.parent / "way", STRANGER, 0o755)
     path = file(owned(way / "team", TEAM, 0o755) / "good", TEAM)
 
@@ -97,7 +97,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "setup": lambda path: script.setup_lines([f"@{path}"]),
     "a patch": lambda path: patch.read([str(path)], ship_secrets=False),
     "bad hosts": lambda path: quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(path.parent.parent)}),
-    "a run": lambda path: folders.read(path.parent.parent, path.parent.name),
+    "a run": lambda path: directories.read(path.parent.parent, path.parent.name),
 }
 NAMES = {"a project file": "distlaunch.toml", "bad hosts": "quarantine.json", "a run": "run.json"}
 
@@ -109,12 +109,12 @@ CASES = [(what, gone_first) for what in READERS for gone_first in (False, True) 
 @pytest.mark.parametrize(("what", "gone_first"), CASES)
 def test_what_is_read_is_what_was_looked_at(team: Path, what: str, gone_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """He swaps at the best moment for him: right before the file is opened, and back right after."""
-    folder = owned(team.parent / "sticky/distlaunch", 0, 0o1777)
-    path = folder / NAMES.get(what, "x")
+    directory = owned(team.parent / "sticky/distlaunch", 0, 0o1777)
+    path = directory / NAMES.get(what, "x")
     evil = file(
-        folder / "evil", STRANGER, text='{"lab": {"evil": {"reason": "evil"}}}' if what == "bad hosts" else '{"backend": "x"}'
+        directory / "evil", STRANGER, text='{"lab": {"evil": {"reason": "evil"}}}' if what == "bad hosts" else '{"backend": "x"}'
     )
-    good = folder / "good"
+    good = directory / "good"
     good.write_text("{}")
     if not gone_first:
         path.symlink_to(good)
@@ -147,7 +147,7 @@ def test_what_is_read_is_what_was_looked_at(team: Path, what: str, gone_first: b
 
 
 def test_a_stranger_who_swaps_all_the_time_never_has_a_word(team: Path) -> None:
-    """As root sees it who reads below a sticky folder; the link into the trusted folder and the file are the stranger's."""
+    """As root sees it who reads below a sticky directory; the link into the trusted directory and the file are the stranger's."""
     sticky = team.parent / "sticky"
     file(sticky / "evil", STRANGER, text='python = "/evil"')
     link(sticky / "good", team / "good", STRANGER)

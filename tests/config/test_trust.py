@@ -23,7 +23,7 @@ from launcher import backends
 from launcher.agent.system import trust as rule
 from launcher.backends.kubernetes import kubeconfig, patch
 from launcher.errors import ConfigError, UntrustedError
-from launcher.runs import folders, records
+from launcher.runs import directories, records
 from launcher.settings import config, quarantine, toml_file
 from launcher.settings.options import JobOptions
 from launcher.system import trust
@@ -40,11 +40,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be severa
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that every user reaches."""
-    folder = Path(tempfile.mkdtemp(prefix="distlaunch-trust-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    """A directory that every user reaches."""
+    directory = Path(tempfile.mkdtemp(prefix="distlaunch-trust-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def as_user(uid: int, work: Callable[[], Any], *, gid: int | None = None) -> Any
 
 
 def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
-    """The path, a folder where it is not there, as that user's."""
+    """The path, a directory where it is not there, as that user's."""
     if not path.exists():
         path.mkdir()
     os.chown(path, uid, uid if gid is None else gid)
@@ -110,7 +110,7 @@ class TestRule:
         assert f"{theirs} belongs to {STRANGER}" in wrong(file(inner / "d", ME))
         assert f"{mine} belongs to {ME}" in wrong(mine / "a", uid=STRANGER)
 
-    def test_others_must_not_be_able_to_write_but_for_a_sticky_folder_on_the_way(self, place: Path) -> None:
+    def test_others_must_not_be_able_to_write_but_for_a_sticky_directory_on_the_way(self, place: Path) -> None:
         open_, sticky = owned(place / "open", 0, 0o777), owned(place / "sticky", 0, 0o1777)
         assert f"{open_} belongs to root, and its mode 0777 lets everybody write to it" in wrong(file(open_ / "a", ME))
         assert "0666" in wrong(file(place / "b", ME, 0o666))
@@ -180,12 +180,12 @@ class TestRule:
         theirs = owned(place / "theirs", STRANGER, 0o777)
         path = file(theirs / "a", STRANGER, 0o666)
         assert wrong(path, str(theirs)) == ""
-        assert wrong(path, str(place / "their")) != "", "a beginning of a name is another folder"
+        assert wrong(path, str(place / "their")) != "", "a beginning of a name is another directory"
         (theirs / "out").symlink_to(file(place / "b", STRANGER))
         assert wrong(theirs / "out", str(theirs)) != "", "a link that leads out of it"
 
 
-def test_folders_are_made_for_their_owner_whatever_the_umask(tmp_path: Path) -> None:
+def test_directories_are_made_for_their_owner_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         rule.make(str(tmp_path / "a/b/c"))
@@ -201,15 +201,15 @@ def test_folders_are_made_for_their_owner_whatever_the_umask(tmp_path: Path) -> 
 
 @as_root
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-@pytest.mark.parametrize("what", ["a folder", "a link"])
-def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
+@pytest.mark.parametrize("what", ["a directory", "a link"])
+def test_a_directory_that_somebody_else_made_after_the_look_is_not_taken(
     place: Path, when: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, target = owned(place / "shared", 0, 0o1777), owned(place / "target", 0, 0o700)
-    folder = folders.root(str(shared / "me/runs"))
+    directory = directories.root(str(shared / "me/runs"))
 
     def steal() -> None:
-        if what == "a folder":
+        if what == "a directory":
             owned(shared / "me", STRANGER, 0o777)
         else:
             (shared / "me").symlink_to(target)
@@ -225,12 +225,12 @@ def test_a_folder_that_somebody_else_made_after_the_look_is_not_taken(
     else:
         monkeypatch.setattr(os, "mkdir", mkdir)
     with pytest.raises(UntrustedError, match=f"{shared}/me belongs to {STRANGER}"):
-        records.create(records.Run(id="x-20250101-000000-aaaa", path=folder / "x-20250101-000000-aaaa", backend="local"))
+        records.create(records.Run(id="x-20250101-000000-aaaa", path=directory / "x-20250101-000000-aaaa", backend="local"))
     assert [*(shared / "me").iterdir(), *target.iterdir()] == []
 
 
 @as_root
-def test_a_folder_is_made_in_what_is_trusted(place: Path) -> None:
+def test_a_directory_is_made_in_what_is_trusted(place: Path) -> None:
     lab = owned(place / "lab", STRANGER, 0o777)
     trust.except_for([str(lab)])
     records.create(records.Run(id="x-20250101-000000-aaaa", path=lab / "me/runs/x-20250101-000000-aaaa", backend="local"))
@@ -242,11 +242,11 @@ class TestCommands:
     """What the commands do: root here, among others who leave files."""
 
     @staticmethod
-    def trap(folder: Path, uid: int = STRANGER) -> tuple[Path, Path]:
+    def trap(directory: Path, uid: int = STRANGER) -> tuple[Path, Path]:
         """A settings file that runs a program of somebody else's, and what that program leaves."""
-        evil = folder / "evil"
-        file(evil, uid, 0o755, f'#!/bin/sh\ntouch {folder}/was-run\nexec {sys.executable} "$@"\n')
-        return file(folder / "distlaunch.toml", uid, text=f'[defaults]\npython = "{evil}"\n'), folder / "was-run"
+        evil = directory / "evil"
+        file(evil, uid, 0o755, f'#!/bin/sh\ntouch {directory}/was-run\nexec {sys.executable} "$@"\n')
+        return file(directory / "distlaunch.toml", uid, text=f'[defaults]\npython = "{evil}"\n'), directory / "was-run"
 
     @pytest.mark.parametrize("mode", [0o1777, 0o777, 0o755])
     def test_a_project_file_of_somebody_else_above_runs_nothing(self, distlaunch: Cli, place: Path, mode: int) -> None:
@@ -306,13 +306,13 @@ class TestCommands:
             patch.read([str(file(place / "patch.yaml", STRANGER))], ship_secrets=False)
 
     def test_runs_of_somebody_else_are_listed_and_not_asked(self, distlaunch: Cli, place: Path) -> None:
-        """A run's folder says which program reaches its hosts."""
+        """A run's directory says which program reaches its hosts."""
         shared = owned(place / "runs", 0, 0o1777)
         env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(shared)}
         evil = shared / "train-20250101-000000-aaaa"
         evil.mkdir()
         ssh = ["sh", "-c", f"touch {place}/was-run"]
-        node = {"host": "n", "rank": 0, "python": "p", "folder": "/x", "agent_path": "/x/a", "ssh": ssh}
+        node = {"host": "n", "rank": 0, "python": "p", "directory": "/x", "agent_path": "/x/a", "ssh": ssh}
         handle = {"run_dir": str(evil), "hosts": ["n"], "nodes": [node]}
         text = json.dumps({"backend": "ansible", "command": ["x.py"], "plan": {"nodes": []}, "handle": handle})
         file(evil / "run.json", STRANGER, text=text)
@@ -345,11 +345,11 @@ def test_a_project_file_trusts_nobody(distlaunch: Cli) -> None:
 
 @pytest.mark.parametrize("key", ["runs_dir", '"runs\\u005fdir"'])
 def test_a_project_file_does_not_say_where_runs_are(distlaunch: Cli, key: str) -> None:
-    """A run's folder says which program reaches its hosts, and whoever looks at runs is asked nothing."""
+    """A run's directory says which program reaches its hosts, and whoever looks at runs is asked nothing."""
     name = "x-20250101-000000-aaaa"
-    evil = distlaunch.write("cloned/ev.sh", f"#!/bin/sh\ntouch {distlaunch.folder}/was-run\n")
+    evil = distlaunch.write("cloned/ev.sh", f"#!/bin/sh\ntouch {distlaunch.directory}/was-run\n")
     evil.chmod(0o755)
-    node = {"host": "h", "rank": 0, "python": "p", "folder": "/x", "agent_path": "/x/a", "ssh": ["./ev.sh", "h"]}
+    node = {"host": "h", "rank": 0, "python": "p", "directory": "/x", "agent_path": "/x/a", "ssh": ["./ev.sh", "h"]}
     handle = {"run_dir": f"runs/{name}", "hosts": ["h"], "nodes": [node]}
     run = {"backend": "ansible", "command": ["x.py"], "plan": {"nodes": []}, "handle": handle}
     distlaunch.write(f"cloned/runs/{name}/run.json", json.dumps(run))
@@ -357,7 +357,7 @@ def test_a_project_file_does_not_say_where_runs_are(distlaunch: Cli, key: str) -
 
     for command in (("ls",), ("status", "last"), ("logs", "last"), ("cancel", "last"), ("config",), ("local", "x.py")):
         done = distlaunch(*command, cwd=toml.parent, env={"DISTLAUNCH_RUNS_DIR": None})
-        assert not (distlaunch.folder / "was-run").exists(), command
+        assert not (distlaunch.directory / "was-run").exists(), command
         assert done.exit_code == 2, (command, done)
         assert f"error[bad_config]: {toml}" in done.stderr
         assert "a project file cannot decide where runs are" in done.stderr
@@ -383,7 +383,7 @@ def test_a_project_file_that_changes_what_is_executed_is_said_and_each_file_with
     distlaunch.write("x.py", "")
     user = distlaunch.write(".config/distlaunch/config.toml", "[defaults]\nenv = ['A=1']\n")
     toml = distlaunch.write("distlaunch.toml", f"[defaults]\nnodes = 1\npython = '{sys.executable}'\nenv = ['B=2']\n")
-    (distlaunch.folder / "sub").mkdir()
+    (distlaunch.directory / "sub").mkdir()
 
     plain = distlaunch("local", "--dry-run", "x.py").stderr
     told = distlaunch("local", "--dry-run", "-v", "x.py").stderr
@@ -399,12 +399,12 @@ def test_a_project_file_that_changes_what_is_executed_is_said_and_each_file_with
     assert str(toml) not in distlaunch("local", "--dry-run", "x.py").stderr
 
 
-@pytest.mark.parametrize("folder", ["project", "a + b", "c: d"])
+@pytest.mark.parametrize("directory", ["project", "a + b", "c: d"])
 @pytest.mark.parametrize("key", ["defaults.python", '"def\\u0061ults".python', 'defaults."p\\u0079thon"', "defaults = {python"])
-def test_however_it_is_written_and_wherever_it_lies(distlaunch: Cli, folder: str, key: str) -> None:
+def test_however_it_is_written_and_wherever_it_lies(distlaunch: Cli, directory: str, key: str) -> None:
     more = "}" if "{" in key else ""
-    toml = distlaunch.write(f"{folder}/distlaunch.toml", f"{key} = '{sys.executable}'{more}\n")
-    distlaunch.write(f"{folder}/x.py", "")
+    toml = distlaunch.write(f"{directory}/distlaunch.toml", f"{key} = '{sys.executable}'{more}\n")
+    distlaunch.write(f"{directory}/x.py", "")
 
     told = distlaunch("local", "--dry-run", "--env", "A=1", "x.py", cwd=toml.parent).stderr
 
@@ -476,7 +476,7 @@ template = "../t.j2"
 container_image = "docker://x"
 """
     distlaunch.write("project/distlaunch.toml", text)
-    where = distlaunch.folder / "project"
+    where = distlaunch.directory / "project"
 
     def shown(cluster: str) -> dict[str, Any]:
         env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": None}
@@ -484,7 +484,7 @@ container_image = "docker://x"
         return {key: item["value"] for key, item in done.json["result"]["settings"].items()}
 
     ssh, slurm = shown("a"), shown("s")
-    assert ssh["inventory"] == [f"{where}/hosts.ini", "h2,h3,", f"{distlaunch.folder}/own.ini", "/abs.ini"]
-    assert (ssh["python"], ssh["runs_dir"]) == (f"{where}/env/bin/python", f"{distlaunch.folder}/.config/distlaunch/my-runs")
+    assert ssh["inventory"] == [f"{where}/hosts.ini", "h2,h3,", f"{distlaunch.directory}/own.ini", "/abs.ini"]
+    assert (ssh["python"], ssh["runs_dir"]) == (f"{where}/env/bin/python", f"{distlaunch.directory}/.config/distlaunch/my-runs")
     assert slurm["setup"] == ["module load x", f"@{where}/lines.sh"]
-    assert (slurm["template"], slurm["container_image"]) == (f"{distlaunch.folder}/t.j2", "docker://x")
+    assert (slurm["template"], slurm["container_image"]) == (f"{distlaunch.directory}/t.j2", "docker://x")

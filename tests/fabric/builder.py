@@ -18,12 +18,12 @@ TYPES = {"loopback": "772", "ipoib": "32", "tun": "65534"}
 
 
 class Machine:
-    """A machine in a folder; every method adds something to it."""
+    """A machine in a directory; every method adds something to it."""
 
     def __init__(
-        self, folder: Path, *, kernel: str = "5.15.0-105-generic", virtual: bool = False, dmi: Sequence[str] = ()
+        self, directory: Path, *, kernel: str = "5.15.0-105-generic", virtual: bool = False, dmi: Sequence[str] = ()
     ) -> None:
-        self.root, self.commands = folder / "root", folder / "commands"
+        self.root, self.commands = directory / "root", directory / "commands"
         self.commands.mkdir(parents=True)
         self._addresses: list[dict[str, object]] = []
         self._gpus: list[dict[str, str]] = []

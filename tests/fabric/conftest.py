@@ -28,7 +28,7 @@ class Nodes:
     """Hosts without a scheduler: agents started by hand, as a backend would."""
 
     testbed: Testbed
-    folder: Path
+    directory: Path
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -75,7 +75,7 @@ class Nodes:
 
     def hosts_file(self, name: str) -> Path:
         """As Debian writes it: the own name is 127.0.1.1."""
-        path = self.folder / f"hosts-{name}"
+        path = self.directory / f"hosts-{name}"
         path.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
         return path
 
@@ -83,46 +83,53 @@ class Nodes:
         """An agent per host with a script; the events of all, those of node 0 first."""
         from launcher.payload import agent_archive
 
-        folder = self.folder / name
-        folder.mkdir()
-        (folder / "script.py").write_text(script)
-        (folder / "agent.pyz").write_bytes(agent_archive.packed())
+        directory = self.directory / name
+        directory.mkdir()
+        (directory / "script.py").write_text(script)
+        (directory / "agent.pyz").write_bytes(agent_archive.packed())
         spec = {
-            "run": name, "command": [str(folder / "script.py")], "kind": "script", "cwd": str(folder),
-            "env": {}, "folder": str(folder), "rendezvous": {"file": str(folder / "rendezvous.json")},
+            "run": name, "command": [str(directory / "script.py")], "kind": "script", "cwd": str(directory),
+            "env": {}, "directory": str(directory), "rendezvous": {"file": str(directory / "rendezvous.json")},
             "min_nodes": len(self.hosts), "max_nodes": len(self.hosts),
             "workers": 1, "rdzv_timeout_s": 60, **job,
         }  # fmt: skip
-        (folder / "spec.json").write_text(json.dumps(spec))
-        (folder / "key").write_text("k" * 64)
+        (directory / "spec.json").write_text(json.dumps(spec))
+        (directory / "key").write_text("k" * 64)
         agents = []
         for rank, host in enumerate(self.hosts):
-            argv = (sys.executable, str(folder / "agent.pyz"), "--spec", str(folder / "spec.json"), "--node-rank", str(rank))
-            with (folder / f"stream{rank}").open("wb") as stream, (folder / f"stderr{rank}").open("wb") as errors:
+            argv = (
+                sys.executable,
+                str(directory / "agent.pyz"),
+                "--spec",
+                str(directory / "spec.json"),
+                "--node-rank",
+                str(rank),
+            )
+            with (directory / f"stream{rank}").open("wb") as stream, (directory / f"stderr{rank}").open("wb") as errors:
                 agents.append(host.popen(argv, stdout=stream, stderr=errors))
         codes = [agent.wait(timeout=120) for agent in agents]
-        streams = [list(protocol.Decoder().feed((folder / f"stream{rank}").read_bytes())) for rank in range(len(agents))]
+        streams = [list(protocol.Decoder().feed((directory / f"stream{rank}").read_bytes())) for rank in range(len(agents))]
         self.output = [line for each in streams for line in written(each).splitlines()]
-        self.errors = "".join((folder / f"stderr{rank}").read_text() for rank in range(len(agents)))
+        self.errors = "".join((directory / f"stderr{rank}").read_text() for rank in range(len(agents)))
         assert codes == [0] * len(codes), (codes, self.output, self.errors)
         events = [record for each in streams for record in each if isinstance(record, protocol.Event)]
         return [{"event": event.name, **event.fields} for event in events]
 
     def torchrun(self, script: str, options: Sequence[str], order: Sequence[int], *, name: str = "torchrun") -> list[str]:
         """`distlaunch torchrun` on all hosts, started in that order; what each has printed. `{rank}` stands for its number."""
-        folder = self.folder / name
-        folder.mkdir()
-        (folder / "script.py").write_text(script)
+        directory = self.directory / name
+        directory.mkdir()
+        (directory / "script.py").write_text(script)
         begun = {}
         for rank in order:
             words = [option.format(rank=rank) for option in options]
-            argv = (sys.executable, "-m", "launcher", "torchrun", *words, str(folder / "script.py"))
-            with (folder / f"out{rank}").open("wb") as out:
-                begun[rank] = self.hosts[rank].popen(argv, stdout=out, stderr=out, cwd=str(ROOT), env={"TMPDIR": str(folder)})
+            argv = (sys.executable, "-m", "launcher", "torchrun", *words, str(directory / "script.py"))
+            with (directory / f"out{rank}").open("wb") as out:
+                begun[rank] = self.hosts[rank].popen(argv, stdout=out, stderr=out, cwd=str(ROOT), env={"TMPDIR": str(directory)})
         codes = [begun[rank].wait(timeout=120) for rank in sorted(order)]
-        said = [(folder / f"out{rank}").read_text() for rank in sorted(order)]
+        said = [(directory / f"out{rank}").read_text() for rank in sorted(order)]
         assert codes == [0] * len(codes), said
-        assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == []
+        assert sorted(path.name for path in directory.iterdir() if path.is_dir()) == []
         return said
 
 

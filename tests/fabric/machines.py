@@ -20,9 +20,9 @@ DGX_COMPUTE = {
 """Number of the HCA to its PCI bus and that of the GPU behind the same switch."""
 
 
-def dgx_h100(folder: Path) -> Machine:
+def dgx_h100(directory: Path) -> Machine:
     """8 GPUs and 8 NDR InfiniBand HCAs, each pair behind a PCIe switch; 4 NVSwitches; two Ethernet cards for storage."""
-    machine = Machine(folder, dmi=("NVIDIA", "DGXH100"))
+    machine = Machine(directory, dmi=("NVIDIA", "DGXH100"))
     machine.nvidia_driver("535.161.08", peermem=True)
     for number, (hca, gpu) in DGX_COMPUTE.items():
         numa, root = int(number > 5), f"{int(hca, 16) - 3:02x}"
@@ -53,9 +53,9 @@ def dgx_h100(folder: Path) -> Machine:
     return machine
 
 
-def a100_roce(folder: Path) -> Machine:
+def a100_roce(directory: Path) -> Machine:
     """8 GPUs, 8 RoCE rails in a subnet each, and a bond of two 25 Gb ports for everything else."""
-    machine = Machine(folder, dmi=("Supermicro", "AS -4124GO-NART+"))
+    machine = Machine(directory, dmi=("Supermicro", "AS -4124GO-NART+"))
     machine.nvidia_driver("550.54.15", peermem=True)
     machine.nic("bond0", "bond", ["10.0.0.21/24"], speed=50000)
     for number in range(2):
@@ -97,9 +97,9 @@ def a100_roce(folder: Path) -> Machine:
     return machine
 
 
-def pcie_box(folder: Path) -> Machine:
+def pcie_box(directory: Path) -> Machine:
     """4 GPUs in slots of the CPUs' own, one 100 Gb NIC, no NVLink."""
-    machine = Machine(folder, kernel="6.8.0-40-generic", dmi=("Dell Inc.", "PowerEdge R750xa"))
+    machine = Machine(directory, kernel="6.8.0-40-generic", dmi=("Dell Inc.", "PowerEdge R750xa"))
     machine.nvidia_driver("560.28.03", open_module=True)
     for number, root in enumerate(("16", "30", "97", "b0")):
         machine.gpu(
@@ -118,9 +118,9 @@ def pcie_box(folder: Path) -> Machine:
     return machine
 
 
-def aws_p5(folder: Path) -> Machine:
+def aws_p5(directory: Path) -> Machine:
     """8 GPUs, 32 EFA devices, an ENA interface; a virtual machine that shows no PCIe switches."""
-    machine = Machine(folder, kernel="6.1.112-122.189.amzn2023.x86_64", virtual=True, dmi=("Amazon EC2", "p5.48xlarge"))
+    machine = Machine(directory, kernel="6.1.112-122.189.amzn2023.x86_64", virtual=True, dmi=("Amazon EC2", "p5.48xlarge"))
     machine.nvidia_driver("550.127.05", open_module=True)
     machine.nic("ens32", "physical", ["10.11.12.13/20"], place="pci0000:00/0000:00:20.0", driver="ena", mtu=9001)
     for number in range(8):
@@ -139,9 +139,9 @@ def aws_p5(folder: Path) -> Machine:
     return machine
 
 
-def laptop(folder: Path) -> Machine:
+def laptop(directory: Path) -> Machine:
     """Wireless, a docker bridge with a container, a compose network and a VPN."""
-    machine = Machine(folder, kernel="6.9.7-arch1-1", dmi=("LENOVO", "21HMCTO1WW"))
+    machine = Machine(directory, kernel="6.9.7-arch1-1", dmi=("LENOVO", "21HMCTO1WW"))
     machine.nic("enp0s31f6", "physical", place="pci0000:00/0000:00:1f.6", driver="e1000e", state="down", speed=-1)
     own = ["192.168.178.34/24", "2003:e7::5/64", "fe80::5/64"]
     machine.nic("wlp0s20f3", "wireless", own, place="pci0000:00/0000:00:14.3", driver="iwlwifi", devtype="wlan")
@@ -154,9 +154,9 @@ def laptop(folder: Path) -> Machine:
     return machine
 
 
-def cpu_node(folder: Path) -> Machine:
+def cpu_node(directory: Path) -> Machine:
     """Two sockets, HDR100 InfiniBand with IPoIB, gigabit Ethernet; in a Slurm job's cgroup."""
-    machine = Machine(folder, kernel="4.18.0-513.24.1.el8_9.x86_64", dmi=("HPE", "ProLiant DL385 Gen10 Plus v2"))
+    machine = Machine(directory, kernel="4.18.0-513.24.1.el8_9.x86_64", dmi=("HPE", "ProLiant DL385 Gen10 Plus v2"))
     machine.nic("eno1", "physical", ["10.3.0.17/16"], place="pci0000:40/0000:42:00.0", driver="tg3", speed=1000)
     gid = (0, "fe80:0000:0000:0000:b859:9f03:00a1:2b3c", "IB/RoCE v1", "")
     machine.hca("mlx5_0", "pci0000:80/0000:80:01.1/0000:81:00.0", rate="100 Gb/sec (2X HDR)", numa=1, gids=[gid])
@@ -170,9 +170,9 @@ def cpu_node(folder: Path) -> Machine:
     return machine
 
 
-def mi300x(folder: Path) -> Machine:
+def mi300x(directory: Path) -> Machine:
     """8 AMD GPUs in a full XGMI mesh, of which rocm-smi tells model and memory."""
-    machine = Machine(folder, kernel="5.15.0-119-generic", dmi=("Supermicro", "AS -8125GS-TNMR2"))
+    machine = Machine(directory, kernel="5.15.0-119-generic", dmi=("Supermicro", "AS -8125GS-TNMR2"))
     for cpu in (0, 1):
         machine.file(
             f"/sys/class/kfd/kfd/topology/nodes/{cpu}/properties", "cpu_cores_count 96\nsimd_count 0\nlocation_id 0\ndomain 0"

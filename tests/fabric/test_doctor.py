@@ -39,16 +39,16 @@ def test_this_machine_is_examined(distlaunch: Cli) -> None:
     assert events[0]["nics"][0]["name"] == "lo"
 
 
-def spoil(testbed: Testbed, folder: Path) -> None:
+def spoil(testbed: Testbed, directory: Path) -> None:
     """n1 stays sound, the others have one fault after another."""
-    nodes = Nodes(testbed, folder)
+    nodes = Nodes(testbed, directory)
     for number, host in enumerate(testbed.hosts):
         nodes.second_link(host, "rail0", f"10.99.0.{number + 1}/24", bridge="rail")
     _, n2, n3, n4 = testbed.hosts
     n2.run(("ip", "link", "set", "eth0", "mtu", "1400"), check=True)
     n2.run(("ip", "-netns", n2.switch, "link", "set", "n2rail0", "down"), check=True)
     n3.slow_link(rate_kbit=40_000)
-    n4.private_folder(Path("/dev/shm"), size_bytes=64 << 20)
+    n4.private_directory(Path("/dev/shm"), size_bytes=64 << 20)
     n4.fill(Path("/dev/shm"))
     for process in n4.processes():
         resource.prlimit(process.pid, resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
@@ -56,7 +56,7 @@ def spoil(testbed: Testbed, folder: Path) -> None:
     (version,) = (path for path in importlib.metadata.files("torch") or () if str(path) == "torch/version.py")
     text = Path(str(version.locate())).read_text()
     for host, spoilt in ((n3, text + late), (n4, text + "__version__ = '2.1.0'\n")):
-        path = folder / f"version-{host.name}.py"
+        path = directory / f"version-{host.name}.py"
         path.write_text(spoilt)
         host.run(("mount", "--bind", str(path), str(version.locate())), check=True, cwd="/")
 
@@ -68,7 +68,7 @@ def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distla
         env: dict[str, str | None] = {
             key: value for key, value in testbed.slurm.env().items() if key.startswith(("SLURM", "PATH"))
         }
-        spoil(testbed, distlaunch.folder)
+        spoil(testbed, distlaunch.directory)
 
         done = distlaunch("doctor", "--on", "lab", "--nodes", "4", *FASTER, "--quarantine", env=env, timeout_s=200)
 
@@ -147,7 +147,7 @@ def test_without_words_it_says_how_it_is_used(distlaunch: Cli) -> None:
 )
 def test_later_runs_leave_quarantined_hosts_out(distlaunch: Cli, backend: str, settings: str, expected: str) -> None:
     distlaunch.write(".config/distlaunch/config.toml", f'[clusters.lab]\nbackend = "{backend}"\n{settings}\n')
-    quarantine.add("lab", {"n2": "slow", "n4": "full"}, {"HOME": str(distlaunch.folder)})
+    quarantine.add("lab", {"n2": "slow", "n4": "full"}, {"HOME": str(distlaunch.directory)})
 
     done = distlaunch("run", "--on", "lab", "--dry-run", "--output", "json", "reduce.py")
 

@@ -76,8 +76,8 @@ class User:
             follower.close()
 
     def write(self, name: str, text: str) -> Path:
-        """A file in the working folder; a kubeconfig beside it, as it would be sent from there."""
-        beside = f"../{self.cli.folder.name}-" if name.endswith(".kubeconfig") else ""
+        """A file in the working directory; a kubeconfig beside it, as it would be sent from there."""
+        beside = f"../{self.cli.directory.name}-" if name.endswith(".kubeconfig") else ""
         return self.cli.write(beside + name, text)
 
     def detached(self, *args: str, env: dict[str, str | None] | None = None) -> str:

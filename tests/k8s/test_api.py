@@ -31,7 +31,7 @@ GONE = None
 
 
 @contextmanager
-def answering(folder: Path, answers: list[tuple[int, str] | None]) -> Iterator[tuple[Cluster, list[str]]]:
+def answering(directory: Path, answers: list[tuple[int, str] | None]) -> Iterator[tuple[Cluster, list[str]]]:
     """A server that gives these answers, one after the other; the methods that it was asked with."""
     asked: list[str] = []
 
@@ -55,16 +55,16 @@ def answering(folder: Path, answers: list[tuple[int, str] | None]) -> Iterator[t
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield api.connect(str(kubeconfig(folder, server.server_address[1])), "", ""), asked
+        yield api.connect(str(kubeconfig(directory, server.server_address[1])), "", ""), asked
         server.shutdown()
 
 
-def kubeconfig(folder: Path, port: int) -> Path:
+def kubeconfig(directory: Path, port: int) -> Path:
     """One that leads to a port of this machine."""
     place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     config = {"clusters": [place], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
-    path = folder / "config"
+    path = directory / "config"
     path.write_text(json.dumps(config))
     return path
 

@@ -34,7 +34,7 @@ def same(item: Any, run: str) -> Any:
 
 
 def test_what_is_printed_is_what_is_sent_and_what_the_cluster_has(user: User, proxy: Proxy) -> None:
-    (user.cli.folder / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
+    (user.cli.directory / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
     options = ("--nodes", "3", "--gpus-per-node", "2", "--env", "A=b", "--time", "1h", "x.py", "--lr", "1")
     account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
     printed = list(yaml.safe_load_all(user("k8s", "--dry-run", *options).stdout))
@@ -312,23 +312,23 @@ def test_a_run_whose_release_was_not_answered_has_not_ended_and_is_ended_by_canc
     account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
 
     done = account("k8s", "--nodes", "2", "x.py")
-    (folder,) = user.cli.runs.iterdir()
-    ended = (folder / "result.json").exists()
-    silent = account.state(folder.name)
-    refused = account("cancel", folder.name)
+    (directory,) = user.cli.runs.iterdir()
+    ended = (directory / "result.json").exists()
+    silent = account.state(directory.name)
+    refused = account("cancel", directory.name)
     user.write("proxy.kubeconfig", user.kubeconfig.read_text())  # it is back
-    user.wait_pods(folder.name, 2)
-    state = account.state(folder.name)
-    cancelled = account("cancel", "--force", folder.name)
+    user.wait_pods(directory.name, 2)
+    state = account.state(directory.name)
+    cancelled = account("cancel", "--force", directory.name)
 
     assert done.exit_code == 3, done.stderr
     assert "what was started may still run there: the API server cannot be reached: " in done.stderr
-    assert f"to end it: distlaunch cancel --force {folder.name}" in done.stderr
+    assert f"to end it: distlaunch cancel --force {directory.name}" in done.stderr
     assert not ended
     assert (silent["exit_code"], refused.exit_code) == (None, 3), (silent, refused.stderr)
     assert state["state"] == "pending"
     assert state["detail"].startswith("its submission went wrong, and what is there may lack nodes: the API server")
-    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{folder.name}: cancelled\n"), cancelled.stderr
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{directory.name}: cancelled\n"), cancelled.stderr
     user.wait_nothing_left()
 
 

@@ -28,7 +28,7 @@ def test_two_machines_are_examined_and_those_in_quarantine_are_left_out(pods: Us
     wrong = {finding["check"] for finding in told["findings"]} & {"versions", "clock", "ports", "mtu", "gpu"}
     assert (wrong, sorted(told["links"]["names"])) == (set(), hosts)
 
-    quarantine.add("lab", dict.fromkeys(hosts, "slow"), {"HOME": str(pods.cli.folder)})
+    quarantine.add("lab", dict.fromkeys(hosts, "slow"), {"HOME": str(pods.cli.directory)})
     pods.write("meet.py", MEET)
     after = pods("run", "--on", "lab", "--nodes", "2", "--log-ranks", "all", "meet.py")
     assert after.exit_code == 0, after.stderr

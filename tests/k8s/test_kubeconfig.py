@@ -1,4 +1,4 @@
-"""Which kubeconfigs are read, and what of them a run keeps: lists as kubectl takes them, from whatever folder."""
+"""Which kubeconfigs are read, and what of them a run keeps: lists as kubectl takes them, from whatever directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parts(user: User) -> tuple[str, str, str]:
-    """The user's kubeconfig as two files in folders of their own, and one that is not there; relative to the working folder.
+    """The user's kubeconfig as two files in directories of their own, and one that is missing; relative to the working directory.
 
     The first has no user; the second has one, and contexts of its own that lead nowhere.
     """
@@ -32,7 +32,7 @@ def parts(user: User) -> tuple[str, str, str]:
         "first/a.kubeconfig": {**whole, "users": []},
         "second/b.kubeconfig": {**whole, "clusters": [nowhere], "contexts": [other], "current-context": "other"},
     }
-    beside = f"../{user.cli.folder.name}-"
+    beside = f"../{user.cli.directory.name}-"
     for name, text in texts.items():
         user.cli.write(beside + name, yaml.dump(text))
     return (f"{beside}first/a.kubeconfig", f"{beside}none.kubeconfig", f"{beside}second/b.kubeconfig")
@@ -40,13 +40,13 @@ def parts(user: User) -> tuple[str, str, str]:
 
 @pytest.mark.k8s
 @pytest.mark.parametrize("given", ["KUBECONFIG", "--kubeconfig", "a settings file"])
-def test_a_list_of_kubeconfigs_is_merged_as_kubectl_does_it_and_its_run_is_seen_from_any_folder(
+def test_a_list_of_kubeconfigs_is_merged_as_kubectl_does_it_and_its_run_is_seen_from_any_directory(
     user: User, tmp_path: Path, given: str
 ) -> None:
     listed = os.pathsep.join(parts(user))
     env: dict[str, str | None] = {"KUBECONFIG": listed if given == "KUBECONFIG" else None}
     if given == "a settings file":
-        inner = user.cli.folder / "inner"
+        inner = user.cli.directory / "inner"
         user.cli.write("distlaunch.toml", f'[clusters.mine]\nbackend = "k8s"\nkubeconfig = "{listed}"\n')
         inner.mkdir()
         user.cli.write("inner/x.py", "print(1)\n")

@@ -265,7 +265,7 @@ def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_toge
 
     content = os.urandom(1_000_000)
     distlaunch.write("sub/däta.txt", "hello\n")
-    (distlaunch.folder / "noise.bin").write_bytes(content)
+    (distlaunch.directory / "noise.bin").write_bytes(content)
     found = [item for item in rendered(distlaunch) if item["kind"] == "ConfigMap"]
 
     assert len(found) > 5
@@ -282,9 +282,9 @@ def test_files_travel_in_pieces_that_kubectl_apply_takes_and_the_agent_puts_toge
 
 @pytest.mark.slow
 def test_many_files_travel_in_large_pieces_and_too_many_are_refused_with_a_way_out(distlaunch: Cli) -> None:
-    (distlaunch.folder / "noise.bin").write_bytes(os.urandom(5_000_000))
+    (distlaunch.directory / "noise.bin").write_bytes(os.urandom(5_000_000))
     found = [item for item in rendered(distlaunch) if item["kind"] == "ConfigMap"]
-    (distlaunch.folder / "noise.bin").write_bytes(os.urandom(30_000_000))
+    (distlaunch.directory / "noise.bin").write_bytes(os.urandom(30_000_000))
     refused = distlaunch("k8s", "--dry-run", "--image", "i", "x.py")
 
     assert 6 <= len(found) <= 8
@@ -368,11 +368,11 @@ def test_bad_options_are_one_clear_error(distlaunch: Cli, options: list[str], wo
     assert "Traceback" not in done.stderr
 
 
-def test_a_script_outside_of_the_working_folder_is_refused_with_the_way_out(distlaunch: Cli, tmp_path: Path) -> None:
+def test_a_script_outside_of_the_working_directory_is_refused_with_the_way_out(distlaunch: Cli, tmp_path: Path) -> None:
     distlaunch.write("x.py", "")
     distlaunch.write("sub/y.py", "")
 
-    done = distlaunch("k8s", "--dry-run", "--image", "i", "../x.py", cwd=distlaunch.folder / "sub")
+    done = distlaunch("k8s", "--dry-run", "--image", "i", "../x.py", cwd=distlaunch.directory / "sub")
 
     assert done.exit_code == 2
-    assert f"cd {distlaunch.folder}" in done.stderr
+    assert f"cd {distlaunch.directory}" in done.stderr

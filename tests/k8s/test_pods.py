@@ -124,7 +124,7 @@ def test_a_machine_is_cut_off_while_other_runs_go_on(cut_off: CutOff) -> None:
 def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None:
     ours = isinstance(pods.kube, Kube)
     pods.write("data/words.txt", "from the launcher's machine")
-    (pods.cli.folder / "data/noise.bin").write_bytes(os.urandom(5_000_000))
+    (pods.cli.directory / "data/noise.bin").write_bytes(os.urandom(5_000_000))
     pods.write("mine/__init__.py", "WORD = 'imported'\n")
     pods.write(
         "uses.py",
@@ -291,16 +291,16 @@ def test_the_api_server_goes_while_the_run_is_followed_and_no_line_is_lost(pods:
 
 
 def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, tmp_path: Path) -> None:
-    """By kubectl alone, far from the working folder, and with the secret that its first lines ask for."""
+    """By kubectl alone, far from the working directory, and with the secret that its first lines ask for."""
     pods.write("meet.py", MEET + 'print("the secret:", os.environ["TOKEN"], flush=True)\n')
-    folder = tmp_path / "moved away"
+    directory = tmp_path / "moved away"
     options = ("--nodes", "2", "--secret", "TOKEN", "meet.py")
     done = pods("k8s", "--render-to", str(tmp_path / "rendered"), *options, env={"TOKEN": "s3cr3t"})
     assert done.exit_code == 0, done.stderr
-    shutil.move(tmp_path / "rendered", folder)
+    shutil.move(tmp_path / "rendered", directory)
     shutil.rmtree(pods.cli.runs, ignore_errors=True)
-    text = (folder / "run.yaml").read_text()
-    assert (folder / "run.yaml").stat().st_mode & 0o777 == 0o600, "the run's key is in it"
+    text = (directory / "run.yaml").read_text()
+    assert (directory / "run.yaml").stat().st_mode & 0o777 == 0o600, "the run's key is in it"
     ((name, apply),) = re.findall(r"^# Run (\S+): (kubectl apply --server-side -f) FILE$", text, re.MULTILINE)
     (secret,) = re.findall(r"^# First, as secrets are in no file: (.*)$", text, re.MULTILINE)
 
@@ -308,7 +308,7 @@ def test_what_is_rendered_runs_by_itself_when_it_is_applied_by_hand(pods: User, 
     env = {"PATH": f"{Path(str(by_hand)).parent}:{os.environ['PATH']}", "KUBECONFIG": str(pods.kubeconfig), "TOKEN": "s3cr3t"}
     env["HOME"] = str(tmp_path)
     for line in (secret, f"{apply} run.yaml"):
-        made = subprocess.run(["sh", "-c", line], cwd=folder, env=env, timeout=120, check=False, capture_output=True)
+        made = subprocess.run(["sh", "-c", line], cwd=directory, env=env, timeout=120, check=False, capture_output=True)
         assert made.returncode == 0, made.stderr
 
     jobs = f"/apis/batch/v1/namespaces/{pods.namespace}/jobs"

@@ -45,7 +45,7 @@ def test_what_is_asked_for_before_is_enough_to_submit(user: User) -> None:
 
 @pytest.mark.k8s
 def test_ended_runs_go_and_what_others_have_in_their_files_is_not_fetched(user: User, proxy: Proxy) -> None:
-    (user.cli.folder / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
+    (user.cli.directory / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
     configs, pods = KINDS["configmaps"].format(user.namespace), KINDS["pods"].format(user.namespace)
     foreign = {"name": "odd", "labels": {"distlaunch/run": "odd"}, "annotations": {"distlaunch/ttl-seconds": "\u00b2"}}
     user.kube.api.post(configs, {"metadata": foreign})

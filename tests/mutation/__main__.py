@@ -54,10 +54,10 @@ class Verdict(NamedTuple):
 
 
 class Copy:
-    """The project in a folder of its own, where changes are made."""
+    """The project in a directory of its own, where changes are made."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "project"
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "project"
         self.number = 0
         self.processes: set[subprocess.Popen[bytes]] = set()
         listed = subprocess.run(
@@ -264,7 +264,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--jobs", type=int, default=1, help="how many at a time, each in a copy of its own (default: 1)")
     top.add_argument("--budget", type=float, default=900, help="seconds of tests at most for one change (default: 900)")
     top.add_argument("--patience", type=float, default=180, help="seconds beyond three times what its tests take (default: 180)")
-    top.add_argument("--coverage", type=Path, help="the folder that `--cov-by-test` has left (default: the newest)")
+    top.add_argument("--coverage", type=Path, help="the directory that `--cov-by-test` has left (default: the newest)")
     top.add_argument("--list", action="store_true", help="print the changes, and run nothing")
     return top
 
@@ -300,11 +300,11 @@ def main(words: Sequence[str]) -> int:
     seconds = read_seconds()
     copies: list[Copy] = []
     # Its name is known before it is there: a signal in between would leave what tempfile has made and not yet told.
-    folder = Path(tempfile.gettempdir(), f"distlaunch-mutants-{secrets.token_hex(8)}")
+    directory = Path(tempfile.gettempdir(), f"distlaunch-mutants-{secrets.token_hex(8)}")
     try:
         try:
-            folder.mkdir(mode=0o700)
-            copies += [Copy(folder / str(number)) for number in range(args.jobs)]
+            directory.mkdir(mode=0o700)
+            copies += [Copy(directory / str(number)) for number in range(args.jobs)]
             trial = Trial(args, known, seconds)
             trial.every = copies[0].collect()
             verdicts = work(trial, copies, chosen)
@@ -313,7 +313,7 @@ def main(words: Sequence[str]) -> int:
                 signal.signal(number, signal.SIG_IGN)
             for copy in copies:
                 copy.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
     except KeyboardInterrupt:
         print("interrupted; nothing is left", file=sys.stderr)
         return 130

@@ -52,12 +52,12 @@ class Map(NamedTuple):
     """By test and file."""
 
     @classmethod
-    def read(cls, folder: Path) -> Map:
+    def read(cls, directory: Path) -> Map:
         """What `--cov-by-test` has left; lines of which nobody knows the test are those of all whom it may have been."""
-        names: dict[str, str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+        names: dict[str, str] = json.loads((directory / "names.json").read_text(encoding="utf-8"))
         found: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for path in (folder / "tests").iterdir():
-            lines = coverage_report.read_one(folder, path)
+        for path in (directory / "tests").iterdir():
+            lines = coverage_report.read_one(directory, path)
             for key in path.name.split("+"):
                 for file, numbers in lines.items():
                     if key in names and numbers:
@@ -71,9 +71,9 @@ class Map(NamedTuple):
         return ran or {test for test, where in self.lines.items() if where.get(change.path)}
 
 
-def latest_map(folder: Path = results.ALL) -> Path | None:
+def latest_map(directory: Path = results.ALL) -> Path | None:
     """The newest results that know tests one by one."""
-    found = sorted(path.parent for path in folder.glob("*/coverage/names.json"))
+    found = sorted(path.parent for path in directory.glob("*/coverage/names.json"))
     return found[-1] if found else None
 
 

@@ -157,14 +157,14 @@ def targets(path: str) -> frozenset[str] | None:
 
 
 def users(path: str, root: Path = ROOT) -> set[str]:
-    """A file of the tests and all others that import it; a conftest is imported by what is below its folder.
+    """A file of the tests and all others that import it; a conftest is imported by what is below its directory.
 
-    What is no Python affects its folder.
+    What is no Python affects its directory.
     """
     graph = imports(root)
     if not path.endswith(".py"):
-        folder = str(Path(path).parent)
-        return {name for name in graph if name.startswith(f"{folder}/")} or set(graph)
+        directory = str(Path(path).parent)
+        return {name for name in graph if name.startswith(f"{directory}/")} or set(graph)
     found = {path}
     fresh = [path]
     while fresh:

@@ -1,6 +1,6 @@
 """Coverage by package, of one run or of several side by side: `python -m tests.plugins.coverage_report DATA[@CHECKOUT] ...`.
 
-DATA is a run's folder `coverage`, or files of coverage.py's or a folder of them; CHECKOUT is where the sources are that
+DATA is a run's directory `coverage`, or files of coverage.py's or a directory of them; CHECKOUT is where the sources are that
 it was measured with.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import coverage
 
-FOLDERS = ("launcher", "train", "playbooks")
+DIRECTORIES = ("launcher", "train", "playbooks")
 PACKAGES = ("launcher.agent", "launcher.backends", "launcher.cli", "launcher", "train.trainer", "train", "playbooks")
 """The first one that a file is in counts."""
 
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
 
 def sources(root: Path = ROOT) -> list[str]:
     """The files that are measured."""
-    found = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
+    found = (path for directory in DIRECTORIES for path in (root / directory).rglob("*.py"))
     return sorted(str(path.relative_to(root)) for path in found)
 
 
@@ -51,18 +51,18 @@ def package_of(path: str) -> str:
     return next((name for name in PACKAGES if dotted.startswith(f"{name}.")), dotted.partition(".")[0])
 
 
-def read(folder: Path) -> Lines:
+def read(directory: Path) -> Lines:
     """The lines of all tests of a run."""
     found: Lines = defaultdict(set)
-    for each in [folder / "lines", *(folder / "tests").glob("*")]:
-        for path, lines in read_one(folder, each).items():
+    for each in [directory / "lines", *(directory / "tests").glob("*")]:
+        for path, lines in read_one(directory, each).items():
             found[path] |= lines
     return found
 
 
-def read_one(folder: Path, lines: Path) -> Lines:
+def read_one(directory: Path, lines: Path) -> Lines:
     """One file of lines."""
-    index = marshal.loads((folder / "index").read_bytes())
+    index = marshal.loads((directory / "index").read_bytes())
     data = lines.read_bytes()
     bounds = sorted((offset, path) for path, offset in index["offsets"].items())
     ends = [*(offset for offset, _ in bounds[1:]), index["size"]]

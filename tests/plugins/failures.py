@@ -1,4 +1,4 @@
-"""For each failed test a folder: what its runs wrote, what it printed, and the last lines of its clusters' logs."""
+"""For each failed test a directory: what its runs wrote, what it printed, and the last lines of its clusters' logs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 KEY = "distlaunch_results"
 WORTH = ("stream*", "stderr*", "stdout*", "*.json", "*.log", "*.out", "*.err", "*.sbatch", "*.sh", "*.yaml", "*.toml")
-"""Files below a test's folders that tell what happened."""
+"""Files below a test's directories that tell what happened."""
 
 TOLD = ("stream*", "stderr*")
 """Those whose ends are printed with the failure: what agents and workers said."""
 
 LOGS = ("logs/*.log", "ssh/*.log", "kubernetes/logs/*.log")
-"""What a testbed's daemons write, below its folder."""
+"""What a testbed's daemons write, below its directory."""
 
 MAX_BYTES = 200_000
 MAX_FILES = 300
@@ -36,8 +36,8 @@ LINES = 40
 class Failures:
     """In each process that runs tests."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -52,8 +52,8 @@ class Failures:
 
     def keep(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Copy and tell."""
-        into = place(self.folder, item.nodeid)
-        roots = folders(item)
+        into = place(self.directory, item.nodeid)
+        roots = directories(item)
         ends = []
         for number, root in enumerate(roots):
             for path in worth(root):
@@ -70,19 +70,19 @@ class Failures:
         report.sections.append(("kept files", results.shown(into)))
 
 
-def place(folder: Path, nodeid: str) -> Path:
-    """A test's folder, by its name; two that would get the same one are told apart by a number that is theirs."""
+def place(directory: Path, nodeid: str) -> Path:
+    """A test's directory, by its name; two that would get the same one are told apart by a number that is theirs."""
     path, _, name = nodeid.partition("::")
     plain = re.sub(r"[^\w.=-]+", "_", name)[:100].strip("_")
     tail = "" if plain == name else f"-{sum(ord(letter) * 31**place for place, letter in enumerate(nodeid)) % 10**6:06d}"
-    return folder / "failures" / f"{Path(path).stem}.{plain}{tail}"
+    return directory / "failures" / f"{Path(path).stem}.{plain}{tail}"
 
 
-def folders(item: pytest.Item) -> list[Path]:
-    """The folders that a test had: its own, and those of what its fixtures made."""
+def directories(item: pytest.Item) -> list[Path]:
+    """The directories that a test had: its own, and those of what its fixtures made."""
     given: dict[str, Any] = getattr(item, "funcargs", None) or {}
     found = [value for value in given.values() if isinstance(value, Path)]
-    found += [value for each in given.values() if isinstance(value := getattr(each, "folder", None), Path)]
+    found += [value for each in given.values() if isinstance(value := getattr(each, "directory", None), Path)]
     top: list[Path] = []
     for path in sorted({path.resolve() for path in found if path.is_dir()}):
         if "pytest-" in str(path) and not any(path.is_relative_to(other) for other in top):
@@ -91,7 +91,7 @@ def folders(item: pytest.Item) -> list[Path]:
 
 
 def worth(root: Path) -> list[Path]:
-    """The regular files below a folder that are worth keeping."""
+    """The regular files below a directory that are worth keeping."""
     found: list[Path] = []
     for path in walk(root):
         if any(fnmatch(path.name, pattern) for pattern in WORTH):
@@ -104,13 +104,13 @@ def worth(root: Path) -> list[Path]:
 def walk(root: Path) -> Iterator[Path]:
     """All regular files that are no code, links not followed, up to a limit."""
     number = 0
-    for folder, inside, names in os.walk(root):
+    for directory, inside, names in os.walk(root):
         inside[:] = sorted(name for name in inside if name not in ("__pycache__", ".git"))
         for name in sorted(names):
             number += 1
             if number > MAX_SCANNED:
                 return
-            path = Path(folder, name)
+            path = Path(directory, name)
             try:
                 regular = stat.S_ISREG(path.lstat().st_mode)
             except OSError:
@@ -134,7 +134,7 @@ def keep_logs(into: Path) -> None:
     """Copy the ends of what the daemons of this process's testbeds wrote."""
     for record in registry.read():
         if record.pid == os.getpid():
-            for path in sorted(path for pattern in LOGS for path in Path(record.folder).glob(pattern)):
+            for path in sorted(path for pattern in LOGS for path in Path(record.directory).glob(pattern)):
                 copy(path, into / f"testbed-{record.index}" / path.name)
 
 
@@ -144,18 +144,18 @@ def last_lines(text: str) -> str:
 
 
 class Controller:
-    """In the process that reports: names the folders."""
+    """In the process that reports: names the directories."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[KEY] = str(self.folder)
+        node.workerinput[KEY] = str(self.directory)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         failed: Iterable[Any] = [*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])]
-        kept = sorted({place(self.folder, report.nodeid) for report in failed if getattr(report, "nodeid", "")})
+        kept = sorted({place(self.directory, report.nodeid) for report in failed if getattr(report, "nodeid", "")})
         kept = [path for path in kept if path.is_dir()]
         if kept:
             terminalreporter.section("what failed tests left")
@@ -165,8 +165,8 @@ class Controller:
 
 def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get(KEY)
-    folder = Path(given) if given else results.of(config)
-    config.pluginmanager.register(Failures(folder), "distlaunch-failures")
+    directory = Path(given) if given else results.of(config)
+    config.pluginmanager.register(Failures(directory), "distlaunch-failures")
     if not hasattr(config, "workerinput"):
         results.prune()
-        config.pluginmanager.register(Controller(folder), "distlaunch-failures-controller")
+        config.pluginmanager.register(Controller(directory), "distlaunch-failures-controller")

@@ -21,12 +21,12 @@ LINE = (
 
 def install() -> bool:
     """Whether it is there now."""
-    folder = Path(sysconfig.get_path("purelib"))
+    directory = Path(sysconfig.get_path("purelib"))
     if sys.prefix == sys.base_prefix:
         return False  # nobody's own environment
     with suppress(OSError):
-        write(folder / f"{MODULE}.py", Path(startup.__file__).read_text(encoding="utf-8"))
-        write(folder / f"zz{MODULE}.pth", LINE)
+        write(directory / f"{MODULE}.py", Path(startup.__file__).read_text(encoding="utf-8"))
+        write(directory / f"zz{MODULE}.pth", LINE)
         return True
     return False
 

@@ -30,7 +30,7 @@ def complaints() -> list[str]:
 
 
 def little_disk(path: Path) -> list[str]:
-    """The complaint about a folder's file system, if there is one."""
+    """The complaint about a directory's file system, if there is one."""
     free_gb = shutil.disk_usage(path).free / 1e9
     enough = free_gb >= ENOUGH_GB
     return [] if enough else [f"only {free_gb:.1f} GB are free in {path}: tests that write much may fail below {ENOUGH_GB}"]

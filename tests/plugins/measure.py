@@ -29,21 +29,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--cov-by-test", action="store_true", help="the same test by test, as scripts/mutate wants it")
 
 
-def prepare(folder: Path, *, by_test: bool, root: Path = ROOT) -> None:
-    """The folder that all processes write to, as any user: where each file's lines begin in the one of all lines."""
+def prepare(directory: Path, *, by_test: bool, root: Path = ROOT) -> None:
+    """The directory that all processes write to, as any user: where each file's lines begin in the one of all lines."""
     offsets = {}
     size = 0
     for path in coverage_report.sources(root):
         offsets[path] = size
         size += (root / path).read_bytes().count(b"\n") + 2
-    folder.mkdir(parents=True, exist_ok=True)
-    for part in (folder, folder / "tests", folder / "current"):
+    directory.mkdir(parents=True, exist_ok=True)
+    for part in (directory, directory / "tests", directory / "current"):
         part.mkdir(exist_ok=True)
         part.chmod(0o777)
     index = {"root": str(root), "offsets": offsets, "size": size, "by_test": by_test}
-    (folder / "index").write_bytes(marshal.dumps(index))
-    (folder / "lines").write_bytes(bytes(size))
-    (folder / "lines").chmod(0o666)
+    (directory / "index").write_bytes(marshal.dumps(index))
+    (directory / "lines").write_bytes(bytes(size))
+    (directory / "lines").chmod(0o666)
 
 
 def key_of(nodeid: str) -> str:
@@ -65,10 +65,10 @@ class Mark:
             return ""
         return pid if pid != str(os.getpid()) and Path(f"/proc/{pid}").exists() else ""
 
-    def set(self, folder: Path) -> None:
+    def set(self, directory: Path) -> None:
         """From now on."""
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        new.write_text(f"{folder}\n{os.getpid()}\n", encoding="utf-8")
+        new.write_text(f"{directory}\n{os.getpid()}\n", encoding="utf-8")
         new.replace(self.path)
 
     def remove(self) -> None:
@@ -81,7 +81,7 @@ class Controller:
     """Begins, ends and reports."""
 
     def __init__(self, config: pytest.Config, *, by_test: bool) -> None:
-        self.folder = results.of(config) / "coverage"
+        self.directory = results.of(config) / "coverage"
         self.by_test = by_test
         self.tests: set[str] = set()
         self.mark = Mark()
@@ -91,12 +91,12 @@ class Controller:
         elif self.mark.owner():
             self.reason = f"process {self.mark.owner()} measures already, in the same environment"
         else:
-            prepare(self.folder, by_test=by_test)
-            self.mark.set(self.folder)
+            prepare(self.directory, by_test=by_test)
+            self.mark.set(self.directory)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[KEY] = str(self.folder) if self.by_test and not self.reason else ""
+        node.workerinput[KEY] = str(self.directory) if self.by_test and not self.reason else ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.tests.add(report.nodeid)
@@ -108,13 +108,13 @@ class Controller:
             return
         self.mark.remove()
         if self.by_test:
-            (self.folder / "names.json").write_text(json.dumps({key_of(name): name for name in sorted(self.tests)}))
-        measured = coverage_report.measure(coverage_report.read(self.folder), ROOT)
-        (self.folder / "report.txt").write_text(coverage_report.by_file(measured), encoding="utf-8")
+            (self.directory / "names.json").write_text(json.dumps({key_of(name): name for name in sorted(self.tests)}))
+        measured = coverage_report.measure(coverage_report.read(self.directory), ROOT)
+        (self.directory / "report.txt").write_text(coverage_report.by_file(measured), encoding="utf-8")
         terminalreporter.section("coverage by package")
         for line in coverage_report.table([measured]):
             terminalreporter.write_line(line)
-        terminalreporter.write_line(f"line by line: {results.shown(self.folder / 'report.txt')}")
+        terminalreporter.write_line(f"line by line: {results.shown(self.directory / 'report.txt')}")
 
     def pytest_unconfigure(self) -> None:
         if not self.reason:
@@ -124,14 +124,14 @@ class Controller:
 class ByTest:
     """In each process that runs tests: says which one runs now."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "current"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "current"
         self.name = os.environ.get("PYTEST_XDIST_WORKER") or "main"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        link = self.folder / self.name
-        new = self.folder.parent / f".{self.name}"
+        link = self.directory / self.name
+        new = self.directory.parent / f".{self.name}"
         with suppress(FileNotFoundError):
             new.unlink()
         new.symlink_to(key_of(item.nodeid))
@@ -159,6 +159,6 @@ def pytest_configure(config: pytest.Config) -> None:
             return
         if not in_this_process():
             startup.lines = startup.measure()
-    folder = getattr(config, "workerinput", {}).get(KEY, "") if worker else str(controller.folder)
-    if folder and by_test:
-        config.pluginmanager.register(ByTest(Path(folder)), "distlaunch-coverage-by-test")
+    directory = getattr(config, "workerinput", {}).get(KEY, "") if worker else str(controller.directory)
+    if directory and by_test:
+        config.pluginmanager.register(ByTest(Path(directory)), "distlaunch-coverage-by-test")

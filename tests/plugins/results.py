@@ -1,4 +1,4 @@
-"""The folder for what a run leaves behind: failures, coverage. `.test-results/` in the checkout keeps the last ones."""
+"""The directory for what a run leaves behind: failures, coverage. `.test-results/` in the checkout keeps the last ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"\d{8}-\d{6}-(\d+)")
 
 
 def new() -> Path:
-    """The folder for a run of this process; it is made when something is written to it."""
+    """The directory for a run of this process; it is made when something is written to it."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).absolute()
@@ -29,7 +29,7 @@ def new() -> Path:
 
 
 def of(config: pytest.Config) -> Path:
-    """The folder for this run."""
+    """The directory for this run."""
     found: Path | None = getattr(config, "_distlaunch_results", None)
     if found is None:
         found = new()
@@ -37,9 +37,9 @@ def of(config: pytest.Config) -> Path:
     return found
 
 
-def prune(folder: Path = ALL) -> None:
+def prune(directory: Path = ALL) -> None:
     """Remove what is too old, but for what living runs write."""
-    names = sorted(path for path in folder.glob("*") if _NAME.fullmatch(path.name))
+    names = sorted(path for path in directory.glob("*") if _NAME.fullmatch(path.name))
     for path in names[: -KEPT or None]:
         match = _NAME.fullmatch(path.name)
         if match and not os.path.exists(f"/proc/{match[1]}"):

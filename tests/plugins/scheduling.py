@@ -157,8 +157,8 @@ class Distribution:
     """In the controller: makes the scheduler, and tells processes where to write the groups."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="distlaunch-tests-")
-        self.groups = Path(self.folder.name) / "groups"
+        self.directory = tempfile.TemporaryDirectory(prefix="distlaunch-tests-")
+        self.groups = Path(self.directory.name) / "groups"
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -169,7 +169,7 @@ class Distribution:
         return make_scheduler(config, log, self.groups)
 
     def pytest_unconfigure(self) -> None:
-        self.folder.cleanup()
+        self.directory.cleanup()
 
 
 def make_scheduler(config: pytest.Config, log: Any, path: Path) -> Any:

@@ -26,7 +26,7 @@ CLUSTERS = ("slurm", "ssh", "k8s", "testbed")
 """Marks of tests that bring hosts up."""
 
 NOT_FAST = ("train", "benchmarks", "plugins_tests", "chaos")
-"""Folders that are not even collected for the fast tier: their tests import torch or start what does (elsewhere such tests are
+"""Directories that are not even collected for the fast tier: their tests import torch or start what does (elsewhere such are
 marked), or are about the way tests run, and start pytest."""
 
 WORKER_KEY = "distlaunch_files"
@@ -82,7 +82,7 @@ class Selection:
         """Whether a test of this file may be wanted."""
         if self.subjects and subjects.subject_of(path) not in self.subjects:
             return False
-        if self.fast and folder_of(path) in NOT_FAST:
+        if self.fast and directory_of(path) in NOT_FAST:
             return False
         return self.files is None or path in self.files
 
@@ -154,14 +154,14 @@ def relative(path: Path) -> str:
     return str(path.relative_to(subjects.ROOT)) if path.is_relative_to(subjects.ROOT) else str(path)
 
 
-def folder_of(path: str) -> str:
-    """The folder of tests that a file is in."""
+def directory_of(path: str) -> str:
+    """The directory of tests that a file is in."""
     return [*path.split("/"), "", ""][1]
 
 
 def is_fast(item: pytest.Item) -> bool:
     """Whether a test is in the fast tier."""
-    mine = folder_of(relative(item.path)) not in NOT_FAST
+    mine = directory_of(relative(item.path)) not in NOT_FAST
     return mine and not any(map(item.get_closest_marker, SLOW)) and not brings_hosts_up(item)
 
 

@@ -26,7 +26,7 @@ WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"
 """The variable that names the file in which forbidden imports are noted."""
 
 MARK = ".measured"
-"""The file in the environment that names the folder for coverage, and the process that it is for."""
+"""The file in the environment that names the directory for coverage, and the process that it is for."""
 
 _THREADING = -1
 _PARENT = "torch.distributed.run", "torchrun"
@@ -63,9 +63,9 @@ class NoTorch:
 class Lines:
     """Which lines of the project have run."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        with open(os.path.join(folder, "index"), "rb") as file:
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        with open(os.path.join(directory, "index"), "rb") as file:
             index = marshal.loads(file.read())
         self.root: str = index["root"] + "/"
         self.offsets: dict[str, int] = index["offsets"]
@@ -79,9 +79,9 @@ class Lines:
 
     def load(self) -> None:
         """Begin with what all processes have noted so far; where it is told test by test, with what those of this test have."""
-        path = os.path.join(self.folder, "lines")
+        path = os.path.join(self.directory, "lines")
         if self.by_test:
-            path = os.path.join(self.folder, "tests", self.current())
+            path = os.path.join(self.directory, "tests", self.current())
         seen = bytearray(self.size)
         try:
             with open(path, "rb") as file:
@@ -94,11 +94,11 @@ class Lines:
     def current(self) -> str:
         """The number of the test that runs now in the process that started this one; over SSH nobody knows which one that was."""
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-        folder = os.path.join(self.folder, "current")
+        directory = os.path.join(self.directory, "current")
         try:
             if worker or os.environ.get("PYTEST_CURRENT_TEST"):
-                return os.readlink(os.path.join(folder, worker or "main"))
-            return "+".join(sorted(os.readlink(os.path.join(folder, name)) for name in os.listdir(folder)))
+                return os.readlink(os.path.join(directory, worker or "main"))
+            return "+".join(sorted(os.readlink(os.path.join(directory, name)) for name in os.listdir(directory)))
         except OSError:
             return "none"
 
@@ -107,7 +107,7 @@ class Lines:
         path = name
         if "distlaunch_agent/" in name:
             path = self.root + "launcher/agent/" + name.rpartition("distlaunch_agent/")[2]
-        elif "/roles/distlaunch/" in name:  # Ansible has a copy in the run's folder
+        elif "/roles/distlaunch/" in name:  # Ansible has a copy in the run's directory
             path = self.root + "playbooks/roles/distlaunch/" + name.rpartition("/roles/distlaunch/")[2]
         elif not name.startswith(("/", "<")):
             path = os.path.abspath(name)
@@ -166,7 +166,7 @@ class Lines:
             finally:
                 posix.close(fd)
         except OSError:
-            pass  # another root folder, or no descriptor left
+            pass  # another root directory, or no descriptor left
 
     def start(self) -> None:
         """Look at all functions from now on, and hide it."""
@@ -208,10 +208,10 @@ def measure() -> Lines | None:
         return None
     try:
         with open(os.path.join(sys.prefix, MARK), encoding="utf-8") as file:
-            folder, pid = file.read().split("\n")[:2]
+            directory, pid = file.read().split("\n")[:2]
         if not os.path.exists(f"/proc/{pid}"):
             return None
-        lines = Lines(folder)
+        lines = Lines(directory)
     except (OSError, ValueError, EOFError):  # in a container, or as it ends
         return None
     lines.start()

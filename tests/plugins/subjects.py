@@ -1,4 +1,4 @@
-"""What a test is about: its folder. Every test is of exactly one subject."""
+"""What a test is about: its directory. Every test is of exactly one subject."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "tests"
 RENAMED = {"ansible": "ssh", "testbed_tests": "testbed", "plugins_tests": "runner"}
-"""Folders whose subject has another name."""
+"""Directories whose subject has another name."""
 
 TOP = "project"
-"""The subject of the files that are in no folder."""
+"""The subject of the files that are in no directory."""
 
 TIERS = ("fast",)
 CHANGED = "changed"

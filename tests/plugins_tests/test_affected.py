@@ -68,16 +68,16 @@ def test_the_table_names_subjects_and_files_that_exist_and_knows_every_file_of_t
             assert word in subjects.known() or word == affected.EVERYTHING or (ROOT / word).is_file(), (pattern, word)
     files = [
         str(path.relative_to(ROOT))
-        for folder in ("launcher", "train", "playbooks", "docs", "scripts")
-        for path in (ROOT / folder).rglob("*.*")
+        for directory in ("launcher", "train", "playbooks", "docs", "scripts")
+        for path in (ROOT / directory).rglob("*.*")
     ]
     unknown = [path for path in files if "__pycache__" not in path and affected.EVERYTHING in (affected.targets(path) or ())]
     assert unknown == []
 
 
-def git(folder: Path, *words: str) -> None:
+def git(directory: Path, *words: str) -> None:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-    subprocess.run(("git", *identity, *words), cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(("git", *identity, *words), cwd=directory, check=True, capture_output=True, timeout=60)
 
 
 def test_changed_is_since_the_main_branch_was_left_with_what_is_not_committed(tmp_path: Path) -> None:

@@ -18,27 +18,27 @@ import pytest
 
 
 class Run:
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, directory):
+        self.directory = directory
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shared")
-    (folder / "stderr").write_text("the agent of the module's run\\n")
-    return Run(folder)
+    directory = tmp_path_factory.mktemp("shared")
+    (directory / "stderr").write_text("the agent of the module's run\\n")
+    return Run(directory)
 
 
-def make(folder):
-    node = folder / "runs/x-1/nodes/0"
+def make(directory):
+    node = directory / "runs/x-1/nodes/0"
     node.mkdir(parents=True)
     (node / "stream").write_text("".join(f"0.0| line {n}\\n" for n in range(100)))
     (node / "stderr").write_bytes(b"the agent said \\xff this\\n")
     (node.parents[1] / "run.json").write_text(json.dumps({"id": "x-1"}))
-    (folder / "big.log").write_bytes(b"x" * 400_000 + b"the end")
-    (folder / "secret.key").write_text("key")
-    (folder / "pipe.log").symlink_to("/etc/passwd")
-    os.mkfifo(folder / "fifo.log")
+    (directory / "big.log").write_bytes(b"x" * 400_000 + b"the end")
+    (directory / "secret.key").write_text("key")
+    (directory / "pipe.log").symlink_to("/etc/passwd")
+    os.mkfifo(directory / "fifo.log")
 
 
 def test_fails(tmp_path, shared):
@@ -77,15 +77,17 @@ def test_what_runs_wrote_is_kept_and_its_end_is_printed(inner: Callable[..., Inn
         "test_some.test_ends_badly_a_b_c",
         "test_some.test_fails",
     ]
-    folder = done.results / "failures/test_some.test_fails"
-    assert str(folder) in done.text
-    assert (folder / "files1/runs/x-1/run.json").read_text() == '{"id": "x-1"}' or (folder / "files/runs/x-1/run.json").exists()
-    names = sorted(path.name for path in folder.rglob("*") if path.is_file())
+    directory = done.results / "failures/test_some.test_fails"
+    assert str(directory) in done.text
+    assert (directory / "files1/runs/x-1/run.json").read_text() == '{"id": "x-1"}' or (
+        directory / "files/runs/x-1/run.json"
+    ).exists()
+    names = sorted(path.name for path in directory.rglob("*") if path.is_file())
     assert names == ["big.log", "call.txt", "run.json", "stderr", "stderr", "stream"]
-    (big,) = folder.rglob("big.log")
+    (big,) = directory.rglob("big.log")
     assert big.stat().st_size == failures.MAX_BYTES
     assert big.read_bytes().endswith(b"the end")
-    told = (folder / "call.txt").read_text()
+    told = (directory / "call.txt").read_text()
     assert "printed by the test" in told
     assert "assert 1 == 2" in told
     for text in (told, done.text):
@@ -120,7 +122,7 @@ def test_a_failure_is_told_where_nothing_can_be_kept(inner: Callable[..., Inner]
     assert "could not be kept: OSError('no room')" in done.text
 
 
-def test_folders_of_tests_with_alike_names_differ(tmp_path: Path) -> None:
+def test_directories_of_tests_with_alike_names_differ(tmp_path: Path) -> None:
     names = [
         "tests/a/test_x.py::test_y[a/b]",
         "tests/a/test_x.py::test_y[a b]",

@@ -24,8 +24,8 @@ import os
 from pathlib import Path
 
 def test_one():
-    folder = Path("/proc", str({controller}), "task", str({controller}), "children")
-    busy = [pid for pid in folder.read_text().split() if b"range(1_000_000)" in Path("/proc", pid, "cmdline").read_bytes()]
+    directory = Path("/proc", str({controller}), "task", str({controller}), "children")
+    busy = [pid for pid in directory.read_text().split() if b"range(1_000_000)" in Path("/proc", pid, "cmdline").read_bytes()]
     Path("busy").write_text(" ".join(busy))
 """
 

@@ -70,19 +70,19 @@ def line(text: str) -> int:
     return next(number for number, each in enumerate(CODE.splitlines(), 1) if text in each)
 
 
-def begin(folder: Path, *, by_test: bool = False) -> tuple[Path, Path]:
-    """A checkout with one file of the project, and a folder for its lines."""
-    root = folder / "root"
+def begin(directory: Path, *, by_test: bool = False) -> tuple[Path, Path]:
+    """A checkout with one file of the project, and a directory for its lines."""
+    root = directory / "root"
     (root / "train").mkdir(parents=True)
     (root / "train/code_of_ours.py").write_text(CODE)
-    measure.prepare(folder / "coverage", by_test=by_test, root=root)
-    return root, folder / "coverage"
+    measure.prepare(directory / "coverage", by_test=by_test, root=root)
+    return root, directory / "coverage"
 
 
-def run(folder: Path, code: str, *, measured: bool = True, env: dict[str, str] | None = None) -> str:
+def run(directory: Path, code: str, *, measured: bool = True, env: dict[str, str] | None = None) -> str:
     """Another Python, with what its environment does as it starts."""
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.plugins import startup\n"
-    start += f"startup.Lines({str(folder)!r}).start()\n" if measured else ""
+    start += f"startup.Lines({str(directory)!r}).start()\n" if measured else ""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     argv = (sys.executable, "-c", start + code)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**kept, **(env or {})}, check=True)
@@ -90,11 +90,11 @@ def run(folder: Path, code: str, *, measured: bool = True, env: dict[str, str] |
 
 
 def test_lines_of_threads_forks_and_killed_processes_are_seen(tmp_path: Path) -> None:
-    root, folder = begin(tmp_path)
+    root, directory = begin(tmp_path)
 
-    run(folder, MAIN.format(root=root))
+    run(directory, MAIN.format(root=root))
 
-    (path,) = found = coverage_report.read(folder)
+    (path,) = found = coverage_report.read(directory)
     assert path == "train/code_of_ours.py"
     ran = found[path]
     assert {line("if x:"), line(["return 1", "    return 2"][0])} & ran
@@ -107,50 +107,50 @@ def test_lines_of_threads_forks_and_killed_processes_are_seen(tmp_path: Path) ->
 
 
 def test_no_process_can_tell_that_it_is_measured(tmp_path: Path) -> None:
-    root, folder = begin(tmp_path)
+    root, directory = begin(tmp_path)
     code = MAIN.format(root=root)
 
-    measured, plain = (json.loads(run(folder, code, measured=each).splitlines()[0]) for each in (True, False))
+    measured, plain = (json.loads(run(directory, code, measured=each).splitlines()[0]) for each in (True, False))
 
     assert measured == plain
     assert measured["trace"] == "None"
 
 
 def test_a_trace_function_of_a_scripts_own_is_seen(tmp_path: Path) -> None:
-    _, folder = begin(tmp_path)
+    _, directory = begin(tmp_path)
     code = (
         "def mine(*_):\n    pass\nsys.settrace(mine)\nassert sys.gettrace() is mine\nsys.settrace(None)\nprint(sys.gettrace())\n"
     )
 
-    assert run(folder, code).split() == ["None"]
+    assert run(directory, code).split() == ["None"]
 
 
 def test_what_an_agent_runs_counts_for_the_file_that_it_was_packed_from(tmp_path: Path) -> None:
-    root, folder = begin(tmp_path)
+    root, directory = begin(tmp_path)
     (root / "launcher/agent/node").mkdir(parents=True)
     (root / "launcher/agent/node/agent.py").write_text("x = 1\ny = 2\n")
-    measure.prepare(folder, by_test=False, root=root)
+    measure.prepare(directory, by_test=False, root=root)
     code = "for name in ('agent.pyz/distlaunch_agent/node/agent.py', '/tmp/r/agent.pyz/distlaunch_agent/node/agent.py'):\n"
     code += "    exec(compile('x = 1\\n' if name[0] == 'a' else '\\ny = 2\\n', name, 'exec'))\n"
 
-    run(folder, code)
+    run(directory, code)
 
-    assert coverage_report.read(folder)["launcher/agent/node/agent.py"] == {1, 2}
+    assert coverage_report.read(directory)["launcher/agent/node/agent.py"] == {1, 2}
 
 
 def test_test_by_test_a_line_is_known_by_each_test_that_ran_it(tmp_path: Path) -> None:
-    root, folder = begin(tmp_path, by_test=True)
+    root, directory = begin(tmp_path, by_test=True)
     code = f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\nours."
     for test, call in (("one", "in_main(1)"), ("two", "in_main(0)")):
-        link = folder / "current/gw0"
+        link = directory / "current/gw0"
         link.unlink(missing_ok=True)
         link.symlink_to(measure.key_of(test))
-        run(folder, code + call, env={"PYTEST_XDIST_WORKER": "gw0"})
-    run(folder, code + "in_thread()")  # as over SSH, where nobody knows which test it is: both processes' are meant
+        run(directory, code + call, env={"PYTEST_XDIST_WORKER": "gw0"})
+    run(directory, code + "in_thread()")  # as over SSH, where nobody knows which test it is: both processes' are meant
 
     ran = {
-        path.name: coverage_report.read_one(folder, path).get("train/code_of_ours.py", set())
-        for path in (folder / "tests").iterdir()
+        path.name: coverage_report.read_one(directory, path).get("train/code_of_ours.py", set())
+        for path in (directory / "tests").iterdir()
     }
     assert line("if x:") in ran[measure.key_of("one")] & ran[measure.key_of("two")]
     assert line("return 2") in ran[measure.key_of("two")] - ran[measure.key_of("one")]
@@ -158,18 +158,18 @@ def test_test_by_test_a_line_is_known_by_each_test_that_ran_it(tmp_path: Path) -
 
 
 def test_where_lines_cannot_be_noted_everything_goes_on(tmp_path: Path) -> None:
-    root, folder = begin(tmp_path)
+    root, directory = begin(tmp_path)
     code = "import os\nos.chroot('/proc') if os.geteuid() == 0 else None\nours.in_main(1)\nprint('fine')\n"
     before = f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\n"
 
-    assert run(folder, before + code).split() == ["fine"]
+    assert run(directory, before + code).split() == ["fine"]
 
 
 def test_two_runs_side_by_side_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from coverage import CoverageData
 
-    root, folder = begin(tmp_path)
-    run(folder, f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\nours.in_main(1)\n")
+    root, directory = begin(tmp_path)
+    run(directory, f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\nours.in_main(1)\n")
     old = tmp_path / "old"
     old.mkdir()
     for number, name in enumerate((str(root / "train/code_of_ours.py"), "agent.pyz/distlaunch_agent/node/agent.py")):
@@ -177,7 +177,7 @@ def test_two_runs_side_by_side_are_compared(tmp_path: Path, capsys: pytest.Captu
         data.add_lines({name: [line("return 3"), line("return 4")]})
         data.write()
 
-    assert coverage_report.main([f"{old}@{root}", f"{folder}@{root}"]) == 0
+    assert coverage_report.main([f"{old}@{root}", f"{directory}@{root}"]) == 0
 
     (row,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("train  "))
     words = row.split()
@@ -190,17 +190,17 @@ def test_a_mark_of_a_dead_run_counts_for_nothing(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     dead = subprocess.Popen(("true",))
     dead.wait(timeout=20)
-    _, folder = begin(tmp_path)
+    _, directory = begin(tmp_path)
     mark = measure.Mark()
-    mark.path.write_text(f"{folder}\n{dead.pid}\n")
+    mark.path.write_text(f"{directory}\n{dead.pid}\n")
     assert mark.owner() == ""
     assert startup.measure() is None
 
     other = subprocess.Popen(("sleep", "60"))
     try:
-        mark.path.write_text(f"{folder}\n{other.pid}\n")
+        mark.path.write_text(f"{directory}\n{other.pid}\n")
         assert mark.owner() == str(other.pid)
     finally:
         other.send_signal(signal.SIGKILL)
         other.wait(timeout=20)
-    assert marshal.loads((folder / "index").read_bytes())["by_test"] is False
+    assert marshal.loads((directory / "index").read_bytes())["by_test"] is False

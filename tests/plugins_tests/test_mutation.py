@@ -70,21 +70,21 @@ def test_the_same_seed_chooses_the_same_changes_and_more_of_them_begin_alike() -
     chosen = choice.choose(choice.PATHS, 60, 1, ROOT)
 
     assert len({(change.path, change.line) for change in chosen}) == 60
-    folders = {"/".join(change.path.split("/")[:2]) for change in chosen}
-    assert {"launcher/agent", "launcher/backends", "train/trainer"} <= folders
+    directories = {"/".join(change.path.split("/")[:2]) for change in chosen}
+    assert {"launcher/agent", "launcher/backends", "train/trainer"} <= directories
 
 
-def a_map(folder: Path, ran: dict[str, list[int]], path: str) -> Path:
+def a_map(directory: Path, ran: dict[str, list[int]], path: str) -> Path:
     """As if these tests had run these lines of a file."""
-    measure.prepare(folder, by_test=True)
-    offset = marshal.loads((folder / "index").read_bytes())["offsets"][path]
+    measure.prepare(directory, by_test=True)
+    offset = marshal.loads((directory / "index").read_bytes())["offsets"][path]
     for test, lines in ran.items():
-        data = bytearray((folder / "lines").read_bytes())
+        data = bytearray((directory / "lines").read_bytes())
         for line in lines:
             data[offset + line] = 1
-        (folder / "tests" / measure.key_of(test)).write_bytes(data)
-    (folder / "names.json").write_text(json.dumps({measure.key_of(test): test for test in ran}))
-    return folder
+        (directory / "tests" / measure.key_of(test)).write_bytes(data)
+    (directory / "names.json").write_text(json.dumps({measure.key_of(test): test for test in ran}))
+    return directory
 
 
 def test_the_tests_that_ran_the_line_are_taken_the_shortest_first(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_every_file_with_tests_is_of_one_subject() -> None:
         ("tests/test_wheel.py::test_it", "project"),
     ],
 )
-def test_a_subject_is_a_folder(path: str, subject: str) -> None:
+def test_a_subject_is_a_directory(path: str, subject: str) -> None:
     assert subjects.subject_of(path) == subject
     assert subject in subjects.known()
 

@@ -98,17 +98,17 @@ def test_a_cluster_that_a_killed_run_has_left_is_removed_and_named(monkeypatch: 
     if os.geteuid() or packages.missing(packages.NETWORK):
         pytest.skip("the testbed needs root")
     monkeypatch.setattr(registry, "STATE", tmp_path / "state")
-    folder = tmp_path / "left"
-    folder.mkdir()
+    directory = tmp_path / "left"
+    directory.mkdir()
     dead = subprocess.Popen(("true",))
     dead.wait(timeout=20)
     with registry.locked():
-        registry.write(Record(index=99, pid=dead.pid, start_ticks=1, folder=str(folder), own_folder=True))
+        registry.write(Record(index=99, pid=dead.pid, start_ticks=1, directory=str(directory), own_directory=True))
 
     told = machine.leftovers()
 
     assert told == [f"removed testbed 99 (10.77.99.0/24), left by process {dead.pid}, which was killed"]
-    assert not folder.exists()
+    assert not directory.exists()
     assert registry.read() == []
     assert machine.leftovers() == []
 
@@ -120,7 +120,7 @@ def test_one_that_cannot_be_removed_is_named_and_the_rest_runs(monkeypatch: pyte
     dead = subprocess.Popen(("true",))
     dead.wait(timeout=20)
     with registry.locked():
-        registry.write(Record(index=99, pid=dead.pid, start_ticks=1, folder=str(tmp_path), own_folder=False))
+        registry.write(Record(index=99, pid=dead.pid, start_ticks=1, directory=str(tmp_path), own_directory=False))
     monkeypatch.setattr("testbed.processes.run", refuse)
 
     assert machine.leftovers() == ["a killed run has left a testbed, which could not be removed: ip: not permitted"]
@@ -130,7 +130,7 @@ def refuse(*_args: object, **_options: object) -> NoReturn:
     raise TestbedError("ip: not permitted")
 
 
-def test_the_last_runs_folders_stay_and_those_of_living_ones(tmp_path: Path) -> None:
+def test_the_last_runs_directories_stay_and_those_of_living_ones(tmp_path: Path) -> None:
     dead = subprocess.Popen(("true",))
     dead.wait(timeout=20)
     for number in range(results.KEPT + 3):

@@ -41,10 +41,10 @@ def test_one_that_ends_before_it_is_told_to_begin_is_an_error_with_the_reason_th
     assert str(stderr) in (raised.value.hint or "")
 
 
-def begin(folder: Path, argv: list[str], record: Callable[[proc.Identity], None], told: list[detached.Told]) -> None:
-    """Start it with its files in that folder."""
+def begin(directory: Path, argv: list[str], record: Callable[[proc.Identity], None], told: list[detached.Told]) -> None:
+    """Start it with its files in that directory."""
     detached.start_detached(
-        argv, cwd=str(folder), env=os.environ, stdout=folder / "out", stderr=folder / "err", record=record, told=told
+        argv, cwd=str(directory), env=os.environ, stdout=directory / "out", stderr=directory / "err", record=record, told=told
     )
 
 

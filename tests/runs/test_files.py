@@ -17,7 +17,7 @@ WRITER = """
 import os, signal, sys, time
 from types import SimpleNamespace
 from launcher.agent.system import files
-folder, what, names = sys.argv[1], sys.argv[2], sys.argv[3:]
+directory, what, names = sys.argv[1], sys.argv[2], sys.argv[3:]
 files._CLAIM_S = 0.3
 
 def refuse(*_, **__):
@@ -25,27 +25,27 @@ def refuse(*_, **__):
 
 def moves(really):
     def move(source, target, **more):
-        if what == "no folders" and os.path.isdir(source):
+        if what == "no directories" and os.path.isdir(source):
             refuse()
         if os.path.basename(target) in names and what == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if os.path.basename(target) in names and what == "stalls":
-            open(f"{folder}/stalled", "w").close()
-            while not os.path.exists(f"{folder}/go on"):
+            open(f"{directory}/stalled", "w").close()
+            while not os.path.exists(f"{directory}/go on"):
                 time.sleep(0.01)
         really(source, target, **more)
     return move
 
 files.os = SimpleNamespace(**{**vars(os), "link": refuse, "rename": moves(os.rename), "replace": moves(os.replace)})
-open(f"{folder}/ready {os.getpid()}", "w").close()
-while what == "together" and not os.path.exists(f"{folder}/go"):
+open(f"{directory}/ready {os.getpid()}", "w").close()
+while what == "together" and not os.path.exists(f"{directory}/go"):
     time.sleep(0.001)
-print([name for name in names if files.write_once(f"{folder}/{name}", str(os.getpid()).encode(), sync=False)])
+print([name for name in names if files.write_once(f"{directory}/{name}", str(os.getpid()).encode(), sync=False)])
 """
 
 
-def writer(folder: Path, what: str, *names: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", WRITER, str(folder), what, *names]
+def writer(directory: Path, what: str, *names: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", WRITER, str(directory), what, *names]
     return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -91,8 +91,8 @@ def test_a_writer_that_stalls_does_not_overwrite_its_successors(tmp_path: Path) 
     assert (tmp_path / "result.json").read_text() == str(second.pid)
 
 
-def test_where_folders_cannot_be_moved_one_alone_writes_it_too(tmp_path: Path) -> None:
-    several = [writer(tmp_path, "no folders", "result.json") for _ in range(3)]
+def test_where_directories_cannot_be_moved_one_alone_writes_it_too(tmp_path: Path) -> None:
+    several = [writer(tmp_path, "no directories", "result.json") for _ in range(3)]
     won = {process.pid: wrote(process) for process in several}
 
     assert [str(pid) for pid, written in won.items() if "result.json" in written] == [(tmp_path / "result.json").read_text()]

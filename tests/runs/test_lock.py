@@ -30,9 +30,9 @@ import os, sys, time
 from pathlib import Path
 from launcher.runs import lock
 from launcher.agent.system.processes import start_ticks
-folder, marker = Path(sys.argv[1]), Path(sys.argv[1], "inside")
+directory, marker = Path(sys.argv[1]), Path(sys.argv[1], "inside")
 for _ in range(int(sys.argv[2])):
-    with lock.hold(folder, "test", wait_s=300):
+    with lock.hold(directory, "test", wait_s=300):
         if marker.exists():
             pid, began = map(int, marker.read_text().split() or (0, 0))
             if start_ticks(pid) != began:
@@ -46,8 +46,8 @@ for _ in range(int(sys.argv[2])):
 """Fails where two are inside at once."""
 
 
-def holder(folder: Path, times: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", HOLDS, str(folder), str(times)], cwd=ROOT, stderr=subprocess.PIPE)
+def holder(directory: Path, times: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", HOLDS, str(directory), str(times)], cwd=ROOT, stderr=subprocess.PIPE)
 
 
 def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> None:
@@ -70,10 +70,10 @@ def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> No
     assert len(list(tmp_path.glob("lock-*"))) == 1
 
 
-def elsewhere(folder: Path, **more: object) -> Path:
+def elsewhere(directory: Path, **more: object) -> Path:
     """A lock that somebody on another machine holds, whose process has the number of one of ours."""
     about = {"doing": "requeue", "submits": True, "host": "far", "pid": os.getpid(), "start_ticks": 1, "machine": "other"}
-    path = folder / "lock-7"
+    path = directory / "lock-7"
     storage.write_whole(path, storage.encode_json({**about, "renewed": time.time(), **more}))
     return path
 

@@ -1,4 +1,4 @@
-"""Run folders: made, found, and read whatever their state."""
+"""Run directories: made, found, and read whatever their state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.errors import RunNotFoundError, StorageError
-from launcher.runs import folders, records, status
+from launcher.runs import directories, records, status
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 
-def make(folder: Path, name: str, *, created: float | None = None, result: str | None = "success") -> records.Run:
+def make(directory: Path, name: str, *, created: float | None = None, result: str | None = "success") -> records.Run:
     """A run that was recorded, and with `result` ended."""
     run = records.Run(
         id=name,
-        path=folder / name,
+        path=directory / name,
         created=time.time() if created is None else created,
         backend="local",
         command=("a b.py", "--x"),
@@ -40,7 +40,7 @@ def make(folder: Path, name: str, *, created: float | None = None, result: str |
 
 
 def test_an_id_is_a_dns_label() -> None:
-    ids = {folders.new_id("a" * 32) for _ in range(50)}
+    ids = {directories.new_id("a" * 32) for _ in range(50)}
 
     assert len(ids) > 45, "of one second, in which two of so many may be the same by chance"
     assert all(len(name) <= 63 and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in ids)
@@ -50,7 +50,7 @@ def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     made = make(tmp_path, "train-20250101-000000-abcd", result=None)
     submitted = records.record_handle(made, {"run_dir": str(made.path), "task": 5})
 
-    assert folders.read(tmp_path, made.id) == submitted
+    assert directories.read(tmp_path, made.id) == submitted
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
     assert sorted(path.name for path in made.path.iterdir()) == ["run.json"]
 
@@ -61,7 +61,7 @@ def test_numbers_that_no_clock_has_are_missing(tmp_path: Path, number: str) -> N
     path = made.path / "run.json"
     path.write_text(path.read_text().replace("77.5", number).replace('"grace_s": 1.0', f'"grace_s": {number}'))
 
-    read = folders.read(tmp_path, made.id)
+    read = directories.read(tmp_path, made.id)
 
     assert (read.created, read.grace_s, read.damaged) == (0.0, 30.0, "")
 
@@ -79,10 +79,10 @@ def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None
     for name in names:
         make(tmp_path, name)
 
-    assert folders.find(tmp_path, names[0]).id == names[0]
-    assert folders.find(tmp_path, "train-20250101").id == names[0]
-    assert folders.find(tmp_path, "qqqq").id == names[2]
-    assert folders.find(tmp_path, "last").id == names[1]
+    assert directories.find(tmp_path, names[0]).id == names[0]
+    assert directories.find(tmp_path, "train-20250101").id == names[0]
+    assert directories.find(tmp_path, "qqqq").id == names[2]
+    assert directories.find(tmp_path, "last").id == names[1]
 
 
 @pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
@@ -98,9 +98,9 @@ def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
         make(tmp_path, name)
 
     with pytest.raises(RunNotFoundError, match="part of 2 runs") as ambiguous:
-        folders.find(tmp_path, "train")
+        directories.find(tmp_path, "train")
     with pytest.raises(RunNotFoundError, match="no run 'trian-2025'") as unknown:
-        folders.find(tmp_path, "trian-2025")
+        directories.find(tmp_path, "trian-2025")
 
     assert str(ambiguous.value.hint).startswith("train-20250102-000000-abce, train-20250101")
     assert "train-20250102-000000-abce" in str(unknown.value.hint)
@@ -111,29 +111,32 @@ def test_odd_texts_are_no_run(tmp_path: Path, text: str) -> None:
     make(tmp_path, "train-20250101-000000-abcd")
 
     with pytest.raises(RunNotFoundError):
-        folders.find(tmp_path, text)
+        directories.find(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     "content", [None, "", "{", "[]", "{}", '{"backend": 3, "command": "x", "plan": [], "created": "now"}', "[" * 100_000]
 )
-def test_a_damaged_folder_is_listed_as_unknown(distlaunch: Cli, content: str | None) -> None:
+def test_a_damaged_directory_is_listed_as_unknown(distlaunch: Cli, content: str | None) -> None:
     make(distlaunch.runs, "train-20250101-000000-abcd")
-    (distlaunch.runs / "Foreign folder").mkdir()
+    (distlaunch.runs / "Foreign directory").mkdir()
     (distlaunch.runs / "a file").write_text("x")
     if content is not None:
-        (distlaunch.runs / "Foreign folder" / "run.json").write_text(content)
+        (distlaunch.runs / "Foreign directory" / "run.json").write_text(content)
 
     listed = distlaunch("ls", "--output", "json").json["result"]["runs"]
 
-    assert {run["run"]: run["state"] for run in listed} == {"train-20250101-000000-abcd": "success", "Foreign folder": "unknown"}
+    assert {run["run"]: run["state"] for run in listed} == {
+        "train-20250101-000000-abcd": "success",
+        "Foreign directory": "unknown",
+    }
     assert distlaunch("status", "Foreign").exit_code == 0
     assert distlaunch("logs", "Foreign").exit_code == 0
     assert distlaunch("cancel", "Foreign").exit_code == 2
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"backend": "local", "handle": 5}', '{"backend": "local", "handle": "x"}'])
-@pytest.mark.parametrize("name", ["Foreign folder", "train-20250101-000000-abcd"])
+@pytest.mark.parametrize("name", ["Foreign directory", "train-20250101-000000-abcd"])
 def test_a_run_that_cannot_be_read_is_not_taken_for_one_that_was_never_there(distlaunch: Cli, content: str, name: str) -> None:
     """Launched anew, as `requeue` had it, it would be there twice."""
     path = distlaunch.write(f"runs/{name}/run.json", content)
@@ -149,8 +152,8 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_one_that_was_never_there(dis
     assert name in missing.stderr, "which ls lists"
     told = distlaunch("status", name).stdout
     assert "1970" not in told
-    assert ("created  -\n" in told) == (name == "Foreign folder")
-    assert (distlaunch("status", name, "--output", "json").json["result"]["created"] is None) == (name == "Foreign folder")
+    assert ("created  -\n" in told) == (name == "Foreign directory")
+    assert (distlaunch("status", name, "--output", "json").json["result"]["created"] is None) == (name == "Foreign directory")
     assert [item.name for item in path.parent.iterdir()] == ["run.json"], "nothing is noted of it"
 
 
@@ -239,7 +242,7 @@ def test_a_run_on_a_file_system_without_hard_links_ends_with_its_result(distlaun
     """In the launcher, and in its agents, of which one ends before the other has found it."""
     distlaunch.write("site/sitecustomize.py", NO_LINKS)
     distlaunch.write("x.py", "raise SystemExit(3)\n")
-    found = os.pathsep.join([str(distlaunch.folder / "site"), distlaunch.env()["PYTHONPATH"]])
+    found = os.pathsep.join([str(distlaunch.directory / "site"), distlaunch.env()["PYTHONPATH"]])
 
     done = distlaunch("local", "--nodes", "2", "x.py", env={"PYTHONPATH": found}, real=True)
 
@@ -247,5 +250,5 @@ def test_a_run_on_a_file_system_without_hard_links_ends_with_its_result(distlaun
     assert "warning" not in done.stderr, done.stderr
     state = distlaunch("status", "last", "--output", "json").json["result"]
     assert state["state"] == "failed"
-    (folder,) = distlaunch.runs.iterdir()
-    assert (folder / "result.json").exists()
+    (directory,) = distlaunch.runs.iterdir()
+    assert (directory / "result.json").exists()

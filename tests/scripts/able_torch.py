@@ -202,13 +202,13 @@ def cpp_extension():
     """Where there is a compiler and ninja."""
     from torch.utils.cpp_extension import load_inline
 
-    folder = os.environ["ABLE_OUT"] + "/extension"
-    os.mkdir(folder)
+    directory = os.environ["ABLE_OUT"] + "/extension"
+    os.mkdir(directory)
     try:
-        made = load_inline("able_extension", EXTENSION, no_implicit_headers=True, build_directory=folder)
+        made = load_inline("able_extension", EXTENSION, no_implicit_headers=True, build_directory=directory)
     except RuntimeError as error:
         return str(error).splitlines()[0]
-    return [made.twice(4), os.path.relpath(made.__file__, folder), sorted(os.listdir(folder))]
+    return [made.twice(4), os.path.relpath(made.__file__, directory), sorted(os.listdir(directory))]
 
 
 @torch_probe

@@ -1,4 +1,4 @@
-"""A worker that notes in the folder $SEEN what it was given, and then does what its arguments say, one after the other.
+"""A worker that notes in the directory $SEEN what it was given, and then does what its arguments say, one after the other.
 
 `[RANK[.RESTARTS]:]STEP[=VALUE]`: that rank alone, in that round alone. What is no step is an argument like any other.
 """

@@ -12,7 +12,7 @@ QUIET = {"srun": "", "sbatch": "", "squeue": "", "scancel": "", "scontrol": "", 
 
 
 def pretend(cli: Cli, commands: dict[str, str]) -> dict[str, str | None]:
-    """Put them there, run in the user's folder; the environment that finds them first."""
+    """Put them there, run in the user's directory; the environment that finds them first."""
     for name, text in (QUIET | commands).items():
-        cli.write(f"bin/{name}", f"#!/bin/sh\ncd {cli.folder}\n{text}").chmod(0o755)
-    return {"PATH": f"{cli.folder}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": None}
+        cli.write(f"bin/{name}", f"#!/bin/sh\ncd {cli.directory}\n{text}").chmod(0o755)
+    return {"PATH": f"{cli.directory}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": None}

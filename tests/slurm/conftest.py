@@ -104,7 +104,7 @@ class Login:
 
     def screen(self, name: str, stream: str) -> Path:
         """The file that a run's terminal shows."""
-        return self.cli.folder / f"{stream}-{name}"
+        return self.cli.directory / f"{stream}-{name}"
 
     def detach(self, name: str, *args: str, **more: Any) -> Run:
         """A run that nobody follows."""
@@ -136,15 +136,15 @@ class Run:
     _seen: tuple[float, object] = (0.0, None)
 
     @cached_property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """The run's."""
-        found = self._until("a folder of the run", lambda: list(self.login.cli.runs.glob(f"{self.name}-*/run.json")))
+        found = self._until("a directory of the run", lambda: list(self.login.cli.runs.glob(f"{self.name}-*/run.json")))
         return found[0].parent
 
     @property
     def id(self) -> str:
         """What distlaunch calls it."""
-        return self.folder.name
+        return self.directory.name
 
     @property
     def job(self) -> str:
@@ -154,7 +154,7 @@ class Run:
 
     def text(self) -> str:
         """All agents' streams."""
-        paths = sorted(self.folder.rglob("nodes/*/stream"))
+        paths = sorted(self.directory.rglob("nodes/*/stream"))
         return "\n".join(path.read_text(errors="replace") for path in paths)
 
     def wait_for(self, text: str, times: int = 1) -> None:
@@ -179,8 +179,8 @@ class Run:
         self._until(f"to wait because of {reasons}", lambda: set(self.login.queue("%r", *argv)) & set(reasons))
 
     def wait_file(self, pattern: str) -> None:
-        """Until there is such a file in the working folder."""
-        self._until(f"a file {pattern}", lambda: list(self.login.cli.folder.glob(pattern)))
+        """Until there is such a file in the working directory."""
+        self._until(f"a file {pattern}", lambda: list(self.login.cli.directory.glob(pattern)))
 
     def interrupt(self) -> None:
         """Ctrl-C in its terminal."""

@@ -63,11 +63,11 @@ def test_a_run_that_was_cancelled_is_a_cancelled_job_in_accounting(accounted: Lo
 
 def change_job(run: Run, job: str) -> None:
     """From now on a run's job is that one, as when Slurm's numbers come round again."""
-    path = run.folder / "run.json"
+    path = run.directory / "run.json"
     values = json.loads(path.read_text())
     values["handle"]["job_id"] = job
     path.write_text(json.dumps(values))
-    (run.folder / "result.json").unlink(missing_ok=True)
+    (run.directory / "result.json").unlink(missing_ok=True)
 
 
 def test_what_the_queue_has_forgotten_accounting_tells(accounted: Login) -> None:

@@ -84,7 +84,7 @@ def salloc(login: Login, nodes: int, *commands: str) -> subprocess.Popen[bytes]:
     script = login.write("allocation.sh", "\n".join(lines) + "\n")
     argv = ["salloc", "--quiet", f"--nodes={nodes}", "bash", str(script)]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(argv, env=login.cli.env(login.env()), cwd=login.cli.folder, stdin=null, stdout=pipe, stderr=pipe)
+    return subprocess.Popen(argv, env=login.cli.env(login.env()), cwd=login.cli.directory, stdin=null, stdout=pipe, stderr=pipe)
 
 
 def test_in_salloc_the_run_is_a_step_on_as_many_nodes_as_asked_for(shells: dict[str, tuple[Login, Result]]) -> None:
@@ -96,12 +96,12 @@ def test_in_salloc_the_run_is_a_step_on_as_many_nodes_as_asked_for(shells: dict[
     assert "whose own these are: partition" in done.stderr
 
 
-def test_a_rendered_step_runs_by_hand_wherever_its_folder_is(shells: dict[str, tuple[Login, Result]]) -> None:
+def test_a_rendered_step_runs_by_hand_wherever_its_directory_is(shells: dict[str, tuple[Login, Result]]) -> None:
     login, done = shells["by hand"]
 
     written = [f"rendered/{name}" for name in ("step.sh", "spec.json", "agent.pyz", "key")]
     assert done.stdout.splitlines() == [*written, "ended 0"], done.stderr
-    streams = [login.cli.folder / f"elsewhere/by hand/nodes/{rank}/stream" for rank in (0, 1)]
+    streams = [login.cli.directory / f"elsewhere/by hand/nodes/{rank}/stream" for rank in (0, 1)]
     for rank, stream in enumerate(streams):
         (line,) = re.findall(rf"(?m)^{rank}\.{rank}\| found (.*)$", stream.read_text())
         assert line.startswith(f"{rank} 0 2 n")
@@ -116,9 +116,9 @@ def test_in_an_admins_own_job_file_it_is_a_step_and_its_exit_code_the_jobs(login
     env = {key: value for key, value in login.cli.env().items() if key.startswith(("DISTLAUNCH_", "PYTHONPATH", "HOME"))}
     lines = ["#!/bin/bash", *(f"export {key}={shlex.quote(value)}" for key, value in env.items())]
     lines += [shlex.join([*words, "show.py"]), shlex.join([*words, "fails.py"]), ""]
-    out = login.cli.folder / "own.out"
+    out = login.cli.directory / "own.out"
 
-    job = login.slurm.sbatch("\n".join(lines), "--nodes=2", f"--output={out}", cwd=str(login.cli.folder))
+    job = login.slurm.sbatch("\n".join(lines), "--nodes=2", f"--output={out}", cwd=str(login.cli.directory))
 
     login.slurm.wait_job(job, "FAILED")
     assert login.slurm.job(job)["ExitCode"] == "1:0"

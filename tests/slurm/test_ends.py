@@ -175,7 +175,7 @@ def test_an_agent_that_is_killed_before_the_rendezvous_ends_its_job_and_is_named
     login.write("never.py", "print('never')\n")
     run = login.detach("killed", "--nodes", "2", "--max-requeues", "0", "--preload", "slow", "never.py")
     run.wait_for_event("agent_started", times=2)
-    agent = json.loads((run.folder / "nodes/1/agent.json").read_text())["pid"]
+    agent = json.loads((run.directory / "nodes/1/agent.json").read_text())["pid"]
     wait_until("the worker group to listen", lambda: _listens(agent), limit_s=60)
 
     os.kill(agent, signal.SIGKILL)

@@ -92,7 +92,7 @@ def test_a_run_survives_its_controller_and_without_one_all_is_said_clearly(misha
         assert "\\n" not in said[name].stderr
     assert "nothing was submitted" in said["submit"].stderr
     assert "stopping" not in other.text()
-    assert not (other.folder / "cancel.json").exists(), "nobody was told"
+    assert not (other.directory / "cancel.json").exists(), "nobody was told"
     for name in ("status", "ls"):
         assert said[name].exit_code == 0, said[name].stderr
         assert said[name].stderr == "", said[name].stderr

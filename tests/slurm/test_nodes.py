@@ -32,18 +32,18 @@ RUNNING = "--states=PD,R,CG"
 
 @pytest.fixture(scope="module", autouse=True)
 def unseen(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
-    """Runs whose folders some nodes do not see, begun before the other tests here: one hangs, and is given up after a while."""
+    """Runs whose directories some nodes do not see, begun before the other tests here: one hangs, and is given up later."""
     with idle_afterwards(Login(Cli(tmp_path_factory.mktemp("unseen")), slurm)) as login:
-        work, folder = login.cli.folder / "work", login.cli.folder / "unseen"
-        for path in (work, folder):
+        work, directory = login.cli.directory / "work", login.cli.directory / "unseen"
+        for path in (work, directory):
             path.mkdir()
         (work / "show.py").write_text(SHOW)
         login.write("show.py", SHOW)
         n1, _, n3, n4 = slurm.hosts
-        n1.private_folder(work)
-        n3.private_folder(folder)
-        n4.private_folder(folder)
-        there: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(folder)}
+        n1.private_directory(work)
+        n3.private_directory(directory)
+        n4.private_directory(directory)
+        there: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(directory)}
         argv = ("--nodes", "2", "--nodelist")
         found = {
             "not-everywhere": login.follow("not-everywhere", *argv, "n[2-3]", "show.py", env=there),
@@ -56,9 +56,9 @@ def unseen(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
         finally:
             for run in found.values():
                 run.kill()
-            n1.shared_folder(work)
-            n3.shared_folder(folder)
-            n4.shared_folder(folder)
+            n1.shared_directory(work)
+            n3.shared_directory(directory)
+            n4.shared_directory(directory)
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_an_elastic_run_takes_as_many_nodes_as_there_are(login: Login) -> None:
 
 def test_a_user_who_is_not_root_runs_jobs(login: Login) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        os.chown(folder, 65534, 65534)
-        (folder / "show.py").write_text(SHOW)
+        directory = Path(name)
+        os.chown(directory, 65534, 65534)
+        (directory / "show.py").write_text(SHOW)
         paths = (str(ROOT), *(path for path in sys.path if path.endswith("site-packages")))
         env = {**login.slurm.env(), "HOME": name, "PYTHONPATH": ":".join(paths), "DISTLAUNCH_RUNS_DIR": f"{name}/runs"}
         user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", 'exec "$0" "$@"')
@@ -140,7 +140,7 @@ def test_a_user_who_is_not_root_runs_jobs(login: Login) -> None:
 
         rows = found(Result(done.returncode, done.stdout, done.stderr))
         assert [row[:3] for row in rows] == [["0", "0", "2"], ["1", "0", "2"]]
-        run = next(folder.glob("runs/show-*"))
+        run = next(directory.glob("runs/show-*"))
         assert {path.stat().st_uid for path in (run, run / "job.out", run / "nodes/1/stream")} == {65534}
         assert run.stat().st_mode & 0o077 == 0
 
@@ -154,7 +154,7 @@ def test_two_runs_that_ask_for_the_same_port_do_not_meet_and_logs_can_be_followe
     first.wait_for("ready", times=2)
 
     second = login("slurm", *argv, "--name", "second", "show.py")
-    shown = login.cli.folder / "late"
+    shown = login.cli.directory / "late"
     with open(shown, "wb") as out:
         late = login.start("logs", "-f", first.id, stdout=out)
     wait_until("a line from the run's middle", shown.read_text, limit_s=LIMIT_S)
@@ -171,7 +171,7 @@ def test_two_runs_that_ask_for_the_same_port_do_not_meet_and_logs_can_be_followe
         assert sorted((seen.stdout or shown.read_text()).splitlines()) == ["[0:0] ready", "[1:1] ready"]
 
 
-def test_folders_that_nodes_do_not_see_are_one_clear_cause(unseen: dict[str, Run]) -> None:
+def test_directories_that_nodes_do_not_see_are_one_clear_cause(unseen: dict[str, Run]) -> None:
     alone = unseen.pop("alone")
     told = {name: run.end() for name, run in unseen.items()}
     alone.wait_for_event(
@@ -179,7 +179,7 @@ def test_folders_that_nodes_do_not_see_are_one_clear_cause(unseen: dict[str, Run
     )  # nobody follows it: the node without the script tells the other one, which waits for it
 
     assert {name: done.exit_code for name, done in told.items()} == dict.fromkeys(told, 1)
-    work = alone.login.cli.folder / "work"
+    work = alone.login.cli.directory / "work"
     missing = f"the script failed: FileNotFoundError: [Errno 2] No such file or directory: '{work}/show.py'"
     assert missing in told["no-script"].stderr
     assert re.search(r"first failure: .*host n1", told["no-script"].stderr)

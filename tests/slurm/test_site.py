@@ -17,19 +17,19 @@ pytestmark = pytest.mark.slurm
 
 
 def test_a_snapshot_keeps_what_was_there_at_submission(login: Login) -> None:
-    folder = login.cli.folder / "project"
+    directory = login.cli.directory / "project"
     login.write("project/lib.py", "VALUE = 'committed'\n")
     login.write("project/.gitignore", "*.bin\n")
     login.write(
         "project/sub/main.py", "import os, sys\nsys.path.insert(0, '..')\nimport lib\nprint(lib.VALUE, os.listdir('..'))\n"
     )
-    (folder / "data").symlink_to("/usr/share")
+    (directory / "data").symlink_to("/usr/share")
     for argv in (["init", "-q"], ["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x"]):
-        subprocess.run(["git", *argv], cwd=folder, check=True, env={**os.environ, "HOME": str(login.cli.folder)})
+        subprocess.run(["git", *argv], cwd=directory, check=True, env={**os.environ, "HOME": str(login.cli.directory)})
     login.write("project/lib.py", "VALUE = 'as it was then'\n")
     login.write("project/large.bin", "not for the run\n")
 
-    run = login.detach("copy", "--snapshot", "--sbatch", "hold", "main.py", cwd=folder / "sub")
+    run = login.detach("copy", "--snapshot", "--sbatch", "hold", "main.py", cwd=directory / "sub")
     login.write("project/lib.py", "VALUE = 'as it is now'\n")
     login.slurm.run(("scontrol", "release", run.job))
     done = login("logs", "--follow", run.id)
@@ -53,16 +53,16 @@ def test_setup_lines_and_files_run_before_the_step(login: Login) -> None:
 
 def test_a_program_beside_the_named_python_is_found_and_needs_no_torch(login: Login) -> None:
     """As in that environment, if it were activated."""
-    folder = login.cli.folder / "env"
-    venv.create(folder, symlinks=True)
+    directory = login.cli.directory / "env"
+    venv.create(directory, symlinks=True)
     tool = login.write("env/bin/a-tool", '#!/bin/sh\necho "$RANK $(command -v python) $*"\n')
     tool.chmod(0o755)
 
-    options = ("--nodes", "2", "--log-ranks", "all", "--python", f"{folder}/bin/python", "--no-python")
+    options = ("--nodes", "2", "--log-ranks", "all", "--python", f"{directory}/bin/python", "--no-python")
     done = login("slurm", *options, "a-tool", "--x")
 
     assert done.exit_code == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}:{rank}] {rank} {folder}/bin/python --x" for rank in range(2)]
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}:{rank}] {rank} {directory}/bin/python --x" for rank in range(2)]
 
 
 def test_a_setup_line_that_fails_ends_the_job_and_is_said(login: Login) -> None:
@@ -85,8 +85,8 @@ IN_CONTAINER=yes exec "$@"
 """
 
 
-def test_apptainer_runs_the_agent_with_the_folders_that_it_needs(login: Login) -> None:
-    said = login.cli.folder / "said"
+def test_apptainer_runs_the_agent_with_the_directories_that_it_needs(login: Login) -> None:
+    said = login.cli.directory / "said"
     program = login.write("bin/apptainer", RUNTIME.format(said=said))
     program.chmod(0o755)
     login.write("show.py", "import os\nprint(os.environ['IN_CONTAINER'])\n")
@@ -96,15 +96,15 @@ def test_apptainer_runs_the_agent_with_the_folders_that_it_needs(login: Login) -
 
     assert done.stdout == "yes\n", done.stderr
     words = said.read_text().splitlines()
-    folder, run = str(login.cli.folder), str(next(login.cli.runs.glob("show*")))
+    directory, run = str(login.cli.directory), str(next(login.cli.runs.glob("show*")))
     assert words[:9] == [
         "exec",
         "--bind",
         f"{run}:{run}",
         "--bind",
-        f"{folder}:{folder}",
+        f"{directory}:{directory}",
         "--bind",
         "/a b:/data",
         "--pwd",
-        folder,
+        directory,
     ]

@@ -74,24 +74,26 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-def comparable(text: str, folder: Path | None = None) -> list[str]:
-    """The lines of a job file, but for where its folder is, which one to be run by hand finds out."""
+def comparable(text: str, directory: Path | None = None) -> list[str]:
+    """The lines of a job file, but for where its directory is, which one to be run by hand finds out."""
     text = re.sub(r"# This directory may be.*?\|\| exit\n", "", text, flags=re.DOTALL)
-    for said in ('"$DISTLAUNCH_RUN_DIR"', "$DISTLAUNCH_RUN_DIR", *([str(folder)] if folder else [])):
-        text = text.replace(said, "FOLDER")
+    for said in ('"$DISTLAUNCH_RUN_DIR"', "$DISTLAUNCH_RUN_DIR", *([str(directory)] if directory else [])):
+        text = text.replace(said, "DIRECTORY")
     lines = (line for line in text.splitlines() if not line.startswith(("#SBATCH --output=", "#SBATCH --chdir=")))
     return [RUN.sub("RUN", line) for line in lines]
 
 
-def printed(folder: Path) -> list[str]:
+def printed(directory: Path) -> list[str]:
     """What the workers of a run's nodes have written, in node order."""
-    paths = sorted(folder.glob("nodes/*/stream"))
+    paths = sorted(directory.glob("nodes/*/stream"))
     return [line for path in paths for line in path.read_text().splitlines() if "| " in line]
 
 
-def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_folder_does_the_same_by_hand_wherever_it_is(login: Login) -> None:
-    """By hand: with plain sbatch, the folder moved, and the launcher's run folders and the user's files gone."""
-    base = login.cli.folder
+def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_directory_does_the_same_by_hand_wherever_it_is(
+    login: Login,
+) -> None:
+    """By hand: with plain sbatch, the directory moved, and the launcher's run directories and the user's files gone."""
+    base = login.cli.directory
     project = login.write("project/main.py", PROJECT).parent
     login.write("project/lib.py", "VALUE = 'with lib'\n")
     options = ("slurm", "--nodes", "2", "--time", "5m", "--name", "x", "--setup", "export BY=hand; echo $BY", "--snapshot")
@@ -123,10 +125,10 @@ def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_folder_does_the_s
     (base / "moved there").mkdir()
     jobs = {}
     for name in ("good", "bad", "many", "bundled"):
-        folder = (base / name).rename(base / "moved there" / name)
-        jobs[name] = login.slurm.run(("sbatch", "--parsable", "job.sbatch"), cwd=str(folder)).stdout.strip()
+        directory = (base / name).rename(base / "moved there" / name)
+        jobs[name] = login.slurm.run(("sbatch", "--parsable", "job.sbatch"), cwd=str(directory)).stdout.strip()
     jobs["many"] += "_1"
-    astray = login.slurm.run(("sbatch", "--parsable", str(folder / "job.sbatch")), cwd=str(base)).stdout.strip()
+    astray = login.slurm.run(("sbatch", "--parsable", str(directory / "job.sbatch")), cwd=str(base)).stdout.strip()
 
     ended = {name: login.slurm.wait_job(number, "COMPLETED", "FAILED") for name, number in jobs.items()}
     moved = base / "moved there"
@@ -145,7 +147,7 @@ def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_folder_does_the_s
 
 def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job_and_logs_can_be_followed_before_it_comes(login: Login) -> None:
     login.write("show.py", SHOW)
-    hold = login.cli.folder / "hold"
+    hold = login.cli.directory / "hold"
     os.mkfifo(hold)
     wrapper = login.write(
         "bin/sbatch",
@@ -170,7 +172,7 @@ def test_an_answer_of_sbatch_that_comes_late_makes_no_second_job_and_logs_can_be
 
 def test_of_a_launcher_that_ends_before_sbatch_has_answered_the_job_is_found_and_ended(login: Login) -> None:
     login.write("show.py", SHOW)
-    hold = login.cli.folder / "hold"
+    hold = login.cli.directory / "hold"
     os.mkfifo(hold)
     wrapper = login.write("bin/sbatch", f'#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null\nread go < {hold}\n')
     wrapper.chmod(0o755)
@@ -271,24 +273,24 @@ def test_no_text_in_an_option_is_a_command(login: Login) -> None:
         assert said.exit_code in (0, 2), f"{option}: {said.stderr}"
         assert said.exit_code == 0 or said.stderr.count("error[bad_spec]: sbatch: ") == 1, f"{option}: {said.stderr}"
     assert {said.exit_code for said in done.values()} == {0, 2}
-    assert not list(login.cli.folder.rglob("owned"))
+    assert not list(login.cli.directory.rglob("owned"))
 
 
 def test_no_text_for_the_job_file_itself_is_a_command(login: Login) -> None:
     evil = "$(touch owned) `touch owned`; \"'"
-    folder = login.cli.folder / f"a folder {evil.replace('/', '')}"
-    folder.mkdir()
-    (folder / "it's.py").write_text(SHOW)
+    directory = login.cli.directory / f"a directory {evil.replace('/', '')}"
+    directory.mkdir()
+    (directory / "it's.py").write_text(SHOW)
 
-    done = login("slurm", "--name", evil, "--env", f"V={evil}", "it's.py", evil, cwd=folder)
-    by_hand = login("slurm", "--name", evil, "--render-to", "by hand", "it's.py", evil, cwd=folder)
-    job = login.slurm.run(("sbatch", "--parsable", "job.sbatch"), cwd=str(folder / "by hand")).stdout.strip()
+    done = login("slurm", "--name", evil, "--env", f"V={evil}", "it's.py", evil, cwd=directory)
+    by_hand = login("slurm", "--name", evil, "--render-to", "by hand", "it's.py", evil, cwd=directory)
+    job = login.slurm.run(("sbatch", "--parsable", "job.sbatch"), cwd=str(directory / "by hand")).stdout.strip()
 
     assert found(done)[0] == ["0", "0", "1", *found(done)[0][3:7], *evil.split()]
     assert by_hand.exit_code == 0, by_hand.stderr
     login.slurm.wait_job(job, "COMPLETED")
-    assert printed(folder / "by hand")[0].endswith(f" {evil}")
-    assert not list(login.cli.folder.rglob("owned"))
+    assert printed(directory / "by hand")[0].endswith(f" {evil}")
+    assert not list(login.cli.directory.rglob("owned"))
 
 
 def random_hostlist(chance: random.Random) -> str:

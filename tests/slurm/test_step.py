@@ -29,7 +29,7 @@ def environment(cli: Cli, srun: str) -> dict[str, str | None]:
 @pytest.mark.parametrize("how", ["cancel", "cancel --force", "Ctrl-C"])
 def test_a_step_that_waits_for_nodes_does_not_start_once_it_was_cancelled(distlaunch: Cli, how: str) -> None:
     env = environment(distlaunch, SRUN)
-    pid = distlaunch.folder / "srun.pid"
+    pid = distlaunch.directory / "srun.pid"
     with distlaunch.start("slurm", *([] if how == "Ctrl-C" else ["--detach"]), "show.py", env=env) as launcher:
         wait_until("srun to wait for nodes", lambda: pid.exists() and pid.read_text().strip(), limit_s=90)
         srun = psutil.Process(int(pid.read_text()))
@@ -55,9 +55,9 @@ def test_a_step_that_waits_for_nodes_does_not_start_once_it_was_cancelled(distla
 def test_agents_that_are_started_all_the_same_end_at_once(distlaunch: Cli) -> None:
     """The nodes became free at the moment of the cancel."""
     env = environment(distlaunch, DEAF_SRUN)
-    os.mkfifo(distlaunch.folder / "free")
+    os.mkfifo(distlaunch.directory / "free")
     run = distlaunch("slurm", "--detach", "show.py", env=env).stdout.strip()
-    with open(distlaunch.folder / "free", "w") as free:  # opened once srun waits
+    with open(distlaunch.directory / "free", "w") as free:  # opened once srun waits
         asked = distlaunch("cancel", "--no-wait", run, env=env)
         free.write("go\n")
     stream = distlaunch.runs / run / "nodes/0/stream"

@@ -78,7 +78,7 @@ def test_in_an_allocation_it_is_the_same(login: Login) -> None:
     login.write("asks.py", ASKS)
     words = ("-m", "launcher", "slurm", "--nodes", "2", "--debug", "1", "asks.py", "1")
     argv = ("salloc", "--quiet", "--nodes=2", sys.executable, *words)
-    with Screen(argv, env=login.cli.env(login.env()), cwd=login.cli.folder) as screen:
+    with Screen(argv, env=login.cli.env(login.env()), cwd=login.cli.directory) as screen:
         debug(screen, rank=1, host="n2")
         assert screen.end() == 1
         assert screen.modes == screen.before

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
 BATCH = """#!/bin/sh
 #SBATCH --nodes=2 --ntasks-per-node=1
-cd {folder}
-export PYTHONPATH={root} OUT={folder}/$SLURM_JOB_ID
+cd {directory}
+export PYTHONPATH={root} OUT={directory}/$SLURM_JOB_ID
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun {launcher} --nnodes "$SLURM_NNODES" --nproc_per_node 2 --rdzv_id "$SLURM_JOB_ID" --rdzv_backend c10d \\
     --rdzv_endpoint "$head:29500" x.py a
@@ -41,13 +41,13 @@ if sys.argv[1] == "3":
 """
 
 
-def seen(slurm: Slurm, folder: Path, launcher: str) -> tuple[list[object], list[str]]:
+def seen(slurm: Slurm, directory: Path, launcher: str) -> tuple[list[object], list[str]]:
     """What the workers were given, and what the script has said."""
-    script = BATCH.format(folder=folder, root=ROOT, launcher=f"{sys.executable} -m {launcher}")
-    job = slurm.sbatch(script, "--output", f"{folder}/%j.out", cwd=str(folder))
+    script = BATCH.format(directory=directory, root=ROOT, launcher=f"{sys.executable} -m {launcher}")
+    job = slurm.sbatch(script, "--output", f"{directory}/%j.out", cwd=str(directory))
     slurm.wait_job(job, "COMPLETED")
-    said = (folder / f"{job}.out").read_text()
-    lines = (folder / job).read_text().replace(f'"{job}"]', '"JOB"]').splitlines()
+    said = (directory / f"{job}.out").read_text()
+    lines = (directory / job).read_text().replace(f'"{job}"]', '"JOB"]').splitlines()
     return sorted(json.loads(line) for line in lines), [line for line in said.splitlines() if line.startswith("srun ended")]
 
 

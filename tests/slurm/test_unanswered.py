@@ -51,7 +51,7 @@ def test_a_job_that_the_controller_takes_after_sbatch_gave_up_is_ended_by_cancel
     assert then["state"] == "pending"
     assert then["detail"].startswith("its submission went wrong, and what is there may lack nodes: sbatch: ")
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
-    assert " 12\n" in (distlaunch.folder / "cancelled").read_text()
+    assert " 12\n" in (distlaunch.directory / "cancelled").read_text()
     assert recorded_result(distlaunch, run)
 
 

@@ -115,7 +115,7 @@ def test_what_srun_wrote_names_the_lost_node_and_those_where_no_agent_could_star
 
 
 @pytest.mark.parametrize("word", ["", "plain", "a b", "it's", '"', "$HOME", "`id`", "line\nbreak", "ü", "--x=a b"])
-def test_words_are_quoted_for_the_shell_but_for_the_folder_that_it_finds_itself(word: str) -> None:
+def test_words_are_quoted_for_the_shell_but_for_the_directory_that_it_finds_itself(word: str) -> None:
     assert shlex.split(quote(word)) == [word]
     assert quote(f"{MOVED}/{word}x:{MOVED}") == f'"$DISTLAUNCH_RUN_DIR"{shlex.quote(f"/{word}x:")}"$DISTLAUNCH_RUN_DIR"'
 
@@ -147,7 +147,7 @@ def test_options_stand_in_the_job_file_and_the_users_own_win(distlaunch: Cli) ->
         "--nodes=2-4",
         f"--output={distlaunch.runs}/{run}/tasks/%a/job.out",
         "--open-mode=append",
-        f"--chdir={distlaunch.folder}",
+        f"--chdir={distlaunch.directory}",
         "--array=0-3%2",
         "--time=0-01:30:00",
         "--signal=URG@120",
@@ -167,13 +167,13 @@ def test_without_requeues_slurm_makes_none_and_a_short_limit_has_a_short_lead(di
     assert not any("scontrol requeue" in line for line in lines)
 
 
-def test_a_rendered_request_finds_its_folder_where_it_lies(distlaunch: Cli) -> None:
-    """Nothing of the run's planned folder is left in it, whose name is also the beginning of another one."""
+def test_a_rendered_request_finds_its_directory_where_it_lies(distlaunch: Cli) -> None:
+    """Nothing of the run's planned directory is left in it, whose name is also the beginning of another one."""
     from launcher.agent.job import Job
 
     distlaunch.write("show.py", "print(1)\n")
     done = distlaunch("slurm", "--render-to", "out", "--nodes", "2", "reduce.py")
-    moved = (distlaunch.folder / "out").rename(distlaunch.folder / "moved here")
+    moved = (distlaunch.directory / "out").rename(distlaunch.directory / "moved here")
     job = Job.read(str(moved / "spec.json"))
 
     assert done.exit_code == 0, done.stderr
@@ -182,12 +182,12 @@ def test_a_rendered_request_finds_its_folder_where_it_lies(distlaunch: Cli) -> N
     assert not any(
         job.key in text for text in (done.stdout, (moved / "spec.json").read_text(), (moved / "job.sbatch").read_text())
     )
-    assert job.folder == str(moved)
+    assert job.directory == str(moved)
     assert job.rendezvous == {"file": f"{moved}/rendezvous.json"}
     assert job.command == [f"{moved}/payload/reduce.py"]
-    assert job.cwd == str(distlaunch.folder)
+    assert job.cwd == str(distlaunch.directory)
     other = job._replace(cwd=f"{moved}-2", command=[f"{moved}-2/x.py", str(moved)]).moved_to("/new")
-    assert (other.folder, other.cwd, other.command) == ("/new", f"{moved}-2", [f"{moved}-2/x.py", str(moved)])
+    assert (other.directory, other.cwd, other.command) == ("/new", f"{moved}-2", [f"{moved}-2/x.py", str(moved)])
 
 
 def test_a_template_with_an_unknown_name_is_told_with_its_line(distlaunch: Cli) -> None:
@@ -225,16 +225,16 @@ def test_every_template_that_is_read_is_ours(distlaunch: Cli, how: str) -> None:
     assert f"error[untrusted]: template '{lab}': {lab} belongs to 54321" in done.stderr
 
 
-def test_a_template_is_a_path_from_the_working_folder_or_beside_the_settings_that_name_it(distlaunch: Cli) -> None:
+def test_a_template_is_a_path_from_the_working_directory_or_beside_the_settings_that_name_it(distlaunch: Cli) -> None:
     distlaunch.write("site.j2", SITE)
     distlaunch.write("project/sub/site.j2", SITE)
     text = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py")
     assert "#SBATCH -N 1\n" in text.stdout, text.stderr
     for given in ("./site.j2", "sub/../site.j2", "~/site.j2"):
-        (distlaunch.folder / "sub").mkdir(exist_ok=True)
+        (distlaunch.directory / "sub").mkdir(exist_ok=True)
         assert distlaunch("slurm", "--dry-run", "--template", given, "reduce.py").exit_code == 0, given
     distlaunch.write("project/distlaunch.toml", '[clusters.c]\nbackend = "slurm"\ntemplate = "sub/site.j2"\n')
-    by_file = distlaunch("run", "--on", "c", "--dry-run", "reduce.py", cwd=distlaunch.folder / "project/sub")
+    by_file = distlaunch("run", "--on", "c", "--dry-run", "reduce.py", cwd=distlaunch.directory / "project/sub")
     assert "#SBATCH -N 1\n" in by_file.stdout, by_file.stderr
 
 
@@ -268,19 +268,19 @@ def test_a_setup_line_that_fails_ends_the_job_file(distlaunch: Cli, case: str, t
     distlaunch.write("site.j2", SITE)
     distlaunch.write("lines.sh", "export A=1\nfalse\nexport B=2\n")
     for name in ("srun", "scontrol", "timeout"):
-        distlaunch.write(f"bin/{name}", f"#!/bin/sh\ntouch {distlaunch.folder}/{name}-ran\n").chmod(0o755)
-    never = distlaunch.folder / "never"
+        distlaunch.write(f"bin/{name}", f"#!/bin/sh\ntouch {distlaunch.directory}/{name}-ran\n").chmod(0o755)
+    never = distlaunch.directory / "never"
     options = [word for line in lines for word in ("--setup", line.replace("{never}", str(never)))]
     done = distlaunch("slurm", *(("--template", template) if template else ()), *options, "--render-to", "job", "reduce.py")
     assert done.exit_code == 0, done.stderr
 
-    env = {**distlaunch.env(), "PATH": f"{distlaunch.folder}/bin:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": "."}
+    env = {**distlaunch.env(), "PATH": f"{distlaunch.directory}/bin:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": "."}
     ran = subprocess.run(
-        ["bash", "job.sbatch"], cwd=distlaunch.folder / "job", env=env, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "job.sbatch"], cwd=distlaunch.directory / "job", env=env, capture_output=True, text=True, timeout=60, check=False
     )
 
     assert ran.returncode == code, ran
-    assert (distlaunch.folder / "srun-ran").exists() is (code == 0), ran
+    assert (distlaunch.directory / "srun-ran").exists() is (code == 0), ran
     assert not never.exists()
     assert ("distlaunch: setup failed with code" in ran.stderr) is (code != 0), ran
 
@@ -290,10 +290,10 @@ def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
 
     text = distlaunch("slurm", "--dry-run", *options, "reduce.py").stdout
 
-    folder = str(distlaunch.folder)
+    directory = str(distlaunch.directory)
     assert "'--container-image=nvcr.io#nvidia/pytorch:24.10-py3'" in text
-    assert f",{folder}:{folder},/data:/data" in text
-    assert f"--container-workdir={folder}" in text
+    assert f",{directory}:{directory},/data:/data" in text
+    assert f"--container-workdir={directory}" in text
     assert "    python3 " in text, "the container's own"
 
 

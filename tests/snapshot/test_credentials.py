@@ -125,12 +125,12 @@ def test_our_own_files_can_be_sent() -> None:
     snapshot.collect(HERE / "launcher", limit_bytes=10_000_000)
 
 
-def test_a_folder_of_credentials_itself_and_links_are_seen_through(tmp_path: Path) -> None:
-    folder = tmp_path / ".aws"
-    folder.mkdir()
-    (folder / "credentials").write_text("")
+def test_a_directory_of_credentials_itself_and_links_are_seen_through(tmp_path: Path) -> None:
+    directory = tmp_path / ".aws"
+    directory.mkdir()
+    (directory / "credentials").write_text("")
     with pytest.raises(SpecError, match="credentials would be sent with the run: credentials"):
-        snapshot.collect(folder, limit_bytes=1000)
+        snapshot.collect(directory, limit_bytes=1000)
 
     work = tmp_path / "work"
     work.mkdir()
@@ -163,7 +163,7 @@ def test_no_backend_sends_credentials_unasked(distlaunch: Cli, backend: str) -> 
         assert "what looks like credentials would be sent with the run: .env, deploy.pem" in done.stderr
         assert done.stdout == ""
     assert not distlaunch.runs.exists()
-    assert not (distlaunch.folder / "out").exists()
+    assert not (distlaunch.directory / "out").exists()
 
     done = distlaunch(*SENDING[backend], "--ship-secrets", "--dry-run", "--output", "json", "x.py")
     sent = done.json["result"]["sent"]["files"]
@@ -186,7 +186,7 @@ def test_where_no_files_are_sent_none_are_refused(distlaunch: Cli, words: tuple[
 def test_a_dry_run_lists_what_would_be_sent(distlaunch: Cli, backend: str) -> None:
     distlaunch.write("x.py", "print(1)\n")
     distlaunch.write("data/a.bin", "x" * 12_345)
-    (distlaunch.folder / "latest").symlink_to("data/a.bin")
+    (distlaunch.directory / "latest").symlink_to("data/a.bin")
 
     done = distlaunch(*SENDING[backend], "--dry-run", "--env", "A=1", "--secret", "B", "x.py", env={"B": "s3cr3t"})
 
@@ -194,7 +194,7 @@ def test_a_dry_run_lists_what_would_be_sent(distlaunch: Cli, backend: str) -> No
     lines = [" ".join(line.split()) for line in done.stderr.splitlines()]
     for line in ("A 1", "B (secret)", "data/a.bin 12 KB", "latest link to data/a.bin", "x.py 9 B"):
         assert line in lines
-    assert f"3 files, 12 KB, of {distlaunch.folder}" in lines
+    assert f"3 files, 12 KB, of {distlaunch.directory}" in lines
     assert "s3cr3t" not in done.stderr + done.stdout
 
 

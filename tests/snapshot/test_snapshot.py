@@ -23,51 +23,51 @@ if TYPE_CHECKING:
 LIMIT = 10_000_000
 
 
-def collect(folder: Path, limit_bytes: int = LIMIT, **more: object) -> Snapshot:
-    return snapshot.collect(folder, limit_bytes=limit_bytes, **more)  # type: ignore[arg-type]
+def collect(directory: Path, limit_bytes: int = LIMIT, **more: object) -> Snapshot:
+    return snapshot.collect(directory, limit_bytes=limit_bytes, **more)  # type: ignore[arg-type]
 
 
-def write(folder: Path, **files: str) -> None:
+def write(directory: Path, **files: str) -> None:
     for name, text in files.items():
-        write_one(folder, name, text)
+        write_one(directory, name, text)
 
 
-def write_one(folder: Path, name: str, text: str = "x") -> Path:
-    path = folder / name
+def write_one(directory: Path, name: str, text: str = "x") -> Path:
+    path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def git(folder: Path, *args: str) -> None:
+def git(directory: Path, *args: str) -> None:
     who = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "protocol.file.allow=always")
-    subprocess.run(("git", *who, "-C", str(folder), *args), check=True, capture_output=True)
+    subprocess.run(("git", *who, "-C", str(directory), *args), check=True, capture_output=True)
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    git(folder, "init", "--quiet")
+    directory = tmp_path / "work"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
     for name in ("train.py", "pkg/model.py", "gone.py"):
-        write_one(folder, name)
-    write_one(folder, ".gitignore", "*.ckpt\n/out/\n")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "first")
-    return folder
+        write_one(directory, name)
+    write_one(directory, ".gitignore", "*.ckpt\n/out/\n")
+    git(directory, "add", ".")
+    git(directory, "commit", "--quiet", "-m", "first")
+    return directory
 
 
 def names(found: Snapshot) -> list[str]:
     return [file.path for file in found.files]
 
 
-def unpacked(found: Snapshot, folder: Path, *, compress: bool = False) -> Path:
+def unpacked(found: Snapshot, directory: Path, *, compress: bool = False) -> Path:
     packed = io.BytesIO()
     found.write_tar(packed, compress=compress)
     packed.seek(0)
     with tarfile.open(fileobj=packed) as tar:
-        tar.extractall(folder, filter="data")
-    return folder
+        tar.extractall(directory, filter="data")
+    return directory
 
 
 def test_git_says_what_is_the_users_work(repository: Path) -> None:
@@ -82,7 +82,7 @@ def test_git_says_what_is_the_users_work(repository: Path) -> None:
     assert found.total_bytes == len("changed, not committed") + 1 + 1 + len("*.ckpt\n/out/\n")
     assert names(collect(repository / "pkg")) == ["model.py"]
     assert "out/log" in names(collect(repository, also=["./out/log"]))
-    assert names(collect(repository / "out")) == ["log"], "git ignores the folder: it cannot tell what in it matters"
+    assert names(collect(repository / "out")) == ["log"], "git ignores the directory: it cannot tell what in it matters"
 
 
 def test_a_hook_of_another_repository_does_not_confuse(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,25 +122,25 @@ def test_without_a_repository_all_but_environments_and_runs(
 ) -> None:
     if not has_git:
         monkeypatch.setenv("PATH", str(tmp_path))
-    folder = tmp_path / "plain"
+    directory = tmp_path / "plain"
     kept = ["a.py", "data/b.txt", "runsheet/c.txt"]
     for name in [*kept, "data/__pycache__/b.pyc", ".venv/lib/x.py", "env/pyvenv.cfg", "env/x", ".git-like", "runs/one/stream"]:
-        write_one(folder, name)
+        write_one(directory, name)
 
-    assert names(collect(folder, leave_out=[folder / "runs"])) == [".git-like", *kept]
+    assert names(collect(directory, leave_out=[directory / "runs"])) == [".git-like", *kept]
 
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_what_arrives_is_what_was_there(tmp_path: Path, compress: bool) -> None:
-    folder = tmp_path / "work"
+    directory = tmp_path / "work"
     odd = os.fsdecode(b"sub/line\nbreak \xff'\"$")
-    write(folder, odd="", **{odd: "odd", "empty": "", "big": "z" * 3_000_000})
-    write_one(folder, "run.sh", "#!/bin/sh\n").chmod(0o755)
-    (folder / "sub" / "inside").symlink_to("../run.sh")
-    (folder / "absolute").symlink_to(folder / "sub")
-    (folder / "dangling").symlink_to("not-yet")
+    write(directory, odd="", **{odd: "odd", "empty": "", "big": "z" * 3_000_000})
+    write_one(directory, "run.sh", "#!/bin/sh\n").chmod(0o755)
+    (directory / "sub" / "inside").symlink_to("../run.sh")
+    (directory / "absolute").symlink_to(directory / "sub")
+    (directory / "dangling").symlink_to("not-yet")
 
-    found = collect(folder)
+    found = collect(directory)
     copies = [unpacked(found, tmp_path / "tar", compress=compress), tmp_path / "copy"]
     found.copy_to(copies[1])
 
@@ -158,11 +158,11 @@ def test_what_arrives_is_what_was_there(tmp_path: Path, compress: bool) -> None:
 def test_the_tar_depends_on_the_contents_alone(tmp_path: Path) -> None:
     packed: list[bytes] = []
     for name, order in (("one", ("a", "b/c")), ("two", ("b/c", "a"))):
-        folder = tmp_path / name
+        directory = tmp_path / name
         for file in order:
-            os.utime(write_one(folder, file), (len(packed), 1))
+            os.utime(write_one(directory, file), (len(packed), 1))
         buffer = io.BytesIO()
-        collect(folder).write_tar(buffer, compress=True)
+        collect(directory).write_tar(buffer, compress=True)
         packed.append(buffer.getvalue())
     before = collect(tmp_path / "one").digest
 
@@ -172,14 +172,14 @@ def test_the_tar_depends_on_the_contents_alone(tmp_path: Path) -> None:
 
 
 def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "work"
-    write_one(folder, "a.py")
-    (folder / "data").symlink_to("/usr")
-    (folder / "up").symlink_to("../other")
-    (folder / "hop").symlink_to("data")
+    directory = tmp_path / "work"
+    write_one(directory, "a.py")
+    (directory / "data").symlink_to("/usr")
+    (directory / "up").symlink_to("../other")
+    (directory / "hop").symlink_to("data")
 
     with pytest.raises(SpecError, match="data, hop, up"):
-        collect(folder)
+        collect(directory)
 
 
 def test_too_much_is_told_with_what_is_large(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_one(tmp_path, "secret.py")
     real = input_file.open_below
 
-    def refuse(folder: Path, name: str) -> int:
+    def refuse(directory: Path, name: str) -> int:
         if name == "secret.py":
             raise PermissionError(13, "Permission denied")
-        return real(folder, name)
+        return real(directory, name)
 
     monkeypatch.setattr("launcher.system.input_file.open_below", refuse)
     with pytest.raises(SpecError, match=r"secret\.py cannot be read: Permission denied"):

@@ -1,4 +1,4 @@
-"""A working folder in which others may write: what they swap in is not sent, and nothing of theirs is run."""
+"""A working directory in which others may write: what they swap in is not sent, and nothing of theirs is run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PRIVATE = "what nobody else may read"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
 
 
-def collect(folder: Path, **more: Any) -> snapshot.Snapshot:
-    return snapshot.collect(folder, limit_bytes=10_000_000, **more)
+def collect(directory: Path, **more: Any) -> snapshot.Snapshot:
+    return snapshot.collect(directory, limit_bytes=10_000_000, **more)
 
 
 def sent(found: snapshot.Snapshot) -> bytes:
@@ -37,14 +37,14 @@ def sent(found: snapshot.Snapshot) -> bytes:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """The working folder, and beside it a file and a folder that are private."""
+    """The working directory, and beside it a file and a directory that are private."""
     (tmp_path / "private").mkdir()
     (tmp_path / "private/x").write_text(PRIVATE)
-    folder = tmp_path / "work"
-    (folder / "sub").mkdir(parents=True)
+    directory = tmp_path / "work"
+    (directory / "sub").mkdir(parents=True)
     for name in ("a.py", "sub/x"):
-        (folder / name).write_text("." * len(PRIVATE))
-    return folder
+        (directory / name).write_text("." * len(PRIVATE))
+    return directory
 
 
 def a_file(work: Path) -> None:
@@ -52,19 +52,19 @@ def a_file(work: Path) -> None:
     (work / "sub/x").symlink_to("../../private/x")
 
 
-def a_folder(work: Path) -> None:
+def a_directory(work: Path) -> None:
     (work / "sub").rename(work / "old")
     (work / "sub").symlink_to("../private")
 
 
-def a_way_to_a_folder(work: Path) -> None:
+def a_way_to_a_directory(work: Path) -> None:
     (work / "sub").rename(work / "old")
     (work / "deep").mkdir()
     (work / "deep/er").symlink_to("../../private")
     (work / "sub").symlink_to("deep/er")
 
 
-@pytest.mark.parametrize("swap", [a_file, a_folder, a_way_to_a_folder])
+@pytest.mark.parametrize("swap", [a_file, a_directory, a_way_to_a_directory])
 @pytest.mark.parametrize("when", ["while the names are known", "before it is read", "before it is sent"])
 def test_nothing_is_read_through_a_link_that_came_later(
     work: Path, when: str, swap: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
@@ -128,7 +128,7 @@ def test_nothing_is_sent_while_somebody_swaps_all_the_time(work: Path) -> None:
         os.waitpid(pid, 0)
 
 
-def test_a_script_that_is_named_by_a_link_in_the_folder_comes_along(work: Path) -> None:
+def test_a_script_that_is_named_by_a_link_in_the_directory_comes_along(work: Path) -> None:
     (work / "short").symlink_to("sub")
 
     found = collect(work, also=["short/x"])
@@ -141,7 +141,7 @@ def test_a_script_that_is_named_by_a_link_in_the_folder_comes_along(work: Path) 
 @as_root
 def test_files_of_somebody_else_where_everybody_may_put_some_are_told(work: Path) -> None:
     os.chown(work / "a.py", STRANGER, STRANGER)
-    assert collect(work).warnings == (), "in a folder of one's own it was the user who took it"
+    assert collect(work).warnings == (), "in a directory of one's own it was the user who took it"
     work.chmod(0o1777)
     (warning,) = collect(work).warnings
     assert warning == "not yours, and in a directory that anyone may write to: a.py; sent anyway"
@@ -159,17 +159,17 @@ def test_a_device_is_not_even_opened(work: Path) -> None:
 EVIL = ("core.fsmonitor", "core.hooksPath", "core.sshCommand", "core.gitProxy", "core.editor", "core.pager", "diff.external")
 
 
-def repository(folder: Path, ran: Path, uid: int) -> None:
+def repository(directory: Path, ran: Path, uid: int) -> None:
     """One with a file in it that is ignored, and all the settings that name programs."""
-    program = folder / ".git/evil"
-    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    (folder / ".gitignore").write_text("ignored\n")
-    subprocess.run(["git", "-C", str(folder), "add", "."], check=True)
+    program = directory / ".git/evil"
+    subprocess.run(["git", "init", "--quiet", str(directory)], check=True)
+    (directory / ".gitignore").write_text("ignored\n")
+    subprocess.run(["git", "-C", str(directory), "add", "."], check=True)
     program.write_text(f"#!/bin/sh\ntouch {ran}\n")
     program.chmod(0o755)
     for name in EVIL:
-        subprocess.run(["git", "-C", str(folder), "config", name, str(program)], check=True)
-    for path in (folder / ".git", *(folder / ".git").rglob("*")):
+        subprocess.run(["git", "-C", str(directory), "config", name, str(program)], check=True)
+    for path in (directory / ".git", *(directory / ".git").rglob("*")):
         os.lchown(path, uid, uid)
 
 
@@ -236,17 +236,17 @@ def test_a_repository_that_is_trusted_counts_whoever_owns_it(work: Path, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_worktree_and_a_folder_with_a_colon_are_repositories(tmp_path: Path) -> None:
+def test_a_worktree_and_a_directory_with_a_colon_are_repositories(tmp_path: Path) -> None:
     main, other = tmp_path / "a:b", tmp_path / "c:d"
     repository(main, tmp_path / "ran", os.getuid())
     who = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
     for words in (("commit", "--quiet", "-m", "x"), ("worktree", "add", "--quiet", "-b", "other", str(other))):
         subprocess.run(["git", *who, "-C", str(main), *words], check=True, capture_output=True)
-    for folder in (main, other):
-        (folder / "ignored").write_text("x")
-        (folder / "deep").mkdir()
-        assert [file.path for file in collect(folder).files] == [".gitignore"]
-        assert snapshot.root(folder / "deep") == folder
+    for directory in (main, other):
+        (directory / "ignored").write_text("x")
+        (directory / "deep").mkdir()
+        assert [file.path for file in collect(directory).files] == [".gitignore"]
+        assert snapshot.root(directory / "deep") == directory
 
 
 @as_root
@@ -255,10 +255,10 @@ def test_a_worktree_and_a_folder_with_a_colon_are_repositories(tmp_path: Path) -
 )
 def test_each_backend_that_sends_files_tells_so_once(distlaunch: Cli, how: tuple[str, ...]) -> None:
     work = distlaunch.write("work/x.py", "").parent
-    repository(distlaunch.folder, distlaunch.folder / "ran", STRANGER)
+    repository(distlaunch.directory, distlaunch.directory / "ran", STRANGER)
 
     done = distlaunch(*how, "--dry-run", "x.py", cwd=work)
 
     assert done.exit_code == 0, done
     assert done.stderr.count("a git repository is not asked which files belong to the run") == 1, done.stderr
-    assert not (distlaunch.folder / "ran").exists()
+    assert not (distlaunch.directory / "ran").exists()

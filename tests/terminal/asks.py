@@ -60,7 +60,7 @@ if os.environ["RANK"] == "1":
 
 def on_screen(cli: Cli, *words: str, env: dict[str, str | None], cwd: Path | None = None) -> Screen:
     """That command of distlaunch, on a terminal."""
-    return Screen((sys.executable, "-m", "launcher", *words), env=cli.env(env), cwd=cwd or cli.folder)
+    return Screen((sys.executable, "-m", "launcher", *words), env=cli.env(env), cwd=cwd or cli.directory)
 
 
 def debug(screen: Screen, *, rank: int, host: str) -> None:
@@ -151,6 +151,6 @@ def has_no_terminal(cli: Cli, *words: str, host: str, env: dict[str, str | None]
         screen.until(f"rank 0 on {host}")
         screen.until(": [False, False, False]\r\n")
         assert screen.end() == 0
-    piped = cli(*words, env=env, cwd=cwd or cli.folder, timeout_s=240)
+    piped = cli(*words, env=env, cwd=cwd or cli.directory, timeout_s=240)
     assert piped.exit_code == 0, piped.stderr
     assert re.search(rf"^rank 0 on {host}.*: \[False, False, False\]$", piped.stdout, re.MULTILINE), piped.stdout

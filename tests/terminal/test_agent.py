@@ -42,7 +42,7 @@ class Client:
         """`looks`: it asks to be shown what the worker writes."""
         run.until(lambda: run.of("terminal_opened"))
         self._run = run
-        self.line = frames.Connection(attach.connect(str(run.folder / "nodes" / "0"), run.of("terminal_opened")[-1]["rank"]))
+        self.line = frames.Connection(attach.connect(str(run.directory / "nodes" / "0"), run.of("terminal_opened")[-1]["rank"]))
         if looks:
             self.line.send(show=True)
         self.out = ""
@@ -288,7 +288,7 @@ if os.environ["RANK"] == "0":
     run = runner.start(text, nproc_per_node="2", request={"terminal": LENT})
     client_of(run)
     run.until(lambda: run.of("terminal_attached"))
-    (runner.folder / "go").touch()
+    (runner.directory / "go").touch()
     run.wait()
     assert run.result() == "success"
     assert len(run.stdout[0]) == 20000 * 1001

@@ -35,7 +35,7 @@ WHOLE_BAR = "".join(f"\r{step}/8 " + "#" * step for step in range(8)) + "\r\n"
 
 def screen(cli: Cli, *words: str, columns: int = 80, env: dict[str, str] | None = None) -> Screen:
     more = cli.env({"TERM": "xterm", "NO_COLOR": None, **(env or {})})
-    return Screen([sys.executable, "-m", "launcher", *words], env=more, cwd=cli.folder, size=(40, columns))
+    return Screen([sys.executable, "-m", "launcher", *words], env=more, cwd=cli.directory, size=(40, columns))
 
 
 def shown(cli: Cli, *words: str, columns: int = 80, env: dict[str, str] | None = None) -> str:
@@ -121,7 +121,7 @@ def test_a_wait_has_a_live_line_which_leaves_a_workers_bar_whole(distlaunch: Cli
     with screen(distlaunch, *words) as terminal:
         terminal.until("importing torch on 2 of 2 nodes")
         terminal.until("2 s")
-        (distlaunch.folder / "go").write_text("")
+        (distlaunch.directory / "go").write_text("")
         assert terminal.end() == 0
 
     drawn = terminal.said
@@ -141,7 +141,7 @@ def test_there_is_none_where_it_cannot_be_drawn_or_no_colour_is_wanted(distlaunc
     with screen(distlaunch, "local", "--preload", "slow", "--tty", "never", "x.py", env=env) as terminal:
         terminal.until("MASTER")
         time.sleep(2.5)
-        (distlaunch.folder / "go").write_text("")
+        (distlaunch.directory / "go").write_text("")
         assert terminal.end() == 0
 
     assert "it runs" in terminal.said
@@ -157,7 +157,7 @@ def test_a_narrow_terminal_has_a_live_line_in_one_row(distlaunch: Cli) -> None:
     with screen(distlaunch, "local", "--nodes", "2", "--preload", "slow", "--tty", "never", "x.py", columns=20) as terminal:
         terminal.until("importing")
         terminal.until("2 s")
-        (distlaunch.folder / "go").write_text("")
+        (distlaunch.directory / "go").write_text("")
         assert terminal.end() == 0
 
     lines = WAIT.findall(COLOUR.sub("", terminal.said))

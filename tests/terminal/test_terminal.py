@@ -95,7 +95,7 @@ def start(distlaunch: Cli) -> Iterator[Start]:
             if argv
             else [sys.executable, "-m", "launcher", "local", "--quiet", *options, str(path)]
         )
-        screen = Screen(words, env=distlaunch.env({"TERM": "xterm", "NO_COLOR": "1"}), cwd=distlaunch.folder, **more)
+        screen = Screen(words, env=distlaunch.env({"TERM": "xterm", "NO_COLOR": "1"}), cwd=distlaunch.directory, **more)
         screens.append(screen)
         return screen
 
@@ -209,12 +209,12 @@ def test_a_worker_whose_terminal_goes_away_while_it_is_in_the_background_reads_i
     shell.process.wait()
     shell.close()
 
-    wait_until("the worker to read its end", (distlaunch.folder / "over").exists)
+    wait_until("the worker to read its end", (distlaunch.directory / "over").exists)
 
 
 def test_a_stdin_that_is_no_terminal_is_the_workers_own(distlaunch: Cli) -> None:
     script = distlaunch.write("reads.py", "import os, sys\nsys.stdout.write(f'{os.read(0, 4)}\\n')\n")
-    text = distlaunch.folder / "text"
+    text = distlaunch.directory / "text"
     text.write_text("one\ntwo\nthr\n")
     with text.open() as file:
         done = distlaunch("local", "--nproc-per-node", "2", "--log-ranks", "all", str(script), stdin=file)
@@ -286,7 +286,7 @@ def test_a_stream_that_is_no_terminal_here_is_none_there(start: Start, distlaunc
     script = (
         "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)])\nprint('error', file=sys.stderr)\nprint(input('more? '))\n"
     )
-    with (distlaunch.folder / "out").open("w+") as out:
+    with (distlaunch.directory / "out").open("w+") as out:
         screen = start(script, stdout=out)
         screen.until("error\r\n")
         screen.type("typed\n")

@@ -72,10 +72,10 @@ def test_killing_a_host_ends_its_daemons_and_nobody_elses(bare: Testbed) -> None
     three.kill()
 
 
-def test_a_private_folder_is_not_shared_and_can_be_filled(bare: Testbed, tmp_path: Path) -> None:
+def test_a_private_directory_is_not_shared_and_can_be_filled(bare: Testbed, tmp_path: Path) -> None:
     one, two, _ = bare.hosts
     (tmp_path / "shared").write_text("by all")
-    one.private_folder(tmp_path, size_bytes=1 << 20)
+    one.private_directory(tmp_path, size_bytes=1 << 20)
     try:
         filler = one.fill(tmp_path)
         full = one.run(("cp", "/etc/passwd", str(tmp_path)))
@@ -83,13 +83,13 @@ def test_a_private_folder_is_not_shared_and_can_be_filled(bare: Testbed, tmp_pat
         free = one.run(("cp", "/etc/passwd", str(tmp_path)))
         seen = [host.run(("ls", str(tmp_path))).stdout.split() for host in (one, two)]
     finally:
-        one.shared_folder(tmp_path)
+        one.shared_directory(tmp_path)
 
     assert "No space left on device" in full.stderr
     assert free.returncode == 0
     assert seen == [["passwd"], ["shared"]]
     assert one.run(("ls", str(tmp_path))).stdout.split() == ["shared"]
-    with pytest.raises(TestbedError, match="private_folder"):
+    with pytest.raises(TestbedError, match="private_directory"):
         one.fill(tmp_path)
 
 

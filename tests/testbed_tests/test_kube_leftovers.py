@@ -72,7 +72,7 @@ class Traces:
         """What is still there."""
         left = self.census.left() + [process.command() for process in self.containers if process.alive()]
         left += [str(path) for root in kube_cgroups.roots() for path in root.glob(self.groups)]
-        return left + [str(self.census.folder)] * self.census.folder.exists()
+        return left + [str(self.census.directory)] * self.census.directory.exists()
 
 
 def settings(machine: dict[str, str]) -> dict[str, str]:

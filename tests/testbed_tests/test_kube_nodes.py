@@ -112,8 +112,8 @@ def test_a_pod_beyond_its_memory_is_killed(kube_nodes: Kube, namespace: str) -> 
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
 
 
-def test_the_image_has_this_machines_python_with_torch_and_nothing_of_its_folders(kube_nodes: Kube, namespace: str) -> None:
-    places = [Path(folder).parts for folder in (sys.prefix, sys.base_prefix)]
+def test_the_image_has_this_machines_python_with_torch_and_nothing_of_its_directories(kube_nodes: Kube, namespace: str) -> None:
+    places = [Path(directory).parts for directory in (sys.prefix, sys.base_prefix)]
     left = sorted({parts[2] for parts in places if parts[:2] == ("/", "tmp")})  # only where Python itself is there
 
     kube_nodes.wait_pod(namespace, "looks", "Succeeded")

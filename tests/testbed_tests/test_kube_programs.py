@@ -1,4 +1,4 @@
-"""Where Kubernetes' programs come from: a folder that has them, or one build; or it is said why there are none."""
+"""Where Kubernetes' programs come from: a directory that has them, or one build; or it is said why there are none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_folder_is_used_for_what_it_has_whole(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_used_for_what_it_has_whole(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("etcd", "kube-apiserver", "kubectl"):  # as setup-envtest makes it
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)

@@ -30,7 +30,7 @@ class Census:
     """All that a testbed has on this machine, by identity: the next testbed may well get the same names."""
 
     record: Record
-    folder: Path
+    directory: Path
     link: int
     processes: list[Process]
     networks: dict[int, str]
@@ -39,7 +39,7 @@ class Census:
     def of(cls, record: Record) -> Census:
         networks = {path.stat().st_ino: path.name for path in registry.NETNS.glob(record.netns("*"))}
         with processes.pinned(record.anchors()) as own:
-            return cls(record, Path(record.folder), socket.if_nametoindex(record.link), processes.inside(own), networks)
+            return cls(record, Path(record.directory), socket.if_nametoindex(record.link), processes.inside(own), networks)
 
     def left(self) -> list[str]:
         """What of it is still there."""
@@ -50,7 +50,7 @@ class Census:
                 networks -= {path.name for path in registry.NETNS.glob(record.netns("*"))}
         left += [f"netns {name}" for name in sorted(networks)]
         left += [f"link {name}" for index, name in socket.if_nameindex() if index == self.link]
-        left += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.folder) in line]
+        left += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.directory) in line]
         return left
 
 
@@ -58,18 +58,18 @@ class Census:
 @pytest.mark.ssh
 def test_nothing_is_left_after_down() -> None:
     with fixtures.make(2, slurm=SlurmOptions(), ssh=True) as testbed:
-        script = f"#!/bin/sh\ntouch {testbed.folder}/ran\nexec setsid --fork setsid --fork sleep 1000\n"
+        script = f"#!/bin/sh\ntouch {testbed.directory}/ran\nexec setsid --fork setsid --fork sleep 1000\n"
         testbed.slurm.sbatch(script)
-        wait_until("the job to have started its daemon", (testbed.folder / "ran").exists, limit_s=30)
+        wait_until("the job to have started its daemon", (testbed.directory / "ran").exists, limit_s=30)
         testbed.ssh.run(testbed.hosts[0], ("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"), check=True)
-        testbed.hosts[1].private_folder(testbed.folder / "logs")
+        testbed.hosts[1].private_directory(testbed.directory / "logs")
         before = Census.of(testbed.record)
         commands = " ".join(process.command() for process in before.processes)
         assert all(word in commands for word in ("slurmctld", "slurmd -D -N n2", "munged", "sshd", "sleep 1000"))
         assert before.left()
 
     assert before.left() == []
-    assert not before.folder.exists()
+    assert not before.directory.exists()
     testbed.down()  # a second time does nothing
 
 
@@ -79,7 +79,7 @@ def test_nothing_is_left_when_bringing_it_up_fails(tmp_path: Path) -> None:
         with pytest.raises(TestbedError, match="there are 2"):
             testbed.up(2, slurm=SlurmOptions(switches=(1, 2)))
 
-    assert not [record for record in registry.read() if record.folder == str(tmp_path / "bed")]
+    assert not [record for record in registry.read() if record.directory == str(tmp_path / "bed")]
     with pytest.raises(TestbedError, match="not empty"):
         testbed.up(2)
 
@@ -152,7 +152,7 @@ def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testb
     done = processes.run((sys.executable, "-m", "testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
 
     assert before.left() == []  # whoever has removed it: it takes the lock
-    assert not before.folder.exists()
+    assert not before.directory.exists()
     assert f"testbed {bare.record.index} (10.77.{bare.record.index}.0/24) belongs to process {os.getpid()}" in done.stdout
     assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
 
@@ -189,17 +189,17 @@ def test_what_a_killed_pytest_has_left_is_gone_with_the_next_testbed(bare: Testb
 
     with fixtures.make(1):
         assert before.left() == []
-        assert not before.folder.exists()
+        assert not before.directory.exists()
         assert record not in registry.read()
         assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
 
 
 def test_what_a_killed_remover_or_a_killed_writer_has_left_is_gone_too(bare: Testbed) -> None:
-    """Both are folders that no testbed would ever use again."""
+    """Both are directories that no testbed would ever use again."""
     torn, unfinished = registry.STATE / "99", registry.STATE / "98.new"
     with registry.locked():
-        for folder in (torn / "anchors", unfinished):
-            folder.mkdir(parents=True, exist_ok=True)
+        for directory in (torn / "anchors", unfinished):
+            directory.mkdir(parents=True, exist_ok=True)
 
         removed = registry.clean()
 

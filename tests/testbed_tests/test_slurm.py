@@ -46,7 +46,7 @@ def test_a_batch_job_starts_steps_from_within(cluster: Slurm) -> None:
     job = cluster.sbatch("#!/bin/sh\nsrun hostname\n", "-N4", "--output=%j.out")
 
     assert cluster.wait_job(job, "COMPLETED", "FAILED") == "COMPLETED"
-    assert sorted((cluster.folder / f"{job}.out").read_text().split()) == ["n1", "n2", "n3", "n4"]
+    assert sorted((cluster.directory / f"{job}.out").read_text().split()) == ["n1", "n2", "n3", "n4"]
 
 
 def test_gpus_are_scheduled(cluster: Slurm) -> None:
@@ -57,7 +57,7 @@ def test_gpus_are_scheduled(cluster: Slurm) -> None:
     cluster.run(("scancel", first))
 
     assert cluster.wait_job(second, "COMPLETED", "FAILED") == "COMPLETED"
-    assert (cluster.folder / f"{second}.out").read_text() == "0,1\n"
+    assert (cluster.directory / f"{second}.out").read_text() == "0,1\n"
 
 
 def test_without_accounting_sacct_fails(cluster: Slurm) -> None:

@@ -25,7 +25,7 @@ class Script:
     """Those that are installed beside it: a file below `packages/`."""
 
     file: str
-    """What is run, below `site-packages`; with `source` below the folder of that source distribution."""
+    """What is run, below `site-packages`; with `source` below the directory of that source distribution."""
 
     sha256: str
     source: str = ""
@@ -33,10 +33,10 @@ class Script:
     """Started with `-m`, as its documentation has it."""
 
     args: tuple[str, ...] = ()
-    """`{inputs}` is the folder of them."""
+    """`{inputs}` is the directory of them."""
 
     copies: Mapping[str, str] = field(default_factory=dict)
-    """What its working folder has: by name, a folder below the inputs."""
+    """What its working directory has: by name, a directory below the inputs."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     prints: tuple[str, ...] = ()

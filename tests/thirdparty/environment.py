@@ -50,13 +50,13 @@ NETWORK = ("error sending request", "dns error", "client error (Connect)", "NewC
 class Environment:
     """Packages, sources that are in no wheel, and what the scripts read."""
 
-    folder: Path
+    directory: Path
     packages: str
 
     @property
     def prefix(self) -> Path:
         """Where it is installed."""
-        return self.folder / f"env-{self.packages}"
+        return self.directory / f"env-{self.packages}"
 
     @property
     def python(self) -> Path:
@@ -77,12 +77,12 @@ class Environment:
     @property
     def sources(self) -> Path:
         """Where the source distributions are, unpacked."""
-        return self.folder / "sources"
+        return self.directory / "sources"
 
     @property
     def inputs(self) -> Path:
         """What `inputs.py` has made."""
-        return self.folder / f"inputs-{digest(INPUTS.read_bytes())}"
+        return self.directory / f"inputs-{digest(INPUTS.read_bytes())}"
 
 
 def digest(*parts: bytes) -> str:
@@ -111,8 +111,8 @@ def ready(packages: str) -> Environment:
     if found.inputs.is_dir():
         return found
     cache().mkdir(parents=True, exist_ok=True)
-    with locked(found.folder.with_suffix(".lock"), "install them"):
-        complete = found.folder / "complete"
+    with locked(found.directory.with_suffix(".lock"), "install them"):
+        complete = found.directory / "complete"
         if not complete.exists():
             make(found)
             complete.touch()
@@ -139,11 +139,11 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 def make(environment: Environment) -> None:
     """Install the packages and fetch the sources, where a process that was killed may have left some."""
-    shutil.rmtree(environment.folder, ignore_errors=True)
+    shutil.rmtree(environment.directory, ignore_errors=True)
     free_gb = shutil.disk_usage(cache()).free / 1e9
     if free_gb < ROOM_GB:
         raise NotAvailableError(f"{OFFLINE}: too little disk: {ROOM_GB} GB are needed in {cache()}, {free_gb:.1f} are free")
-    print(f"installing the public's packages once, into {environment.folder}", file=sys.stderr, flush=True)
+    print(f"installing the public's packages once, into {environment.directory}", file=sys.stderr, flush=True)
     interpreter = str(Path(sys.base_prefix) / "bin/python3")
     for name, path in PACKAGES.items():
         one = replace(environment, packages=name)
@@ -156,10 +156,10 @@ def make(environment: Environment) -> None:
 def fetch(environment: Environment) -> None:
     """The source distributions whose scripts are in no wheel, unpacked; pip checks their hashes."""
     environment.sources.mkdir()
-    wanted = environment.folder / "sdists.txt"
+    wanted = environment.directory / "sdists.txt"
     wanted.write_text("".join(f"{name} --hash=sha256:{sha}\n" for name, sha in SDISTS.items()), encoding="utf-8")
     names = ",".join(name.partition("==")[0] for name in SDISTS)
-    with tempfile.TemporaryDirectory(dir=environment.folder) as archives:
+    with tempfile.TemporaryDirectory(dir=environment.directory) as archives:
         options = ("--quiet", "--no-deps", f"--no-binary={names}", "--require-hashes", "--dest", archives)
         run(("uv", "tool", "run", "--quiet", "pip", "download", *options, "--requirement", str(wanted)))
         for archive in Path(archives).iterdir():
@@ -169,13 +169,13 @@ def fetch(environment: Environment) -> None:
 
 def make_inputs(environment: Environment) -> None:
     """Write what the scripts read, with the packages that they read it with."""
-    folder = Path(tempfile.mkdtemp(prefix=".inputs-", dir=environment.folder))
+    directory = Path(tempfile.mkdtemp(prefix=".inputs-", dir=environment.directory))
     try:
-        run((str(replace(environment, packages=WRITER).python), str(INPUTS), str(folder)))
-        folder.chmod(0o755)
-        folder.rename(environment.inputs)
+        run((str(replace(environment, packages=WRITER).python), str(INPUTS), str(directory)))
+        directory.chmod(0o755)
+        directory.rename(environment.inputs)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def run(argv: Sequence[str]) -> None:

@@ -28,25 +28,25 @@ def lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def texts(folder: Path) -> None:
+def texts(directory: Path) -> None:
     """The kinds of data that trl's trainers take, and labelled reviews."""
     chance = random.Random(1)
     prompts = [sentence(chance) for _ in range(32)]
     pairs = [{"prompt": prompt, "chosen": " " + sentence(chance), "rejected": " " + sentence(chance)} for prompt in prompts]
     for split in ("train", "test"):
-        lines(folder / "text" / f"{split}.jsonl", [{"text": f"{row['prompt']}{row['chosen']}"} for row in pairs])
-        lines(folder / "preference" / f"{split}.jsonl", pairs)
-        lines(folder / "prompt" / f"{split}.jsonl", [{"prompt": prompt} for prompt in prompts])
+        lines(directory / "text" / f"{split}.jsonl", [{"text": f"{row['prompt']}{row['chosen']}"} for row in pairs])
+        lines(directory / "preference" / f"{split}.jsonl", pairs)
+        lines(directory / "prompt" / f"{split}.jsonl", [{"prompt": prompt} for prompt in prompts])
         unpaired = [
             {"prompt": row["prompt"], "completion": row[name], "label": name == "chosen"}
             for row in pairs
             for name in ("chosen", "rejected")
         ]
-        lines(folder / "unpaired" / f"{split}.jsonl", unpaired)
-        lines(folder / "imdb" / f"{split}.jsonl", [{"text": sentence(chance), "label": number % 2} for number in range(32)])
+        lines(directory / "unpaired" / f"{split}.jsonl", unpaired)
+        lines(directory / "imdb" / f"{split}.jsonl", [{"text": sentence(chance), "label": number % 2} for number in range(32)])
 
 
-def model(folder: Path) -> None:
+def model(directory: Path) -> None:
     """A causal language model, one to learn from, one that judges and a BERT, of 2 layers, each with a tokenizer of its kind."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # type: ignore[import-not-found]
@@ -68,8 +68,8 @@ def model(folder: Path) -> None:
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     fast = PreTrainedTokenizerFast(tokenizer_object=bytewise, **names)
     fast.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
-    folder.mkdir(parents=True)
-    vocabulary = folder / "words.txt"
+    directory.mkdir(parents=True)
+    vocabulary = directory / "words.txt"
     vocabulary.write_text("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS)), encoding="utf-8")
     words = BertTokenizer(str(vocabulary))
     layers = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -82,33 +82,33 @@ def model(folder: Path) -> None:
         ("bert", BertForSequenceClassification, BertConfig(**sizes, num_labels=1), words),
     ):
         torch.manual_seed(1)
-        kind(config).save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        kind(config).save_pretrained(directory / name)
+        tokenizer.save_pretrained(directory / name)
 
 
-def mnist(folder: Path) -> None:
+def mnist(directory: Path) -> None:
     """The files of MNIST with random pictures, where torchvision looks for them."""
     chance = random.Random(2)
     for name, count in (("train", 256), ("t10k", 64)):
         pictures = struct.pack(">IIII", 2051, count, 28, 28) + chance.randbytes(count * 784)
         labels = struct.pack(">II", 2049, count) + bytes(chance.randrange(10) for _ in range(count))
         for kind, data in (("images-idx3", pictures), ("labels-idx1", labels)):
-            path = folder / "MNIST" / "raw" / f"{name}-{kind}-ubyte"
+            path = directory / "MNIST" / "raw" / f"{name}-{kind}-ubyte"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             path.with_name(path.name + ".gz").write_bytes(gzip.compress(data, mtime=0))
 
 
-def pairs(folder: Path) -> None:
+def pairs(directory: Path) -> None:
     """Questions with answers that fit and others that do not."""
     chance = random.Random(4)
     rows = [
         {"query": sentence(chance), "pos": [sentence(chance)], "neg": [sentence(chance), sentence(chance)]} for _ in range(32)
     ]
-    lines(folder / "pairs.jsonl", rows)
+    lines(directory / "pairs.jsonl", rows)
 
 
-def bundle(folder: Path) -> None:
+def bundle(directory: Path) -> None:
     """A bundle of MONAI's: a small network that finds what is in random pictures."""
     seeded = "generator=torch.Generator().manual_seed(number)"
     picture = f"{{'image': torch.rand(1, 32, 32, {seeded}), 'label': torch.randint(0, 2, (1, 32, 32), {seeded})}}"
@@ -136,8 +136,8 @@ def bundle(folder: Path) -> None:
         "run": ["$@trainer.run()"],
         "finalize": ["$dist.destroy_process_group()"],
     }
-    folder.mkdir(parents=True)
-    (folder / "train.json").write_text(json.dumps(settings), encoding="utf-8")
+    directory.mkdir(parents=True)
+    (directory / "train.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 MAKERS = (texts, model, mnist, pairs, bundle)

@@ -54,10 +54,10 @@ class Digits:
         return json.dumps({"printed": self.printed, "saved": self.saved})
 
 
-def variables(script: Script, environment: Environment, folder: Path) -> dict[str, str]:
-    """What is set for the script, with a home of its own below its working folder."""
+def variables(script: Script, environment: Environment, directory: Path) -> dict[str, str]:
+    """What is set for the script, with a home of its own below its working directory."""
     own = {name: value.format(inputs=environment.inputs) for name, value in script.env.items()}
-    return {**ENV, "HOME": str(folder / "home"), **own}
+    return {**ENV, "HOME": str(directory / "home"), **own}
 
 
 def words(script: Script, environment: Environment) -> list[str]:
@@ -77,21 +77,21 @@ def check(script: Script, environment: Environment) -> None:
     assert found == script.sha256, f"{script.file} of {script.package} is another one: {found}"
 
 
-def prepare(script: Script, environment: Environment, folder: Path) -> Path:
-    """A working folder."""
-    (folder / "home").mkdir(parents=True)
+def prepare(script: Script, environment: Environment, directory: Path) -> Path:
+    """A working directory."""
+    (directory / "home").mkdir(parents=True)
     for name, source in script.copies.items():
-        shutil.copytree(environment.inputs / source, folder / name)
-    return folder
+        shutil.copytree(environment.inputs / source, directory / name)
+    return directory
 
 
-def torchrun(script: Script, environment: Environment, folder: Path, launcher: Sequence[str] = (), nodes: int = 1) -> Digits:
+def torchrun(script: Script, environment: Environment, directory: Path, launcher: Sequence[str] = (), nodes: int = 1) -> Digits:
     """Its digits under the launcher that came with torch, or under one that takes its place; started once per node."""
     check(script, environment)
-    prepare(script, environment, folder)
-    logs = [folder.with_name(f"{folder.name}-logs-{node}") for node in range(nodes)]
+    prepare(script, environment, directory)
+    logs = [directory.with_name(f"{directory.name}-logs-{node}") for node in range(nodes)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("DISTLAUNCH_")}
-    env |= {**variables(script, environment, folder), "PATH": f"{environment.python.parent}:{env['PATH']}"}
+    env |= {**variables(script, environment, directory), "PATH": f"{environment.python.parent}:{env['PATH']}"}
     env |= {"PYTHONPATH": str(ROOT)} if launcher else {}
     shape = [f"--nproc-per-node={WORKERS // nodes}", "--redirects=3"]
     shape += [f"--nnodes={nodes}", f"--master-port={free_port()}"] * (nodes > 1)
@@ -100,7 +100,7 @@ def torchrun(script: Script, environment: Environment, folder: Path, launcher: S
         options = (*shape, f"--node-rank={node}", f"--log-dir={logs[node]}")
         argv = (*(launcher or (str(environment.torchrun),)), *options, *words(script, environment))
         return subprocess.run(
-            argv, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL
+            argv, cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL
         )
 
     with ThreadPoolExecutor(nodes) as pool:
@@ -112,7 +112,7 @@ def torchrun(script: Script, environment: Environment, folder: Path, launcher: S
         text[str(rank)] = "\n".join(file.read_text("utf-8", errors="replace") for file in files)
     told = "\n".join((*(each.stderr[-2000:] for each in done), *(part[-3000:] for part in text.values())))
     assert not any(each.returncode for each in done), told
-    return collect(script, folder, text)
+    return collect(script, directory, text)
 
 
 def shown(stdout: str, stderr: str) -> dict[str, str]:
@@ -123,12 +123,12 @@ def shown(stdout: str, stderr: str) -> dict[str, str]:
     return {rank: "\n".join(found) for rank, found in lines.items()}
 
 
-def collect(script: Script, folder: Path, text: Mapping[str, str]) -> Digits:
+def collect(script: Script, directory: Path, text: Mapping[str, str]) -> Digits:
     """What counts; that something of it is there."""
     printed = {rank: list(matches(script.prints, part)) for rank, part in text.items()}
     number = sum(map(len, printed.values()))
     assert number >= script.times, f"{script.name} has printed {number} of what counts, not {script.times}: {dict(text)}"
-    return Digits(printed, saved(script, folder))
+    return Digits(printed, saved(script, directory))
 
 
 def matches(patterns: Iterable[str], text: str) -> list[str]:
@@ -137,12 +137,12 @@ def matches(patterns: Iterable[str], text: str) -> list[str]:
     return [match if isinstance(match, str) else " ".join(match) for part in found for match in part]
 
 
-def saved(script: Script, folder: Path) -> dict[str, object]:
+def saved(script: Script, directory: Path) -> dict[str, object]:
     """The digests of all tensors in its files, by pattern."""
     found: dict[str, object] = {}
     for pattern in script.saves:
-        files = sorted(folder.glob(pattern))
-        assert files, f"{script.name} has saved no {pattern}: {sorted(map(str, folder.rglob('*')))[:50]}"
+        files = sorted(directory.glob(pattern))
+        assert files, f"{script.name} has saved no {pattern}: {sorted(map(str, directory.rglob('*')))[:50]}"
         found |= {f"{pattern} {number}": tensors(file) for number, file in enumerate(files)}
     return found
 

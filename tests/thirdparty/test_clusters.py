@@ -51,10 +51,10 @@ def machines() -> Iterator[Kube]:
         yield testbed.kube
 
 
-def arguments(script: Script, environment: Environment, folder: Path) -> list[str]:
+def arguments(script: Script, environment: Environment, directory: Path) -> list[str]:
     """What all backends are told alike."""
     shape = (f"--nodes={running.WORKERS}", "--nproc-per-node=1", "--log-ranks=all", f"--python={environment.python}")
-    env = [f"--env={name}={value}" for name, value in running.variables(script, environment, folder).items()]
+    env = [f"--env={name}={value}" for name, value in running.variables(script, environment, directory).items()]
     return [*shape, *env]
 
 
@@ -64,15 +64,15 @@ def test_on_slurm(
     script: Script, environment: Environment, reference: Reference, hosts_with_slurm: Slurm, distlaunch: Cli, tmp_path: Path
 ) -> None:
     wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
-    folder = running.prepare(script, environment, tmp_path / "slurm")
+    directory = running.prepare(script, environment, tmp_path / "slurm")
     with idle_afterwards(Login(distlaunch, hosts_with_slurm)) as login:
-        argv = arguments(script, environment, folder)
+        argv = arguments(script, environment, directory)
 
-        done = login("slurm", *argv, *running.words(script, environment), cwd=folder, env={"PYTHONPATH": None})
+        done = login("slurm", *argv, *running.words(script, environment), cwd=directory, env={"PYTHONPATH": None})
 
     text = running.shown(done.stdout, done.stderr)
     assert done.exit_code == 0, done.stderr
-    assert running.collect(script, folder, text) == wanted
+    assert running.collect(script, directory, text) == wanted
 
 
 @each
@@ -81,23 +81,23 @@ def test_over_ssh(
     script: Script, environment: Environment, reference: Reference, hosts_with_sshd: SshHosts, distlaunch: Cli, tmp_path: Path
 ) -> None:
     wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
-    folder = running.prepare(script, environment, tmp_path / "ssh")
+    directory = running.prepare(script, environment, tmp_path / "ssh")
     where = (f"--inventory={hosts_with_sshd.inventory}", f"--remote-dir={tmp_path / 'remote'}", "--in-place")
-    argv = arguments(script, environment, folder)
+    argv = arguments(script, environment, directory)
 
     done = distlaunch(
         "ansible",
         *where,
         *argv,
         *running.words(script, environment),
-        cwd=folder,
+        cwd=directory,
         env={"PYTHONPATH": None},
         timeout_s=running.LIMIT_S,
     )
 
     text = running.shown(done.stdout, done.stderr)
     assert done.exit_code == 0, done.stderr
-    assert running.collect(script, folder, text) == wanted
+    assert running.collect(script, directory, text) == wanted
 
 
 @each
@@ -106,15 +106,18 @@ def test_on_kubernetes(
     script: Script, environment: Environment, reference: Reference, machines: Kube, distlaunch: Cli, tmp_path: Path
 ) -> None:
     wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
-    folder = running.prepare(script, environment, tmp_path / "k8s")
-    volumes = (f"--volume=hostpath:{environment.folder}:{environment.folder}:ro", f"--volume=hostpath:{folder}:{folder}")
+    directory = running.prepare(script, environment, tmp_path / "k8s")
+    volumes = (
+        f"--volume=hostpath:{environment.directory}:{environment.directory}:ro",
+        f"--volume=hostpath:{directory}:{directory}",
+    )
     with machines.lend_namespace() as namespace, shell(distlaunch, machines, namespace) as user:
-        argv = (*volumes, f"--workdir={folder}", *arguments(script, environment, folder))
+        argv = (*volumes, f"--workdir={directory}", *arguments(script, environment, directory))
 
         done = user(
-            "k8s", *argv, *running.words(script, environment), cwd=folder, env={"PYTHONPATH": None}, timeout_s=running.LIMIT_S
+            "k8s", *argv, *running.words(script, environment), cwd=directory, env={"PYTHONPATH": None}, timeout_s=running.LIMIT_S
         )
 
     text = running.shown(done.stdout, done.stderr)
     assert done.exit_code == 0, done.stderr
-    assert running.collect(script, folder, text) == wanted
+    assert running.collect(script, directory, text) == wanted

@@ -26,12 +26,12 @@ def test_has_the_digits_that_it_has_under_torchrun(
     script: Script, environment: Environment, reference: Callable[[Script], Digits], distlaunch: Cli, tmp_path: Path
 ) -> None:
     wanted = reference(script)
-    folder = running.prepare(script, environment, tmp_path / "local")
-    env: dict[str, str | None] = {**running.variables(script, environment, folder), "PYTHONPATH": None}
+    directory = running.prepare(script, environment, tmp_path / "local")
+    env: dict[str, str | None] = {**running.variables(script, environment, directory), "PYTHONPATH": None}
     argv = ("local", f"--nproc-per-node={running.WORKERS}", "--log-ranks=all", f"--python={environment.python}")
 
-    done = distlaunch(*argv, *running.words(script, environment), cwd=folder, env=env, timeout_s=running.LIMIT_S)
+    done = distlaunch(*argv, *running.words(script, environment), cwd=directory, env=env, timeout_s=running.LIMIT_S)
 
     text = running.shown(done.stdout, done.stderr)
     assert done.exit_code == 0, done.stderr
-    assert running.collect(script, folder, text) == wanted
+    assert running.collect(script, directory, text) == wanted

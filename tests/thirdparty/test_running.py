@@ -87,9 +87,9 @@ def run(tmp_path: Path) -> Callable[..., Digits]:
 
     def digits(pattern: str = r"loss (\S+)", **env: str) -> Digits:
         told = {"LOSS": "0.5", "BITS": ONE, "DTYPE": "F32", **env}
-        folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
+        directory = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         launcher = (sys.executable, "-m", "launcher", "torchrun")
-        return running.torchrun(replace(script, env=told, prints=(pattern,)), Environment(tmp_path, "plain"), folder, launcher)
+        return running.torchrun(replace(script, env=told, prints=(pattern,)), Environment(tmp_path, "plain"), directory, launcher)
 
     return digits
 

@@ -50,10 +50,10 @@ class Ended(NamedTuple):
 
 @dataclass
 class Play:
-    """A scenario as one engine plays it, in a folder of its own."""
+    """A scenario as one engine plays it, in a directory of its own."""
 
     engine: str
-    folder: Path
+    directory: Path
     nodes: list[subprocess.Popen[Any]] = field(default_factory=list)
     given: list[dict[str, str]] = field(default_factory=list)
     """Their variables."""
@@ -63,12 +63,12 @@ class Play:
     def start(self, *options: str, env: dict[str, str] | None = None, stdin: Any = subprocess.DEVNULL) -> subprocess.Popen[Any]:
         """A launcher, for one node."""
         given = {name: value for name, value in os.environ.items() if not _OF_OTHERS.match(name)}
-        given |= {"PYTHONPATH": str(ROOT), "HOME": str(self.folder), "TMPDIR": str(self.temporary), "SEEN": str(self.seen)}
-        given["DISTLAUNCH_RUNS_DIR"] = str(self.folder / "runs")
+        given |= {"PYTHONPATH": str(ROOT), "HOME": str(self.directory), "TMPDIR": str(self.temporary), "SEEN": str(self.seen)}
+        given["DISTLAUNCH_RUNS_DIR"] = str(self.directory / "runs")
         how: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
         given |= env or {}
         self.given.append(given)
-        how |= {"cwd": self.folder, "env": given}
+        how |= {"cwd": self.directory, "env": given}
         if self.engine == "torchrun":
             process = _torchrun().popen(["torch.distributed.run:main", *options], **how)
         else:
@@ -79,12 +79,12 @@ class Play:
     @property
     def seen(self) -> Path:
         """Where workers note what they are given."""
-        return self.folder / "seen"
+        return self.directory / "seen"
 
     @property
     def temporary(self) -> Path:
         """TMPDIR."""
-        return self.folder / "tmp"
+        return self.directory / "tmp"
 
     @property
     def workers(self) -> list[dict[str, Any]]:
@@ -92,9 +92,9 @@ class Play:
         found = [json.loads(path.read_text()) for path in self.seen.glob("*.json")]
         return sorted(found, key=lambda noted: (int(noted["env"]["TORCHELASTIC_RESTART_COUNT"]), int(noted["env"]["RANK"])))
 
-    def files(self, folder: str) -> dict[str, str]:
+    def files(self, directory: str) -> dict[str, str]:
         """The text of all files below it, by path; `_XXXXXXXX` of a name made for this run is `_*`."""
-        below = self.folder / folder
+        below = self.directory / directory
         paths = sorted(path for path in below.rglob("*") if path.is_file())
         return {re.sub(r"_[a-z0-9_]{8}(?=/)", "_*", str(path.relative_to(below))): path.read_text() for path in paths}
 
@@ -156,11 +156,11 @@ class Both(NamedTuple):
         return ours
 
 
-def play(scene: Callable[[Play], None], folder: Path) -> Both:
+def play(scene: Callable[[Play], None], directory: Path) -> Both:
     """Both engines at once."""
 
     def one(engine: str) -> Play:
-        playing = Play(engine, folder / engine.replace(" ", "-"))
+        playing = Play(engine, directory / engine.replace(" ", "-"))
         for path in (playing.seen, playing.temporary):
             path.mkdir(parents=True)
         try:

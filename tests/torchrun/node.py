@@ -22,19 +22,21 @@ LIMIT_S = 90
 class Node:
     """One node's process, with what it prints in files."""
 
-    def __init__(self, folder: Path, *words: str, env: Mapping[str, str] | None = None, stdin: str = "", name: str = "0") -> None:
-        """`folder`: its working folder, and its folder for temporary files."""
-        self.folder = folder
-        self._out, self._err = folder / f"out.{name}", folder / f"err.{name}"
+    def __init__(
+        self, directory: Path, *words: str, env: Mapping[str, str] | None = None, stdin: str = "", name: str = "0"
+    ) -> None:
+        """`directory`: its working directory, and its directory for temporary files."""
+        self.directory = directory
+        self._out, self._err = directory / f"out.{name}", directory / f"err.{name}"
         own = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "OMP_"))}
-        (folder / "tmp").mkdir(exist_ok=True)
-        words_in = folder / f"in.{name}"
+        (directory / "tmp").mkdir(exist_ok=True)
+        words_in = directory / f"in.{name}"
         words_in.write_text(stdin)
         with self._out.open("wb") as out, self._err.open("wb") as err, words_in.open("rb") as given:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "launcher", "torchrun", *words],
-                cwd=folder, stdin=given, stdout=out, stderr=err, start_new_session=True,
-                env={**own, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp"), **(env or {})},
+                cwd=directory, stdin=given, stdout=out, stderr=err, start_new_session=True,
+                env={**own, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory / "tmp"), **(env or {})},
             )  # fmt: skip
 
     @property
@@ -62,8 +64,8 @@ class Node:
         return processes.below(self.process.pid)
 
     def left(self) -> list[str]:
-        """Folders of runs that are there."""
-        return sorted(path.name for path in (self.folder / "tmp").iterdir())
+        """Directories of runs that are there."""
+        return sorted(path.name for path in (self.directory / "tmp").iterdir())
 
     def end(self) -> None:
         """Whatever a test has come to."""

@@ -33,12 +33,12 @@ def rounds(play: Play) -> list[list[str]]:
 
 def told(play: Play) -> dict[str, Any] | None:
     """The file of the launcher's own TORCHELASTIC_ERROR_FILE."""
-    path = play.folder / "told.json"
+    path = play.directory / "told.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def fails(play: Play) -> None:
-    env = {"TORCHELASTIC_ERROR_FILE": str(play.folder / "told.json")}
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "told.json")}
     play.start("--nproc-per-node=2", "--log-dir", "logs", WORKER, "0:hold", "1:meet=0", "1:error=it broke", "1:exit=3", env=env)
 
 
@@ -58,7 +58,7 @@ def test_the_failure_is_told_with_rank_code_and_message(played: Played) -> None:
 
 
 def shot(play: Play) -> None:
-    env = {"TORCHELASTIC_ERROR_FILE": str(play.folder / "told.json")}
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "told.json")}
     play.start("--nproc-per-node=1", WORKER, "error=it broke", "kill=9", env=env)
 
 
@@ -70,7 +70,7 @@ def test_the_first_error_file_becomes_the_launchers(played: Played, scene: Calla
     assert found["message"]["errorCode"] == code
 
 
-def test_the_error_file_stays_in_the_folder_for_logs(played: Played) -> None:
+def test_the_error_file_stays_in_the_directory_for_logs(played: Played) -> None:
     files = played(fails).same(lambda play: [path.partition("/")[2] for path in play.files("logs")])
 
     assert files == ["attempt_0/1/error.json"]
@@ -102,7 +102,7 @@ def test_how_a_worker_ends(played: Played, steps: list[str], says: str) -> None:
 
 
 def syntax(play: Play) -> None:
-    (play.folder / "bad.py").write_text("def f(:\n")
+    (play.directory / "bad.py").write_text("def f(:\n")
     play.start("bad.py")
 
 
@@ -119,7 +119,7 @@ def no_program(play: Play) -> None:
 
 
 def not_executable(play: Play) -> None:
-    (play.folder / "text").write_text("x")
+    (play.directory / "text").write_text("x")
     play.start("--no-python", "./text")
 
 
@@ -189,8 +189,8 @@ def complete(parser, shell):
 
 
 def completion(play: Play) -> None:
-    (play.folder / "shtab.py").write_text(SHTAB)
-    play.start("--print-completion", "fish", env={"PYTHONPATH": f"{play.folder}{os.pathsep}{ROOT}"})
+    (play.directory / "shtab.py").write_text(SHTAB)
+    play.start("--print-completion", "fish", env={"PYTHONPATH": f"{play.directory}{os.pathsep}{ROOT}"})
 
 
 def test_a_completion_script_needs_no_training_script(played: Played) -> None:
@@ -212,7 +212,7 @@ def test_all_workers_start_again_after_a_failure(played: Played) -> None:
     assert both.same(heard) == [["SIGTERM"], [], [], ["SIGTERM"], [], []]
 
 
-def test_each_attempt_has_a_folder(played: Played) -> None:
+def test_each_attempt_has_a_directory(played: Played) -> None:
     files = played(restarts).same(lambda play: play.files("logs"))
 
     assert len(files) == 12
@@ -282,8 +282,8 @@ main()
 
 
 def recorded(play: Play) -> None:
-    (play.folder / "record.py").write_text(RECORD)
-    play.start("record.py", env={"TORCHELASTIC_ERROR_FILE": str(play.folder / "told.json")})
+    (play.directory / "record.py").write_text(RECORD)
+    play.start("record.py", env={"TORCHELASTIC_ERROR_FILE": str(play.directory / "told.json")})
 
 
 def test_record_tells_the_exception(played: Played) -> None:

@@ -78,18 +78,18 @@ def test_what_two_workers_write_is_shown_as_it_is(played: Played) -> None:
 def test_they_run_where_the_launcher_does_unbuffered(played: Played) -> None:
     both = played(two_workers)
 
-    assert both.same(lambda play: [os.path.relpath(noted["cwd"], play.folder) for noted in play.workers]) == [".", "."]
+    assert both.same(lambda play: [os.path.relpath(noted["cwd"], play.directory) for noted in play.workers]) == [".", "."]
     assert both.same(lambda play: [noted["unbuffered"] for noted in play.workers]) == [True, True]
 
 
-def test_nothing_of_ours_is_left_in_the_temporary_folder(played: Played) -> None:
+def test_nothing_of_ours_is_left_in_the_temporary_directory(played: Played) -> None:
     assert sorted(path.name for path in played(two_workers).ours.temporary.iterdir()) == []
 
 
 def module(play: Play) -> None:
-    (play.folder / "pkg").mkdir()
-    (play.folder / "pkg/__init__.py").write_text("")
-    (play.folder / "pkg/mod.py").write_text(f"exec(open({WORKER!r}).read())\n")
+    (play.directory / "pkg").mkdir()
+    (play.directory / "pkg/__init__.py").write_text("")
+    (play.directory / "pkg/mod.py").write_text(f"exec(open({WORKER!r}).read())\n")
     options = ["--standalone", "--nproc-per-node=2", "--virtual-local-rank", "-m", "pkg.mod", "-m", "say"]
     play.start(*options, env={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
 
@@ -120,7 +120,7 @@ def test_variables_give_defaults(played: Played) -> None:
 
 
 def program(play: Play) -> None:
-    (play.folder / "run.sh").write_text(f'exec "$MINE" {WORKER} "$@"\n')
+    (play.directory / "run.sh").write_text(f'exec "$MINE" {WORKER} "$@"\n')
     play.start("--no_python", "sh", "run.sh", "say", "l${local_rank}", "rest of it", env={"MINE": sys.executable})
 
 
@@ -145,14 +145,14 @@ def test_a_script_in_the_same_interpreter(played: Played) -> None:
     assert both.same(shown) == (["out of 0"], ["err of 0"])
 
 
-def folder(play: Play) -> None:
-    (play.folder / "app").mkdir()
-    (play.folder / "app/__main__.py").write_text(Path(WORKER).read_text())
+def directory(play: Play) -> None:
+    (play.directory / "app").mkdir()
+    (play.directory / "app/__main__.py").write_text(Path(WORKER).read_text())
     play.start("app", "say")
 
 
 def archive(play: Play) -> None:
-    with ZipFile(play.folder / "app.pyz", "w") as app:
+    with ZipFile(play.directory / "app.pyz", "w") as app:
         app.write(WORKER, "__main__.py")
     play.start("--nnodes=+1", "--nproc-per-node=1", "app.pyz", "say")
 
@@ -162,7 +162,7 @@ def piped_script(play: Play) -> None:
         play.start("/dev/stdin", "say", stdin=script)
 
 
-@pytest.mark.parametrize("scene", [folder, archive, piped_script])
+@pytest.mark.parametrize("scene", [directory, archive, piped_script])
 def test_what_python_runs_that_is_no_file_of_source(played: Played, scene: Any) -> None:
     both = played(scene)
 
@@ -233,7 +233,7 @@ def silent(play: Play) -> None:
     play.start("--nproc-per-node=2", "--log-dir", os.devnull, "--local-ranks-filter=0", WORKER, "say")
 
 
-def test_without_a_folder_for_logs_all_is_shown(played: Played) -> None:
+def test_without_a_directory_for_logs_all_is_shown(played: Played) -> None:
     """torchrun has no error files then; here a cause is told all the same."""
     both = played(silent)
 

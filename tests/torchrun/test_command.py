@@ -89,15 +89,15 @@ def test_what_is_kept_is_where_torchrun_keeps_it(start: Callable[..., Node], tmp
     node = start(FAILS, *options, *more, "x.py", env={"TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")})
 
     assert node.wait() == 1
-    (folder,) = (tmp_path / "logs").iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == ["attempt_0", "attempt_1"]
+    (directory,) = (tmp_path / "logs").iterdir()
+    assert sorted(path.name for path in directory.iterdir()) == ["attempt_0", "attempt_1"]
     for attempt in ("attempt_0", "attempt_1"):
-        assert (folder / attempt / "0/stdout.log").read_text() in ("out 0\n", "")  # it may not have come so far
-        assert (folder / attempt / "1/stdout.log").read_text() == "out 1\n"
-        assert (folder / attempt / "filtered_stdout.log").read_text() == "1/1 default> out 1\n"
-        assert f"boom in {attempt.replace('_', ' ')}" in (folder / attempt / "1/error.json").read_text()
-        assert "boom" in (folder / attempt / "1/stderr.log").read_text()
-        assert not (folder / attempt / "0/stderr.log").exists()
+        assert (directory / attempt / "0/stdout.log").read_text() in ("out 0\n", "")  # it may not have come so far
+        assert (directory / attempt / "1/stdout.log").read_text() == "out 1\n"
+        assert (directory / attempt / "filtered_stdout.log").read_text() == "1/1 default> out 1\n"
+        assert f"boom in {attempt.replace('_', ' ')}" in (directory / attempt / "1/error.json").read_text()
+        assert "boom" in (directory / attempt / "1/stderr.log").read_text()
+        assert not (directory / attempt / "0/stderr.log").exists()
     assert node.out.splitlines() == ["1/1 default> out 1"] * 2
     assert "1/1 default> err 1\n" in node.err
     assert "distlaunch: restart 1 of 1: ValueError: boom in attempt 0\n" in node.err

@@ -22,7 +22,7 @@ def plan(distlaunch: Cli, *options: str, backend: str = "local") -> tuple[dict[s
     done = distlaunch(backend, *options, "--dry-run", "--output", "json", "x.py", "--nnodes", "7")
     assert done.exit_code == 0, done.stdout + done.stderr
     sent = done.json["result"]["plan"]["spec"]
-    return {key: value for key, value in sent.items() if key not in ("run", "folder", "rendezvous", "session")}, done.stderr
+    return {key: value for key, value in sent.items() if key not in ("run", "directory", "rendezvous", "session")}, done.stderr
 
 
 def test_every_option_of_torchruns_is_done_noted_or_refused_with_the_way_out() -> None:

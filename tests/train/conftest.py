@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCRIPTS = Path(__file__).parents[2] / "train"
 
 if str(SCRIPTS) not in sys.path:
-    sys.path.insert(0, str(SCRIPTS))  # as python itself does for a script's folder
+    sys.path.insert(0, str(SCRIPTS))  # as python itself does for a script's directory
 
 Alone = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Ranks]
@@ -76,8 +76,8 @@ def start(popen: Popen, tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Start a script on so many ranks; they end with the block."""
 
     def launch(count: int, script: str | Path, *args: str, env: Mapping[str, str] | None = None, watched: bool = True) -> Ranks:
-        argv, folder = [sys.executable, str(SCRIPTS / script), *args], tmp_path_factory.mktemp("ranks")
-        return Ranks(popen, argv, count=count, env=environment(env), folder=folder, watched=watched)
+        argv, directory = [sys.executable, str(SCRIPTS / script), *args], tmp_path_factory.mktemp("ranks")
+        return Ranks(popen, argv, count=count, env=environment(env), directory=directory, watched=watched)
 
     return launch
 

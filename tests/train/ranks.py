@@ -61,14 +61,14 @@ class Ranks:
     """Running ranks; leaving the block kills what is left of them, with all that they have started."""
 
     def __init__(
-        self, popen: Popen, argv: Sequence[str], *, count: int, env: Mapping[str, str], folder: Path, watched: bool = True
+        self, popen: Popen, argv: Sequence[str], *, count: int, env: Mapping[str, str], directory: Path, watched: bool = True
     ) -> None:
         """Start `count` ranks of `argv`. Where they are `watched`, as by torchrun, the failure of one ends the others."""
         self._held = ports.lent()
         self._said: list[tuple[list[str], list[str]]] = [([], []) for _ in range(count)]
         self._ended: dict[int, int] = {}
         self._changed, self._watched = threading.Condition(), watched
-        self._errors = [folder / f"error-{rank}.json" for rank in range(count)]
+        self._errors = [directory / f"error-{rank}.json" for rank in range(count)]
         self.processes: list[Any] = []
         self._threads: list[threading.Thread] = []
         pipe = subprocess.PIPE
@@ -76,7 +76,7 @@ class Ranks:
             place = {**env, **variables(rank, count, ports.port_of(self._held))}
             place["TORCHELASTIC_ERROR_FILE"] = str(self._errors[rank])
             pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
-            self.processes.append(popen(argv, env=place, cwd=folder, start_new_session=True, text=True, **pipes))
+            self.processes.append(popen(argv, env=place, cwd=directory, start_new_session=True, text=True, **pipes))
         for rank in range(count):
             self._threads.append(threading.Thread(target=self._follow, args=(rank,), daemon=True))
             self._threads[-1].start()

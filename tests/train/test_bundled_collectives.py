@@ -122,7 +122,7 @@ def test_alone_it_is_a_world_of_one(alone: Alone) -> None:
         (("-e", "12Q"), "'12Q' is not a size; write 8, 64K, 16M or 1G"),
         (("-b", "1M", "-e", "8"), "--min-size 1048576 is above --max-size 8"),
         (("--plot", "a.pdf"), "pictures are SVG or PNG"),
-        (("--json", "/nowhere/a.json"), "there is no folder '/nowhere'"),
+        (("--json", "/nowhere/a.json"), "there is no directory '/nowhere'"),
         (("--backend", "mpi"), "built without MPI"),
         (("--backend", "nccl"), "has no GPU of its own"),
     ],

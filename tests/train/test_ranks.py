@@ -19,12 +19,12 @@ pytestmark = pytest.mark.torch
 
 SHOW = """
 import json, os, pathlib, signal, sys
-rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
-(folder / f"part-{rank}").write_text(json.dumps({name: value for name, value in os.environ.items()}))
+rank, directory = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
+(directory / f"part-{rank}").write_text(json.dumps({name: value for name, value in os.environ.items()}))
 print("here", rank, flush=True)
-(folder / f"part-{rank}").rename(folder / f"env-{rank}")
+(directory / f"part-{rank}").rename(directory / f"env-{rank}")
 if rank:
-    while not (folder / "env-0").exists():
+    while not (directory / "env-0").exists():
         os.sched_yield()
     sys.exit(3)
 signal.pause()
@@ -33,8 +33,8 @@ OF_A_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_E
 """Differ from run to run; the last says whether torchrun's agent serves the store, or rank 0."""
 
 
-def environments(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"env-{rank}").read_text()) for rank in range(2)]
+def environments(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads((directory / f"env-{rank}").read_text()) for rank in range(2)]
 
 
 def test_they_have_torchruns_environment_and_the_failure_of_one_ends_the_others(

@@ -76,7 +76,7 @@ def read(path: Path | None) -> dict[str, Any]:
 
 @pytest.fixture
 def out(world: World, tmp_path: Path) -> Path:
-    """A folder with two checkpoints."""
+    """A directory with two checkpoints."""
     for counts, value in ((one(), 1.0), (two(), 2.0)):
         run = checkpoints(world, tmp_path, weight=value)
         run.save(counts)
@@ -173,7 +173,7 @@ def test_a_checkpoint_of_no_use_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_without_a_folder_nothing_is_saved(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_directory_nothing_is_saved(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.chdir(tmp_path)

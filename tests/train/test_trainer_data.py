@@ -75,12 +75,12 @@ def test_torchvisions_sets_are_in_memory_as_they_are(tmp_path: Path) -> None:
 
     pixels = np.random.default_rng(0).integers(0, 256, (30, 28, 28), dtype=np.uint8)
     labels = (np.arange(30) % 10).astype(np.uint8)
-    folder = tmp_path / "MNIST/raw"
-    folder.mkdir(parents=True)
+    directory = tmp_path / "MNIST/raw"
+    directory.mkdir(parents=True)
     for name, part in (("train", slice(0, 20)), ("t10k", slice(20, 30))):
         images = np.array([0x0803, len(pixels[part]), 28, 28], ">u4").tobytes() + pixels[part].tobytes()
-        (folder / f"{name}-images-idx3-ubyte").write_bytes(images)
-        (folder / f"{name}-labels-idx1-ubyte").write_bytes(
+        (directory / f"{name}-images-idx3-ubyte").write_bytes(images)
+        (directory / f"{name}-labels-idx1-ubyte").write_bytes(
             np.array([0x0801, len(labels[part])], ">u4").tobytes() + labels[part].tobytes()
         )
 

@@ -32,7 +32,7 @@ def prepare(*argv: str, world_size: int = 2) -> None:
     [
         (["--model", "resnet81"], r"unknown model 'resnet81': did you mean resnet18 or .*--list-models prints all \d+"),
         (["--model", "zzz"], r"unknown model 'zzz': --list-models prints all \d+"),
-        (["--data", "nmist"], "--data nmist: no such folder, and none of digits, imagenet, mnist"),
+        (["--data", "nmist"], "--data nmist: no such directory, and none of digits, imagenet, mnist"),
         (["--data", "mnist", "--data-dir", "/nowhere"], "--data mnist: not in /nowhere; add --download, or set --data-dir"),
         (["--optimizer", "adam"], "invalid choice: 'adam' .*adamw.*sgd"),
         (["--warmup", "2"], "--warmup must be between 0 and 1, not 2.0"),
@@ -166,7 +166,7 @@ def test_what_is_wrong_on_another_rank_is_said_with_its_host(ranks: Together, tm
     assert line.startswith(f"train.py: error: rank 1 on {socket.gethostname()}: --model drawn:net: net returned NoneType")
 
 
-def test_a_folder_that_cannot_be_written_is_refused(ranks: Together, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(ranks: Together, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert "cannot write there: Not a directory" in refusal(ranks, "--out", str(tmp_path / "file" / "out"))

@@ -60,24 +60,24 @@ def about(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(alone: Alone, about: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Folder and output of a run by a YAML file."""
-    folder = tmp_path_factory.mktemp("first")
-    (folder / "settings.yaml").write_text(SETTINGS)
-    argv = ["--config", str(folder / "settings.yaml"), "--out", str(folder), "--tensorboard", str(folder / "tb")]
+    """Directory and output of a run by a YAML file."""
+    directory = tmp_path_factory.mktemp("first")
+    (directory / "settings.yaml").write_text(SETTINGS)
+    argv = ["--config", str(directory / "settings.yaml"), "--out", str(directory), "--tensorboard", str(directory / "tb")]
     run = alone(about, *argv, "--log-every", "1")
     assert run.returncode == 0, run.stderr
-    return folder, run.stdout
+    return directory, run.stdout
 
 
-def metrics(folder: Path, event: str) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+def metrics(directory: Path, event: str) -> list[dict[str, Any]]:
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if record["event"] == event]
 
 
-def newest(folder: Path) -> dict[str, Any]:
+def newest(directory: Path) -> dict[str, Any]:
     import torch
 
-    state: dict[str, Any] = torch.load(max(folder.glob("checkpoint-*.pt")), weights_only=True)
+    state: dict[str, Any] = torch.load(max(directory.glob("checkpoint-*.pt")), weights_only=True)
     return state
 
 
@@ -101,24 +101,24 @@ def test_precision_memory_order_and_determinism_are_as_set(first: tuple[Path, st
 def test_tensorboard_has_what_the_metrics_have(first: tuple[Path, str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder = first[0]
-    events = EventAccumulator(str(folder / "tb"))
+    directory = first[0]
+    events = EventAccumulator(str(directory / "tb"))
     events.Reload()
 
     for event, field in (("train", "loss"), ("train", "samples_per_s"), ("test", "accuracy")):
         points = events.Scalars(f"{event}/{field}")
-        assert [point.step for point in points] == [row["step"] for row in metrics(folder, event)]
-        assert [point.value for point in points] == pytest.approx([row[field] for row in metrics(folder, event)])
+        assert [point.step for point in points] == [row["step"] for row in metrics(directory, event)]
+        assert [point.value for point in points] == pytest.approx([row[field] for row in metrics(directory, event)])
 
 
 def test_a_run_comes_out_the_same_again_and_compares_itself(first: tuple[Path, str], alone: Alone, tmp_path: Path) -> None:
-    folder = first[0]
-    argv = ["--config", str(folder / "settings.yaml"), "--out", str(tmp_path), "--log-every", "1"]
-    run = alone("train.py", *argv, "--baseline", str(folder / "metrics.jsonl"), "--report", str(tmp_path / "report.svg"))
+    directory = first[0]
+    argv = ["--config", str(directory / "settings.yaml"), "--out", str(tmp_path), "--log-every", "1"]
+    run = alone("train.py", *argv, "--baseline", str(directory / "metrics.jsonl"), "--report", str(tmp_path / "report.svg"))
 
     assert run.returncode == 0, run.stderr
-    assert [row["loss"] for row in metrics(tmp_path, "train")] == [row["loss"] for row in metrics(folder, "train")]
-    assert newest(tmp_path)["progress"] == newest(folder)["progress"]
+    assert [row["loss"] for row in metrics(tmp_path, "train")] == [row["loss"] for row in metrics(directory, "train")]
+    assert newest(tmp_path)["progress"] == newest(directory)["progress"]
     assert "of the baseline's speed per rank" in run.stdout
     picture = (tmp_path / "report.svg").read_text()
     panels = ("loss per sample", "test accuracy, %", "images/s", "time waiting for data, %", "learning rate", "own work per step")
@@ -130,10 +130,10 @@ def test_ranks_that_start_from_a_file_go_on_with_its_weights(first: tuple[Path, 
     """With a rate of next to nothing, the weights after a step are those of the file."""
     import torch
 
-    folder, weights = first[0], tmp_path / "weights.pt"
-    state = newest(folder)["model"]
+    directory, weights = first[0], tmp_path / "weights.pt"
+    state = newest(directory)["model"]
     torch.save(state, weights)
-    argv = ["--config", str(folder / "settings.yaml"), "--weights", str(weights), "--lr", "1e-12"]
+    argv = ["--config", str(directory / "settings.yaml"), "--weights", str(weights), "--lr", "1e-12"]
 
     done = ranks(2, "train.py", *argv, "--weight-decay", "0", "--out", str(tmp_path), "--precision", "fp32")
 

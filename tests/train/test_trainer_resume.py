@@ -80,13 +80,13 @@ def script(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def records(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def losses(folder: Path) -> dict[tuple[str, int], float]:
+def losses(directory: Path) -> dict[tuple[str, int], float]:
     """The loss of every step and evaluation."""
-    return {(one["event"], one["step"]): one["loss"] for one in records(folder) if one["event"] in ("train", "test")}
+    return {(one["event"], one["step"]): one["loss"] for one in records(directory) if one["event"] in ("train", "test")}
 
 
 def newest(out: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def losses(out: Path) -> list[float]:
 
 @pytest.fixture(scope="module")
 def digits(torchrun: Alone, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Output and folder of a run on two ranks with the default flags, under torchrun itself."""
+    """Output and directory of a run on two ranks with the default flags, under torchrun itself."""
     out = tmp_path_factory.mktemp("digits")
     run = torchrun(2, "train.py", "--out", str(out))
     assert run.returncode == 0, run.stderr

@@ -36,14 +36,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
+def directory(made: Path, tmp_path: Path) -> Path:
     """The same, to spoil."""
     shutil.copytree(made, tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def spelt_out(folder: Path) -> str:
-    return str(folder / "data-{000000..000002}.tar")
+def spelt_out(directory: Path) -> str:
+    return str(directory / "data-{000000..000002}.tar")
 
 
 def rebuilt(shard: Path, change: Any) -> None:
@@ -87,53 +87,53 @@ def test_the_index_is_small_mapped_and_built_once(made: Path, monkeypatch: pytes
     assert shard_index.RECORD.itemsize < 32
 
 
-def test_a_shard_that_changed_is_indexed_again(folder: Path) -> None:
+def test_a_shard_that_changed_is_indexed_again(directory: Path) -> None:
     from trainer.datasets import shards
 
-    shard = folder / "data-000001.tar"
+    shard = directory / "data-000001.tar"
     rebuilt(shard, lambda name, blob: None if name.startswith("00000020") else b"3" if name.endswith("cls") else blob)
 
-    found = shards.open_shards(spelt_out(folder))
+    found = shards.open_shards(spelt_out(directory))
 
     assert len(found) == SAMPLES - 1
     assert {found.read(number)[1] for number in range(20, 39)} == {3}
 
 
 def test_where_the_index_cannot_be_written_it_is_kept_among_the_caches(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainer.datasets import shard_index, shards
 
-    for path in folder.glob("*.idx"):
+    for path in directory.glob("*.idx"):
         path.unlink()
         path.with_name(path.name).mkdir()  # not even root can write a file there
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
 
-    assert len(shards.open_shards(spelt_out(folder))) == SAMPLES
+    assert len(shards.open_shards(spelt_out(directory))) == SAMPLES
     assert len(list((tmp_path / "caches/distlaunch").iterdir())) == 3
     monkeypatch.setattr(shard_index, "build", lambda path: pytest.fail(f"{path} was indexed again"))
-    assert len(shards.open_shards(spelt_out(folder))) == SAMPLES
+    assert len(shards.open_shards(spelt_out(directory))) == SAMPLES
 
 
-def test_ranks_share_the_indexing(folder: Path) -> None:
+def test_ranks_share_the_indexing(directory: Path) -> None:
     from trainer.datasets import prepare
     from trainer.flags import parse
 
-    for path in folder.glob("*.idx"):
+    for path in directory.glob("*.idx"):
         path.unlink()
 
-    prepare(parse(["--data", spelt_out(folder)], 2), 1, 2)
+    prepare(parse(["--data", spelt_out(directory)], 2), 1, 2)
 
-    assert [path.name for path in folder.glob("*.idx")] == ["data-000001.tar.idx"]
+    assert [path.name for path in directory.glob("*.idx")] == ["data-000001.tar.idx"]
 
 
-def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path) -> None:
+def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(directory: Path) -> None:
     from trainer.datasets import shards
 
     def as_json(name: str, blob: bytes) -> bytes | None:
         return None if name == "00000003.cls" else blob
 
-    shard = folder / "data-000000.tar"
+    shard = directory / "data-000000.tar"
     rebuilt(shard, as_json)
     with tarfile.open(shard, "a") as tar:
         for name, blob in (("x.y/a.jpg", b"image"), ("x.y/a.json", json.dumps({"label": 9}).encode())):
@@ -147,32 +147,32 @@ def test_classes_may_be_in_json_and_a_sample_without_one_is_counted(folder: Path
     assert found.problems == [f"{shard}: 1 samples without an image or a class"]
 
 
-def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(folder: Path, ranks: Together) -> None:
+def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(directory: Path, ranks: Together) -> None:
     from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
-    shard = folder / "data-000002.tar"
+    shard = directory / "data-000002.tar"
     with shard.open("r+b") as file:
         file.truncate(shard.stat().st_size // 2)
 
-    data = load_data(parse(["--data", spelt_out(folder), "--batch-size", "4"], 1), 1)
+    data = load_data(parse(["--data", spelt_out(directory), "--batch-size", "4"], 1), 1)
 
     assert 40 < len(data.train) + len(data.test) < SAMPLES
     (problem,) = data.problems
     assert problem.startswith(f"{shard}: damaged or cut off (")
     with pytest.raises(InputError, match=r"damaged or cut off.*--strict"):
-        load_data(parse(["--data", spelt_out(folder), "--batch-size", "4", "--strict"], 1), 1)
-    done = ranks(2, "train.py", "--data", spelt_out(folder), "--batch-size", "4", "--epochs", "1", "--image-shape", "3x32x32")
+        load_data(parse(["--data", spelt_out(directory), "--batch-size", "4", "--strict"], 1), 1)
+    done = ranks(2, "train.py", "--data", spelt_out(directory), "--batch-size", "4", "--epochs", "1", "--image-shape", "3x32x32")
     assert done.codes == [0, 0], done.stderr
     assert [line for line in done.stdout.splitlines() if "warning" in line] == [f"warning: {problem}"]
 
 
-def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(folder: Path) -> None:
+def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(directory: Path) -> None:
     from trainer.datasets import shards
 
-    found = shards.open_shards(spelt_out(folder))
-    os.truncate(folder / "data-000002.tar", 10_000)
+    found = shards.open_shards(spelt_out(directory))
+    os.truncate(directory / "data-000002.tar", 10_000)
 
     with pytest.raises(OSError, match=r"the shard ends before byte \d+; it was cut off since it was indexed"):
         found.read(59)
@@ -182,22 +182,22 @@ def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(fold
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("{folder}/nothing-*.tar", "no shards match; shards are files named like"),
-        ("{folder}/data-{{000000..000005}}.tar", r"data-000003.tar does not exist \(3 of 6 shards do\)"),
-        ("{folder}/empty.tar", "no samples in 1 shards: .*empty.tar: damaged or cut off .*0 samples are whole"),
-        ("{folder}/none.tar", "no samples in 1 shards"),
+        ("{directory}/nothing-*.tar", "no shards match; shards are files named like"),
+        ("{directory}/data-{{000000..000005}}.tar", r"data-000003.tar does not exist \(3 of 6 shards do\)"),
+        ("{directory}/empty.tar", "no samples in 1 shards: .*empty.tar: damaged or cut off .*0 samples are whole"),
+        ("{directory}/none.tar", "no samples in 1 shards"),
     ],
 )
-def test_a_pattern_without_samples_is_refused(folder: Path, pattern: str, message: str) -> None:
+def test_a_pattern_without_samples_is_refused(directory: Path, pattern: str, message: str) -> None:
     from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
-    (folder / "empty.tar").touch()
-    tarfile.open(folder / "none.tar", "w").close()
+    (directory / "empty.tar").touch()
+    tarfile.open(directory / "none.tar", "w").close()
 
     with pytest.raises(InputError, match=message):
-        load_data(parse(["--data", pattern.format(folder=folder)], 1), 1)
+        load_data(parse(["--data", pattern.format(directory=directory)], 1), 1)
 
 
 def test_labels_beyond_the_classes_are_refused(made: Path) -> None:
@@ -209,15 +209,15 @@ def test_labels_beyond_the_classes_are_refused(made: Path) -> None:
         load_data(parse(["--data", spelt_out(made), "--classes", "2"], 1), 1)
 
 
-def test_test_shards_with_other_classes_are_refused(made: Path, folder: Path) -> None:
+def test_test_shards_with_other_classes_are_refused(made: Path, directory: Path) -> None:
     from trainer.datasets import load_data
     from trainer.errors import InputError
     from trainer.flags import parse
 
-    rebuilt(folder / "data-000000.tar", lambda name, blob: b"7" if name.endswith("cls") else blob)
+    rebuilt(directory / "data-000000.tar", lambda name, blob: b"7" if name.endswith("cls") else blob)
 
     with pytest.raises(InputError, match="--test-data has labels up to 7, --data has 4 classes"):
-        load_data(parse(["--data", spelt_out(made), "--test-data", spelt_out(folder)], 1), 1)
+        load_data(parse(["--data", spelt_out(made), "--test-data", spelt_out(directory)], 1), 1)
 
 
 def batches(*argv: str, rank: int = 0, count: int = 1) -> Batches:
@@ -352,12 +352,12 @@ def test_crops_are_distributed_as_torchvisions() -> None:
     assert np.allclose(ours.std(0), theirs.std(0), rtol=0.08)
 
 
-def test_a_damaged_image_is_skipped_counted_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_image_is_skipped_counted_and_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from trainer.errors import TrainingError
     from trainer.sources import EncodedImages
 
-    rebuilt(folder / "data-000000.tar", lambda name, blob: blob[:100] if name == "00000007.jpg" else blob)
-    argv = ["--data", spelt_out(folder), "--test-data", spelt_out(folder), "--workers", "2"]
+    rebuilt(directory / "data-000000.tar", lambda name, blob: blob[:100] if name == "00000007.jpg" else blob)
+    argv = ["--data", spelt_out(directory), "--test-data", spelt_out(directory), "--workers", "2"]
     ours = batches(*argv)
 
     taken = [batch for epoch in range(2) for batch in ours.train(epoch)]
@@ -374,7 +374,7 @@ def test_a_damaged_image_is_skipped_counted_and_named(folder: Path, capsys: pyte
         list(batches(*argv, "--strict").train(0))
 
 
-def test_a_folder_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) -> None:
+def test_a_directory_of_classes_trains_like_its_shards(made: Path, tmp_path: Path) -> None:
     import make_shards
     from trainer.datasets import shards
     from trainer.errors import InputError

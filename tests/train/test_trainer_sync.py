@@ -56,7 +56,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def trained(ranks: Together, scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder with the weights that each way ended with, and what the runs said."""
+    """The directory with the weights that each way ended with, and what the runs said."""
     out = tmp_path_factory.mktemp("weights")
     driver = out / "driver.py"
     driver.write_text(DRIVER.format(scripts=str(scripts), runs={**SAME, **OTHERS}, out=str(out)))

@@ -1,7 +1,7 @@
 """Checkpoints that are whole or not there, written beside the training: a step waits for a copy in memory, not for a disk.
 
 Rank 0 copies weights and optimizer to buffers that it keeps, and a thread writes them; all ranks go on from what rank 0 reads.
-With --sync fsdp every rank writes its shard (torch.distributed.checkpoint; the folder's `.metadata` comes last).
+With --sync fsdp every rank writes its shard (torch.distributed.checkpoint; the directory's `.metadata` comes last).
 """
 
 from __future__ import annotations
@@ -217,10 +217,10 @@ class Checkpoints:
         return saved
 
 
-def _best(folder: Path) -> dict[str, Any]:
+def _best(directory: Path) -> dict[str, Any]:
     """What `best.json` says; empty if there is none."""
     try:
-        found = json.loads((folder / "best.json").read_text(encoding="utf-8"))
+        found = json.loads((directory / "best.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -24,9 +24,9 @@ class Config:
     """What to train, on what, and where the results go."""
 
     # data
-    data: str = option("digits", "DATASETS, a folder with a folder per class, or WebDataset shards: "
+    data: str = option("digits", "DATASETS, a directory with a directory per class, or WebDataset shards: "
         "'data-{000000..000127}.tar' (%(default)s)", metavar="DATA")  # fmt: skip
-    test_data: Optional[str] = option(None, "shards or folder to test on (a tenth of the data, held out)", metavar="DATA")
+    test_data: Optional[str] = option(None, "shards or directory to test on (a tenth of the data, held out)", metavar="DATA")
     data_dir: str = option("~/.cache/torch/datasets", "where torchvision's data sets are", metavar="DIR")
     download: bool = option(False, "let torchvision download its data set")
     reader: str = option("index", "index: shards at random, exactly once; webdataset: as a stream, remote or piped (pipe:cmd)",
@@ -35,7 +35,7 @@ class Config:
         "torchvision)", metavar="CxHxW")  # fmt: skip
     samples: int = option(2048, "training samples of the synthetic data, an eighth more to test; an epoch of --reader webdataset")
     classes: Optional[int] = option(None, "classes (as in the data; 10 of the synthetic)")
-    augment: bool = option(True, "random crops and mirroring of photographs (folders, shards, CIFAR)")
+    augment: bool = option(True, "random crops and mirroring of photographs (directories, shards, CIFAR)")
     strict: bool = option(False, "a damaged image ends the run, instead of being skipped and counted")
     split: str = option("exact", "exact: each sample once per epoch over all ranks; shuffle: every rank its own shuffle by seed",
         choices=("exact", "shuffle"))  # fmt: skip
@@ -58,7 +58,7 @@ class Config:
     replicas: Optional[int] = option(None, "devices of --sync data-parallel (all GPUs; 2 shares on a CPU)")
 
     # training
-    epochs: int = option(None, "passes over the data (as suits it: digits 12, folders and shards 90)")
+    epochs: int = option(None, "passes over the data (as suits it: digits 12, directories and shards 90)")
     batch_size: int = option(None, f"samples per rank and step ({GLOBAL_BATCH} shared among the ranks)")
     accumulate: int = option(1, "parts that a batch is taken through the model in, to save memory", metavar="N")
     optimizer: str = option("adamw", "what makes steps from gradients", choices=("adamw", "sgd"))
@@ -83,11 +83,13 @@ class Config:
 
     # results
     log_every: int = option(50, "steps between rows, besides each epoch's (%(default)s)", metavar="STEPS")
-    out: Optional[Path] = option(None, "folder for checkpoints, metrics and report; without it nothing is written", metavar="DIR")
+    out: Optional[Path] = option(
+        None, "directory for checkpoints, metrics and report; without it nothing is written", metavar="DIR"
+    )
     metrics: Optional[Path] = option(None, "JSON lines with what the table shows (metrics.jsonl in --out)", metavar="FILE")
     report: Optional[str] = option(None, "picture of the run at its end, .png or .svg (report.png in --out); none: no picture",
         metavar="FILE|none")  # fmt: skip
-    tensorboard: Optional[Path] = option(None, "folder for TensorBoard's event files", metavar="DIR")
+    tensorboard: Optional[Path] = option(None, "directory for TensorBoard's event files", metavar="DIR")
     baseline: Optional[Path] = option(None, "metrics of another run, to say how well this one scales", metavar="FILE")
     checkpoint_every: int = option(1, "epochs between checkpoints in --out (%(default)s)", metavar="EPOCHS")
     checkpoint_steps: Optional[int] = option(None, "steps between checkpoints, besides each epoch's", metavar="STEPS")

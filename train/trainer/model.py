@@ -95,7 +95,7 @@ def _torchvision_model(name: str, classes: int, side: int) -> nn.Module:
 
 
 def _users_model(name: str, classes: int) -> nn.Module:
-    """What the function of `module:function` returns for `num_classes`; the module may be in the working folder."""
+    """What the function of `module:function` returns for `num_classes`; the module may be in the working directory."""
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

@@ -39,9 +39,9 @@ class Saved:
     sharded: bool = False
 
 
-def newest_first(folder: Path) -> list[Path]:
-    """The complete checkpoints in `folder`."""
-    whole = [path for path in folder.glob("checkpoint-*") if path.suffix == ".pt" or (path / LAST).exists()]
+def newest_first(directory: Path) -> list[Path]:
+    """The complete checkpoints in `directory`."""
+    whole = [path for path in directory.glob("checkpoint-*") if path.suffix == ".pt" or (path / LAST).exists()]
     return sorted(whole, key=lambda path: path.stem, reverse=True)
 
 
@@ -77,7 +77,7 @@ def write_whole(state: dict[str, Any], path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """fsync a file or a folder."""
+    """fsync a file or a directory."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -26,7 +26,7 @@ def save(
     writer: ThreadPoolExecutor,
     written: Callable[[], None],
 ) -> Future[None]:
-    """Begin to write all ranks' shards to the folder `path`; the result is there when the last file is."""
+    """Begin to write all ranks' shards to the directory `path`; the result is there when the last file is."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import async_save
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
             """What to call a sample in a message."""
 
     class Files(Protocol):
-        """Encoded images and their classes: `datasets.shards.ShardSet`, `datasets.folder.Folder`."""
+        """Encoded images and their classes: `datasets.shards.ShardSet`, `datasets.directory.Directory`."""
 
         def __len__(self) -> int: ...
 

@@ -54,8 +54,8 @@ def gpus(tree: Tree) -> List[Gpu]:
     return found
 
 
-def _tables(tree: Tree, folder: str) -> List[Dict[str, str]]:
-    return [_properties(tree, f"{folder}/{name}/properties") for name in tree.names(folder)]
+def _tables(tree: Tree, directory: str) -> List[Dict[str, str]]:
+    return [_properties(tree, f"{directory}/{name}/properties") for name in tree.names(directory)]
 
 
 def _properties(tree: Tree, path: str) -> Dict[str, str]:

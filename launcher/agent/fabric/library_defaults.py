@@ -39,11 +39,11 @@ def gloo_interface(nics: Sequence[Nic], named: Sequence[str]) -> str:
     return own.get(first, "lo")
 
 
-def nccl_version(folders: Sequence[str]) -> Optional[Tuple[int, ...]]:
-    """Of the NCCL that pip installed beside torch in one of these folders; found without importing anything."""
-    for folder in folders:
+def nccl_version(directories: Sequence[str]) -> Optional[Tuple[int, ...]]:
+    """Of the NCCL that pip installed beside torch in one of these directories; found without importing anything."""
+    for directory in directories:
         try:
-            names = os.listdir(folder or ".")
+            names = os.listdir(directory or ".")
         except OSError:
             continue
         for name in names:

@@ -230,8 +230,10 @@ def _choose_levels(choice: Choice, fabric: Fabric, fast: Sequence[Hca], env: Map
 
 
 def _look_at_efa(choice: Choice, fabric: Fabric, env: Mapping[str, str], tree: Tree) -> None:
-    folders = [*env.get("LD_LIBRARY_PATH", "").split(":"), *_OFI_PLUGINS]
-    if "NCCL_NET_PLUGIN" not in env and not any(tree.exists(f"{folder}/libnccl-net.so") for folder in folders if folder):
+    directories = [*env.get("LD_LIBRARY_PATH", "").split(":"), *_OFI_PLUGINS]
+    if "NCCL_NET_PLUGIN" not in env and not any(
+        tree.exists(f"{directory}/libnccl-net.so") for directory in directories if directory
+    ):
         choice.notes.append(
             f"{len(fabric.hcas)} EFA devices, but no libnccl-net.so (aws-ofi-nccl): NCCL would use TCP; install it"
         )

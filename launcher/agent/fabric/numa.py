@@ -87,13 +87,13 @@ _MODES: Dict[str, Callable[[Tree, Mapping[int, FrozenSet[int]], int, int, int], 
 
 def _last_cache(tree: Tree, cpu: int) -> int:
     """The first processor of those that share the cache of the highest level."""
-    folder = f"{_CPU}{cpu}/cache"
+    directory = f"{_CPU}{cpu}/cache"
     levels = {
-        tree.number(f"{folder}/{name}/level") or 0: name
-        for name in tree.names(folder)
-        if name.startswith("index") and tree.text(f"{folder}/{name}/type") in ("Unified", "Data")
+        tree.number(f"{directory}/{name}/level") or 0: name
+        for name in tree.names(directory)
+        if name.startswith("index") and tree.text(f"{directory}/{name}/type") in ("Unified", "Data")
     }
-    return min(numbers(tree.text(f"{folder}/{levels[max(levels)]}/shared_cpu_list")) or [cpu]) if levels else cpu
+    return min(numbers(tree.text(f"{directory}/{levels[max(levels)]}/shared_cpu_list")) or [cpu]) if levels else cpu
 
 
 def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> Dict[int, List[int]]:

@@ -1,4 +1,4 @@
-"""Where facts come from: files below a root folder, and what a few programs print. Both can be stood in for by recordings."""
+"""Where facts come from: files below a root directory, and what a few programs print. Both can be stood in for by recordings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Tree:
     """The machine's files (`/sys`, `/proc`, ...), or a recording of another machine's; nothing here raises.
 
     Args:
-        root: folder that stands for `/`.
-        commands: folder with recorded output, one file per command line, named by `recording`; None: the programs are run.
+        root: directory that stands for `/`.
+        commands: directory with recorded output, one file per command line, named by `recording`; None: the programs are run.
     """
 
     def __init__(self, root: str = "/", commands: Optional[str] = None) -> None:
@@ -53,7 +53,7 @@ class Tree:
             return None
 
     def names(self, path: str) -> List[str]:
-        """What a folder holds, in natural order; empty where there is none."""
+        """What a directory holds, in natural order; empty where there is none."""
         try:
             return sorted(os.listdir(self.path(path)), key=natural)
         except OSError:

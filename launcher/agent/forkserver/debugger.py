@@ -23,7 +23,7 @@ def main(scratch: str, kind: str, command: List[str]) -> None:
     archive = sys.path.pop(0)
     program = Program(command, kind, os.getcwd(), processes.options())
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, program.folder)
+        sys.path.insert(0, program.directory)
     debugger = Debugger(scratch)
     program.compile()
     worker.forget(archive)

@@ -44,7 +44,7 @@ class GroupProcess:
         self.channel.close()
         agent.channel.close()
         signals.become_group(server)
-        if setup.program.folder in sys.path[:1]:
+        if setup.program.directory in sys.path[:1]:
             del sys.path[0]
         server_end, agent_end = self._server_end, self._agent_end
         return lambda: _main(setup.message, server_end, agent_end, setup.listen_fd)

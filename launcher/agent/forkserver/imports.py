@@ -104,10 +104,10 @@ def names_of(statement: Union[ast.Import, ast.ImportFrom], package: List[str]) -
 def package_of(path: str) -> List[str]:
     """The package that a module's file is in."""
     parts: List[str] = []
-    folder = os.path.dirname(path)
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        parts.insert(0, os.path.basename(folder))
-        folder = os.path.dirname(folder)
+    directory = os.path.dirname(path)
+    while os.path.isfile(os.path.join(directory, "__init__.py")):
+        parts.insert(0, os.path.basename(directory))
+        directory = os.path.dirname(directory)
     return parts
 
 
@@ -118,25 +118,25 @@ def own_files(name: str, search: List[str]) -> Optional[List[str]]:
     if spec is None or not _is_own(spec.origin or next(iter(spec.submodule_search_locations or []), "")):
         return None
     found = [spec.origin] if spec.origin and spec.origin.endswith(".py") else []
-    for folder in spec.submodule_search_locations or []:
+    for directory in spec.submodule_search_locations or []:
         for part in rest:
-            folder, module = os.path.join(folder, part), os.path.join(folder, part + ".py")  # noqa: PLW2901 - goes down
-            found.append(module if os.path.isfile(module) else os.path.join(folder, "__init__.py"))
+            directory, module = os.path.join(directory, part), os.path.join(directory, part + ".py")  # noqa: PLW2901 - goes down
+            found.append(module if os.path.isfile(module) else os.path.join(directory, "__init__.py"))
     return found
 
 
-def named_like_imported(folder: str, *, executed: bool) -> List[str]:
-    """Files in the folder from which a script imports first that have the name of a module that is here from elsewhere.
+def named_like_imported(directory: str, *, executed: bool) -> List[str]:
+    """Files in the directory from which a script imports first that have the name of a module that is here from elsewhere.
 
     `executed`: also those that were imported themselves. What every interpreter has imported before a script is none.
     """
     try:
-        names = {entry.partition(".")[0] for entry in os.listdir(folder)}
+        names = {entry.partition(".")[0] for entry in os.listdir(directory)}
     except OSError:
         return []
     found = []
     for name in sorted(names & set(sys.modules) - _FIRST):
-        spec = PathFinder.find_spec(name, [folder])
+        spec = PathFinder.find_spec(name, [directory])
         if spec is None or not spec.origin or BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
             continue
         here = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)

@@ -61,7 +61,7 @@ class Preload:
         began = time.monotonic()
         if not getattr(sys.flags, "safe_path", False) and setup.program.kind != "program":
             # Not earlier: what is beside the script may be named like what we import.
-            sys.path.insert(0, setup.program.folder)
+            sys.path.insert(0, setup.program.directory)
         self.before = traces.before()
         gc.disable()
         self._import([*(with_torch if wants_torch else []), *(extra if forks else [])], with_torch)
@@ -91,7 +91,7 @@ class Preload:
             return wants == SURELY
         limit = cgroup.memory_limit()
         has_room = limit is None or limit >= _ROOM_BYTES
-        return has_room and PathFinder.find_spec("torch", [program.folder, *sys.path]) is not None
+        return has_room and PathFinder.find_spec("torch", [program.directory, *sys.path]) is not None
 
 
 def _facts(began: float) -> Dict[str, object]:

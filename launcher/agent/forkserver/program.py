@@ -27,7 +27,7 @@ class Program:
         self.path = os.path.join(cwd, command[0]) if kind == "script" else command[0]
         """A script's absolute path, a module's or a program's name."""
 
-        self.folder = os.path.dirname(os.path.realpath(self.path)) if kind == "script" else cwd
+        self.directory = os.path.dirname(os.path.realpath(self.path)) if kind == "script" else cwd
         self.code: Optional[CodeType] = None
 
     def compile(self) -> None:
@@ -57,7 +57,7 @@ class Program:
             return MAYBE
         from . import imports
 
-        search = [self.folder, *sys.path]
+        search = [self.directory, *sys.path]
         if self.kind == "module":
             return imports.leads_to_torch(self.target, search)
         return imports.lead_to_torch([self.path], search)
@@ -66,7 +66,7 @@ class Program:
         """Variables that the text sets before it first imports torch, and that torch or numpy read when imported."""
         from . import early, imports
 
-        search = [self.folder, *sys.path]
+        search = [self.directory, *sys.path]
         own = (
             [self.path] if self.kind == "script" else imports.files_of_main(self.target, search) if self.kind == "module" else []
         )

@@ -45,7 +45,7 @@ class StartMethod:
     def look_at_imports(self, *, preloads_more: bool) -> None:
         """Spawn where what was imported does not survive a fork; `preloads_more`: it was more than torch."""
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
-        own = imports.named_like_imported(self._setup.program.folder, executed=not preloads_more) if self.forks else []
+        own = imports.named_like_imported(self._setup.program.directory, executed=not preloads_more) if self.forks else []
         threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 2
         if cuda is not None and cuda.is_initialized():
             self._spawn("a preloaded module has initialised CUDA, which does not survive a fork")

@@ -43,9 +43,9 @@ class ElasticGroup:
         count: int,
         server: GroupServer,
         agent: AgentLink,
-        folder: str,
+        directory: str,
     ) -> None:
-        self._workers = Workers(job, nodes, server, agent, folder)
+        self._workers = Workers(job, nodes, server, agent, directory)
         nodes.own_workers = count
         spec = WorkerSpec(
             role=job.role,

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class FixedGroup:
     """One node's part of the worker group, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
 
-    def __init__(self, job: Job, nodes: FixedNodes, count: int, server: GroupServer, agent: AgentLink, folder: str) -> None:
+    def __init__(self, job: Job, nodes: FixedNodes, count: int, server: GroupServer, agent: AgentLink, directory: str) -> None:
         self._job = job
         self._nodes = nodes
         self._count = count
-        self._workers = Workers(job, nodes, server, agent, folder)
+        self._workers = Workers(job, nodes, server, agent, directory)
 
     def run(self) -> bool:
         """To the end of all nodes' workers; whether they have succeeded."""

@@ -39,7 +39,7 @@ class Witness:
         self.nodes: Any = None
         """Once there is one."""
 
-        self._job, self._node, self._host, self._folder = job, setup["node_rank"], setup["host"], setup["folder"]
+        self._job, self._node, self._host, self._directory = job, setup["node_rank"], setup["host"], setup["directory"]
         self._agent, self._scratch = setup["agent"], setup["scratch"]
         self._oom_kills = facts.oom_kills()
 
@@ -81,12 +81,12 @@ class Witness:
         try:
             self._write(line)
         except OSError:
-            with contextlib.suppress(OSError), open(os.path.join(self._folder, "last_words"), "r+b") as file:
+            with contextlib.suppress(OSError), open(os.path.join(self._directory, "last_words"), "r+b") as file:
                 file.write(line.ljust(RESERVED_BYTES - 1) + b"\n")
 
     def _write(self, line: bytes) -> None:
         """Add the event to the stream, where that is a file; the agent may have been killed in the middle of a line."""
-        with open(os.path.join(self._folder, "stream"), "r+b", buffering=0) as file:
+        with open(os.path.join(self._directory, "stream"), "r+b", buffering=0) as file:
             file.write(b"\n" + line if files.ends_within_a_line(file) else line)
 
 

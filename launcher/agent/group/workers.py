@@ -46,7 +46,7 @@ class PeerEndedError(Exception):
 class Workers:
     """The workers of one node, over all rounds."""
 
-    def __init__(self, job: Job, nodes: Nodes, server: GroupServer, agent: AgentLink, folder: str) -> None:
+    def __init__(self, job: Job, nodes: Nodes, server: GroupServer, agent: AgentLink, directory: str) -> None:
         self.running: Dict[int, StartedWorker] = {}
         """Messages of the fork server, by pid."""
 
@@ -55,7 +55,7 @@ class Workers:
         self._nodes = nodes
         self._server = server
         self._agent = agent
-        self._folder = folder
+        self._directory = directory
         self._ready = False
         self._world = 0
         self._processors: List[str] = []
@@ -120,13 +120,13 @@ class Workers:
 
     def error_file(self, local_rank: int) -> str:
         """Where a worker writes down by what exception it ended."""
-        return os.path.join(self._folder, "errors", f"{self._nodes.round}-{local_rank}.json")
+        return os.path.join(self._directory, "errors", f"{self._nodes.round}-{local_rank}.json")
 
     def _request(self, group: Group, worker: Ranks) -> WorkerRequest:
         """What the fork server is to know of a worker."""
         env = variables(group, worker, self._job, self._nodes.master_port.serves_workers)
         env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
-        env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._folder, "deadline")
+        env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
         env.update(self._nodes.network.variables)
         env.update(self._ports[worker.local_rank] if self._ports else {})
         if self._job.virtual_local_rank:

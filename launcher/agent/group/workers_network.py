@@ -35,7 +35,7 @@ class MasterPort:
             self._lent.close()
             self._lent = None
         found = importlib.util.find_spec("torch")
-        serves = found is not None and found.origin is not None  # None: a mere folder of that name
+        serves = found is not None and found.origin is not None  # None: a mere directory of that name
         sock = ports.listening(asked, only) if serves else ports.lent(asked)
         port = ports.port_of(sock)
         if serves:

@@ -117,7 +117,7 @@ class Node:
             "host": place.host,
             "workers": count,
             "agent": os.getpid(),
-            "folder": place.directory,
+            "directory": place.directory,
             "scratch": place.scratch.path,
             "files": self.loop.soft_limit,
             "ignored": self.loop.ignored,

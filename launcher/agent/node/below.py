@@ -1,4 +1,4 @@
-"""An agent below the process that shows its stream, in a folder that is there no longer than both: `distlaunch torchrun`."""
+"""An agent below the process that shows its stream, in a directory that is there no longer than both: `distlaunch torchrun`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..job import Job
 from ..system import processes
 
 ARCHIVE = "agent"
-"""Folder in that folder from which the agent's processes are started."""
+"""Directory in that directory from which the agent's processes are started."""
 
 _NAME = re.compile(r"distlaunch-torchrun-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
 
 
 def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
-    """Be the agent, to the end; it comes soon where `parent` ends before it. Whoever lives longer removes the run's folder."""
+    """Be the agent, to the end; it comes soon where `parent` ends before it. Whoever lives longer removes the run's directory."""
     from .agent import Node
 
     os.setsid()
     processes.die_with_parent(parent, signal.SIGTERM)
-    stderr = os.open(os.path.join(job.folder, "stderr"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    stderr = os.open(os.path.join(job.directory, "stderr"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for fd in (1, 2):  # a stray print must not end up in the stream
         os.dup2(stderr, fd)
     code = 1
@@ -33,52 +33,52 @@ def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
         code = Node(job, rank, stream).run()
     finally:
         if os.getppid() != parent:
-            remove(job.folder)
+            remove(job.directory)
         os._exit(code)
 
 
 def create(above: str) -> str:
-    """A new folder there for this process; those that killed ones have left are removed. `OSError` where it cannot be."""
+    """A new directory there for this process; those that killed ones have left are removed. `OSError` where it cannot be."""
     prefix = f"distlaunch-torchrun-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}-"
     with contextlib.suppress(OSError):
         for name in os.listdir(above):
             if name.startswith(prefix) and _is_dead(os.path.join(above, name)):
                 remove(os.path.join(above, name))
-    folder = os.path.join(above, f"{prefix}{os.getpid()}-{processes.start_ticks(os.getpid())}")
-    os.mkdir(folder, 0o700)
-    archive = os.path.join(folder, ARCHIVE)
+    directory = os.path.join(above, f"{prefix}{os.getpid()}-{processes.start_ticks(os.getpid())}")
+    os.mkdir(directory, 0o700)
+    archive = os.path.join(directory, ARCHIVE)
     os.mkdir(archive)
     os.symlink(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.join(archive, "distlaunch_agent"))
     with open(os.path.join(archive, "__main__.py"), "w", encoding="ascii") as file:
         file.write("from distlaunch_agent.__main__ import main\n\nmain()\n")
-    return folder
+    return directory
 
 
-def remove(folder: str) -> None:
-    """Remove such a folder with all that is in it; links in it are not followed."""
+def remove(directory: str) -> None:
+    """Remove such a directory with all that is in it; links in it are not followed."""
     with contextlib.suppress(OSError):
-        for path, folders, files in os.walk(folder, topdown=False):
+        for path, directories, files in os.walk(directory, topdown=False):
             for name in files:
                 os.unlink(os.path.join(path, name))
-            for name in folders:
+            for name in directories:
                 inner = os.path.join(path, name)
                 (os.unlink if os.path.islink(inner) else os.rmdir)(inner)
-        os.rmdir(folder)
+        os.rmdir(directory)
 
 
-def _is_dead(folder: str) -> bool:
-    """Whether it is such a folder of ours, whose processes are gone."""
-    found = _NAME.match(os.path.basename(folder))
+def _is_dead(directory: str) -> bool:
+    """Whether it is such a directory of ours, whose processes are gone."""
+    found = _NAME.match(os.path.basename(directory))
     with contextlib.suppress(OSError):
-        about = os.lstat(folder)
+        about = os.lstat(directory)
         ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not stat.S_IMODE(about.st_mode) & 0o077
-        return bool(ours and found and str(processes.start_ticks(int(found[1]))) != found[2] and not _has_agent(folder))
+        return bool(ours and found and str(processes.start_ticks(int(found[1]))) != found[2] and not _has_agent(directory))
     return False
 
 
-def _has_agent(folder: str) -> bool:
+def _has_agent(directory: str) -> bool:
     """Whether the agent lives, which ends a moment later than the process above it."""
-    nodes = os.path.join(folder, "nodes")
+    nodes = os.path.join(directory, "nodes")
     for rank in os.listdir(nodes) if os.path.isdir(nodes) else []:
         with contextlib.suppress(OSError, ValueError, KeyError), open(os.path.join(nodes, rank, "agent.json"), "rb") as file:
             identity = json.load(file)

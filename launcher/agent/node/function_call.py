@@ -80,4 +80,4 @@ def _read(path: str) -> Tuple[int, Optional[bytes]]:
 
 
 def _directory(job: Job, node_rank: int) -> str:
-    return os.path.join(job.folder, "nodes", str(node_rank), "call")
+    return os.path.join(job.directory, "nodes", str(node_rank), "call")

@@ -33,7 +33,7 @@ class Place(NamedTuple):
     def take(cls, job: Job, node_rank: int) -> Place:
         """The place of this process; makes its directories."""
         host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
-        directory = os.path.join(job.folder, "nodes", str(node_rank))
+        directory = os.path.join(job.directory, "nodes", str(node_rank))
         os.makedirs(directory, exist_ok=True)
         return cls(job, node_rank, host, directory, Scratch(directory), time.monotonic())
 
@@ -52,7 +52,7 @@ class Place(NamedTuple):
         kept = os.listdir(errors) if os.path.isdir(errors) else []
         old = [os.path.join(self.directory, "deadline"), *(os.path.join(errors, name) for name in kept)]
         if with_result:
-            old.append(os.path.join(self.job.folder, "result.json"))
+            old.append(os.path.join(self.job.directory, "result.json"))
         for path in old:
             with contextlib.suppress(OSError):
                 os.remove(path)

@@ -58,11 +58,11 @@ class Stops:
 
     def cancelled(self) -> bool:
         """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
-        return within(_LOOK_S, lambda: os.path.exists(os.path.join(self._job.folder, CANCEL)), False)
+        return within(_LOOK_S, lambda: os.path.exists(os.path.join(self._job.directory, CANCEL)), False)
 
     def _forced(self) -> bool:
         """Whether that end is to come without a grace time: of two signals that come before they are looked at, one is left."""
-        paths = [os.path.join(directory, CANCEL) for directory in (self._job.folder, self._directory)]
+        paths = [os.path.join(directory, CANCEL) for directory in (self._job.directory, self._directory)]
         return within(_LOOK_S, lambda: any(map(_asks_for_force, paths)), False)
 
     def asked_by(self, number: int) -> Optional[Ask]:
@@ -103,7 +103,7 @@ class Stops:
     def _note_time_limit(self) -> None:
         """For the job file, which may start the run again."""
         with contextlib.suppress(OSError):
-            files.write_once(os.path.join(self._job.folder, "time_limit"), b"", sync=False)
+            files.write_once(os.path.join(self._job.directory, "time_limit"), b"", sync=False)
 
 
 def _asks_for_force(path: str) -> bool:

@@ -114,8 +114,8 @@ def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
     job = job._replace(max_nodes=len(hosts), min_nodes=min(job.min_nodes, len(hosts)))
     job = job._replace(session=session, attempt=job.attempt + restarts)
     if job.array:
-        folder = os.path.join(job.folder, "tasks", env["SLURM_ARRAY_TASK_ID"])
-        job = job._replace(folder=folder, rendezvous={"file": os.path.join(folder, "rendezvous.json")})
+        directory = os.path.join(job.directory, "tasks", env["SLURM_ARRAY_TASK_ID"])
+        job = job._replace(directory=directory, rendezvous={"file": os.path.join(directory, "rendezvous.json")})
     gpus = env.get("SLURM_GPUS_ON_NODE", "")
     if job.workers == "auto" and gpus.isdigit() and int(gpus):
         job = job._replace(workers=int(gpus))
@@ -123,7 +123,7 @@ def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
     if kill.isdigit():
         job = job._replace(kill_wait_s=float(kill) + float(grace if grace.isdigit() else 0))
     if job.attempt:
-        job = job._replace(why_again=_last_result(os.path.join(job.folder, "nodes", str(rank), "stream")))
+        job = job._replace(why_again=_last_result(os.path.join(job.directory, "nodes", str(rank), "stream")))
     return job, rank
 
 

@@ -34,9 +34,9 @@ class Home:
     def prepare(self) -> None:
         """Make the directories; none is used in which somebody else has a hand."""
         for name in ("agents", "snapshots", "runs"):
-            folder = os.path.join(self.base, name)
-            _refuse(self._rule["make"](folder, 0o700, self._trusted))
-            _refuse(self._rule["problem"](folder, self._trusted, searched=True))
+            directory = os.path.join(self.base, name)
+            _refuse(self._rule["make"](directory, 0o700, self._trusted))
+            _refuse(self._rule["problem"](directory, self._trusted, searched=True))
 
     def turn(self) -> bool:
         """Whether it is for this host to install the agent; one of those that share the disk does, and the others wait for it."""
@@ -105,21 +105,21 @@ def main() -> Optional[Callable[[], None]]:
     return task
 
 
-def _unpack(archive: bytes, folder: str) -> None:
-    """The agent as a folder, its byte-code to where Python looks for it."""
+def _unpack(archive: bytes, directory: str) -> None:
+    """The agent as a directory, its byte-code to where Python looks for it."""
     import io
     import zipfile
 
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
-        file.extractall(folder)
+        file.extractall(directory)
         tag = file.comment.decode()
-    for place, _, names in list(os.walk(os.path.join(folder, _PACKAGE))):
+    for place, _, names in list(os.walk(os.path.join(directory, _PACKAGE))):
         for name in [name for name in names if name.endswith(".pyc")]:
             os.renames(os.path.join(place, name), os.path.join(place, "__pycache__", f"{name[:-4]}.{tag}.pyc"))
 
 
 def _calls(agent: str) -> Any:
-    """The module that answers, of the agent in that folder."""
+    """The module that answers, of the agent in that directory."""
     sys.path.insert(0, agent)
     return import_module(f"{_PACKAGE}.ssh.calls")
 

@@ -17,13 +17,13 @@ _PROBE_BYTES = 256 * 1024
 
 
 def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
-    """All facts; where a run is to start, makes its folder, readable by its owner alone."""
+    """All facts; where a run is to start, makes its directory, readable by its owner alone."""
     now = time.time()
     base = os.path.expanduser(request["dir"])
-    folder = os.path.join(base, "runs", request["run"])
+    directory = os.path.join(base, "runs", request["run"])
     if request["run"] and request.get("starts"):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    _probe(folder if os.path.isdir(folder) else base)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    _probe(directory if os.path.isdir(directory) else base)
     snapshot = str(request.get("digest") or "")
     disk = os.statvfs(base)
     return {
@@ -35,7 +35,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "gpus": len(facts.gpus(dict(os.environ))),
         "cpus": facts.cpus(),
         "dir": base,
-        "folder": folder,
+        "directory": directory,
         "free_bytes": disk.f_bavail * disk.f_frsize,
         "agent_path": os.path.join(base, "agents", request["agent"] + ".pyz"),
         "has_files": bool(snapshot) and os.path.isdir(os.path.join(base, "snapshots", snapshot)),
@@ -60,23 +60,23 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def _probe(folder: str) -> None:
+def _probe(directory: str) -> None:
     """Write and remove a file: quotas and read-only disks show only then."""
-    path = os.path.join(folder, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
+    path = os.path.join(directory, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with open(path, "wb") as file:
             file.write(b"\0" * _PROBE_BYTES)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise OSError(error.errno, error.strerror, folder) from None
+        raise OSError(error.errno, error.strerror, directory) from None
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 def _disk(base: str) -> List[Any]:
-    """Which disk the folder is on: hosts with the same answer share it."""
+    """Which disk the directory is on: hosts with the same answer share it."""
     path = os.path.join(base, "disk-id")
     if not os.path.exists(path):
         files.write_once(path, os.urandom(16).hex().encode("ascii"))

@@ -18,7 +18,7 @@ from ..network import routes
 from ..node.stops import CANCEL
 from ..system import cgroup, files, processes
 from . import preflight
-from .user_files import HostError, working_folder
+from .user_files import HostError, working_directory
 
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
@@ -32,20 +32,20 @@ Request = Dict[str, Any]
 
 def start(request: Request) -> Request:
     """Start the node's agent, detached; returns once it has said its first word."""
-    folder, rank = request["folder"], int(request["node_rank"])
-    own = os.path.join(folder, "nodes", str(rank))
+    directory, rank = request["directory"], int(request["node_rank"])
+    own = os.path.join(directory, "nodes", str(rank))
     endpoint = os.path.join(own, "rendezvous.json")
-    already = identity_of(folder, rank)
+    already = identity_of(directory, rank)
     if already is not None and preflight.alive(already):
         known = {} if request.get("reached") else _told(endpoint, own, already)
-        return {**known, "running": True, "agent": already, "folder": folder, "work": already["work"]}
+        return {**known, "running": True, "agent": already, "directory": directory, "work": already["work"]}
     for of_a_start_before in (endpoint, endpoint + ".end", os.path.join(own, CANCEL)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(of_a_start_before)
     os.makedirs(own, mode=0o700, exist_ok=True)
     workers, reached = str(request["workers"]), request.get("reached")
-    job = dict(request["job"], folder=folder, workers=int(workers) if workers.isascii() and workers.isdigit() else workers)
-    job["cwd"] = working_folder(request)
+    job = dict(request["job"], directory=directory, workers=int(workers) if workers.isascii() and workers.isdigit() else workers)
+    job["cwd"] = working_directory(request)
     job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
     if request.get("addr"):
         job["master_addr"] = request["addr"]
@@ -56,12 +56,12 @@ def start(request: Request) -> Request:
         _write(os.path.join(own, FUNCTION_FILE), request["function"])
     identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
-    return {**answer, "agent": identity, "folder": folder, "work": job["cwd"]}
+    return {**answer, "agent": identity, "directory": directory, "work": job["cwd"]}
 
 
 def reach(request: Request) -> Request:
     """Which of node 0's addresses this host reaches, each one tried."""
-    already = identity_of(request["folder"], int(request["node_rank"]))
+    already = identity_of(request["directory"], int(request["node_rank"]))
     if already is not None and preflight.alive(already) and already.get("reached"):
         return {"tried": {already["reached"]: True}}
     port = int(request["port"])
@@ -76,13 +76,13 @@ def ended(request: Request) -> Request:
 
     Who asks has not reached it: one that was struck closes its port before it has told why, and ended.
     """
-    folder, rank = request["folder"], int(request["node_rank"])
-    identity, limit = identity_of(folder, rank), time.monotonic() + _ENDS_S
+    directory, rank = request["directory"], int(request["node_rank"])
+    identity, limit = identity_of(directory, rank), time.monotonic() + _ENDS_S
     while identity is not None and preflight.alive(identity) and time.monotonic() < limit:
         time.sleep(0.05)
     if identity is None or preflight.alive(identity):
         return {"ended": ""}
-    return {"ended": _why(os.path.join(folder, "nodes", str(rank)), identity)}
+    return {"ended": _why(os.path.join(directory, "nodes", str(rank)), identity)}
 
 
 def _why(own: str, identity: Request) -> str:
@@ -107,7 +107,7 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
     env = {**os.environ, **request["secrets"]}
     env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     rank = int(request["node_rank"])
-    unit = f"distlaunch-{os.path.basename(request['folder'])}-{rank}-{int(time.time())}"
+    unit = f"distlaunch-{os.path.basename(request['directory'])}-{rank}-{int(time.time())}"
     scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
     status: Optional[int] = None
     for under in [scope, []] if preflight.supervisor() == "systemd" else [[]]:
@@ -222,16 +222,16 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
         time.sleep(0.005)
 
 
-def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
+def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Request:
     """Signal the node's agent; `force`: it kills its workers at once, or is killed. What a dead one has left is ended."""
     if force or number == signal.SIGTERM:  # first, for one that is about to be started
         with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
-            own = os.path.join(folder, "nodes", str(rank))
+            own = os.path.join(directory, "nodes", str(rank))
             os.makedirs(own, mode=0o700, exist_ok=True)
             _write(os.path.join(own, CANCEL), json.dumps({"force": force}))
-    identity = identity_of(folder, rank)
+    identity = identity_of(directory, rank)
     if identity is None or not preflight.alive(identity):
-        _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
+        _remove_cgroup(os.path.join(directory, "nodes", str(rank), "agent.json"))
         return {"signalled": False}
     with contextlib.suppress(ProcessLookupError):
         os.kill(identity["pid"], number)
@@ -240,14 +240,14 @@ def send_signal(folder: str, rank: int, number: int, *, force: bool) -> Request:
         while preflight.alive(identity) and time.monotonic() < limit:
             time.sleep(0.02)
         processes.kill_tree(identity["pid"], identity["start_ticks"])
-        _remove_cgroup(os.path.join(folder, "nodes", str(rank), "agent.json"))
+        _remove_cgroup(os.path.join(directory, "nodes", str(rank), "agent.json"))
     return {"signalled": True}
 
 
-def identity_of(folder: str, rank: int) -> Optional[Request]:
+def identity_of(directory: str, rank: int) -> Optional[Request]:
     """The agent of that node as it was started; None when it was not."""
     with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(files.read_word(os.path.join(folder, "nodes", str(rank), "started.json"))))
+        return dict(json.loads(files.read_word(os.path.join(directory, "nodes", str(rank), "started.json"))))
     return None
 
 
@@ -269,20 +269,20 @@ def runs(request: Request) -> Request:
             running = preflight.alive(identity)
             if running and request.get("signal"):
                 send_signal(os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force")))
-            folder = os.path.join(nodes, rank)
-            files = [name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(folder, name))]
-            about = {"run": name, "node": int(rank), "running": running, "folder": folder, "files": files}
-            found.append({**about, **(_more(folder, identity) if find else {})})
+            directory = os.path.join(nodes, rank)
+            files = [name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(directory, name))]
+            about = {"run": name, "node": int(rank), "running": running, "directory": directory, "files": files}
+            found.append({**about, **(_more(directory, identity) if find else {})})
     return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
 
 
-def _more(folder: str, identity: Request) -> Request:
+def _more(directory: str, identity: Request) -> Request:
     """What a launcher needs to know of a node that another one has started; no variables, which may be secret."""
-    with open(os.path.join(folder, "spec.json"), encoding="ascii") as file:
+    with open(os.path.join(directory, "spec.json"), encoding="ascii") as file:
         spec = json.load(file)
     names = ("command", "kind", "cwd", "min_nodes", "max_nodes", "grace_s")
     job = {name: spec[name] for name in names if name in spec}
-    where = {"run_folder": os.path.dirname(os.path.dirname(folder)), "work": identity["work"]}
+    where = {"run_directory": os.path.dirname(os.path.dirname(directory)), "work": identity["work"]}
     return {**where, "workers": spec["workers"], "job": job, "agent": identity}
 
 

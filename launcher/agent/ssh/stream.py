@@ -30,13 +30,13 @@ _SETTLE_S = 2.0
 _END_BYTES = 256 * 1024
 
 
-def tail(folder: str, rank: int, offset: int, *, once: bool) -> None:
+def tail(directory: str, rank: int, offset: int, *, once: bool) -> None:
     """Send what there is beyond the offset, and what comes, until the agent has ended or stdin is closed."""
-    path = os.path.join(folder, "nodes", str(rank), "stream")
+    path = os.path.join(directory, "nodes", str(rank), "stream")
     spoke = time.monotonic()
     gone_at: Optional[float] = None
     while True:
-        identity = identity_of(folder, rank)
+        identity = identity_of(directory, rank)
         running = identity is not None and preflight.alive(identity)  # before reading: its last words come before its end
         sent = False
         with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
@@ -52,7 +52,7 @@ def tail(folder: str, rank: int, offset: int, *, once: bool) -> None:
         if gone_at is not None:
             told = once or identity is None or identity["boot_id"] != preflight.boot_id() or _has_last_word(path, offset)
             if told or time.monotonic() - gone_at > _SETTLE_S:
-                _send(b"e " + json.dumps(_ending(folder, rank, identity)).encode("ascii") + b"\n")
+                _send(b"e " + json.dumps(_ending(directory, rank, identity)).encode("ascii") + b"\n")
                 return
         elif once:
             _send(b"r\n")
@@ -74,8 +74,8 @@ def _has_last_word(path: str, sent: int) -> bool:
     return False
 
 
-def _ending(folder: str, rank: int, identity: Any) -> Dict[str, Any]:
-    own = os.path.join(folder, "nodes", str(rank))
+def _ending(directory: str, rank: int, identity: Any) -> Dict[str, Any]:
+    own = os.path.join(directory, "nodes", str(rank))
     found: Dict[str, Any] = {}
     for name, size in (("stderr", 4096), ("last_words", RESERVED_BYTES)):
         with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ class _Rest:
 
 
 def unpack(request: Request) -> Request:
-    """The tar that follows the request on stdin, as the snapshot of that digest; the folder appears whole."""
+    """The tar that follows the request on stdin, as the snapshot of that digest; the directory appears whole."""
     import shutil
     import tarfile
 
@@ -62,21 +62,21 @@ def unpack(request: Request) -> Request:
     return {"unpacked": target}
 
 
-def _forget_old(folder: str) -> None:
+def _forget_old(directory: str) -> None:
     """Remove snapshots that no run has used for two weeks."""
     import shutil
 
-    for entry in list(os.scandir(folder)):
+    for entry in list(os.scandir(directory)):
         with contextlib.suppress(OSError):
             if time.time() - entry.stat().st_mtime > _OLD_S:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def working_folder(request: Request) -> str:
-    """Where the workers run: a copy of the snapshot for this run alone, or a folder that was here before."""
+def working_directory(request: Request) -> str:
+    """Where the workers run: a copy of the snapshot for this run alone, or a directory that was here before."""
     if not request.get("digest"):
         return str(request["cwd"])
-    work = os.path.join(request["folder"], "work")
+    work = os.path.join(request["directory"], "work")
     snapshot = os.path.join(os.path.expanduser(request["dir"]), "snapshots", request["digest"])
     limit = time.monotonic() + _FILES_S
     while not os.path.isdir(work):
@@ -99,16 +99,16 @@ def _copy(snapshot: str, digest: str, work: str) -> None:
     temporary = f"{work}.{os.getpid()}.new"
     shutil.copytree(snapshot, temporary, symlinks=True)
     if combined(_entries(temporary)) != digest:
-        for folder in (temporary, snapshot):
-            shutil.rmtree(folder, ignore_errors=True)
+        for directory in (temporary, snapshot):
+            shutil.rmtree(directory, ignore_errors=True)
         raise HostError(f"{snapshot} was not what had been sent: somebody or a disk has changed it; it was removed, start again")
     os.rename(temporary, work)
 
 
 def _entries(top: str) -> Iterable[Tuple[str, str, str, str]]:
-    """All files and links of a folder as `combined` takes them."""
-    for folder, folders, names in os.walk(top):
-        for path in [os.path.join(folder, name) for name in (*folders, *names)]:
+    """All files and links of a directory as `combined` takes them."""
+    for directory, directories, names in os.walk(top):
+        for path in [os.path.join(directory, name) for name in (*directories, *names)]:
             mode = os.lstat(path).st_mode
             if stat.S_ISLNK(mode):
                 yield os.path.relpath(path, top), "link", os.readlink(path), ""

@@ -23,10 +23,10 @@ Lose = Callable[[bytes, int, Optional[OSError]], None]
 class Rotation:
     """The ranks of one node."""
 
-    def __init__(self, sink: Sink, folder: str, limit_bytes: int) -> None:
+    def __init__(self, sink: Sink, directory: str, limit_bytes: int) -> None:
         """`limit_bytes`: for each rank; 0: no limit."""
         self._sink, self._limit = sink, limit_bytes
-        self._folder = os.path.join(folder, "latest")
+        self._directory = os.path.join(directory, "latest")
         self._latest: Dict[bytes, Latest] = {}
         self._written: Dict[int, int] = {}
         """By rank: what of it is in the stream."""
@@ -34,8 +34,8 @@ class Rotation:
     def begin(self) -> None:
         """Forget what an attempt before this one has left."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(self._folder):
-                os.remove(os.path.join(self._folder, name))
+            for name in os.listdir(self._directory):
+                os.remove(os.path.join(self._directory, name))
 
     def put(self, items: Sequence[Item]) -> None:
         """Into the stream with them, but for what is above a rank's limit."""
@@ -62,7 +62,7 @@ class Rotation:
             return
         if item.tag not in self._latest:
             name = f"{item.rank}.{'stdout' if item.tag.endswith(b'|') else 'stderr'}"
-            self._latest[item.tag] = Latest(os.path.join(self._folder, name), self._limit // 16, item.tag, self._lose)
+            self._latest[item.tag] = Latest(os.path.join(self._directory, name), self._limit // 16, item.tag, self._lose)
         self._latest[item.tag].add(item)
 
     def _end(self, tag: bytes, rank: int) -> None:

@@ -19,7 +19,7 @@ from ..system.files import ends_within_a_line
 from .backlog import Backlog
 
 RESERVED_BYTES = 64 * 1024
-"""Taken in the node's folder at the start: how the run ended can be told there even when its disk is full."""
+"""Taken in the node's directory at the start: how the run ended can be told there even when its disk is full."""
 
 _AGAIN_S = 1.0
 _REMEMBER_S = 5.0
@@ -62,12 +62,12 @@ class Item(NamedTuple):
 class Sink:
     """The stream's descriptor, with what is still to be told on it."""
 
-    def __init__(self, fd: int, node: int, attempt: int, folder: str) -> None:
-        """`folder`: the node's, where the last words are kept."""
+    def __init__(self, fd: int, node: int, attempt: int, directory: str) -> None:
+        """`directory`: the node's, where the last words are kept."""
         self.wrote_at = time.monotonic()
         self._fd, self._node = fd, node
         self._attempt = {"attempt": attempt} if attempt else {}
-        self._last_words = os.path.join(folder, "last_words")
+        self._last_words = os.path.join(directory, "last_words")
         self._problem: Optional[OSError] = None
         self._backlog = Backlog(self._event)
         self._open: Dict[bytes, bool] = {}

@@ -26,14 +26,14 @@ _STOPPING = "the stream took nothing while the run was being stopped"
 class Writer:
     """One node's stream."""
 
-    def __init__(self, fd: int, node: int, folder: str, attempt: int = 0, log_limit_bytes: int = 0) -> None:
-        """`folder`: the node's, for last words and for the latest lines of ranks above the limit (0: there is none)."""
+    def __init__(self, fd: int, node: int, directory: str, attempt: int = 0, log_limit_bytes: int = 0) -> None:
+        """`directory`: the node's, for last words and for the latest lines of ranks above the limit (0: there is none)."""
         self.holds = True
         """Whether workers wait when the buffer is full; else their lines are lost, and counted."""
 
         self._about = {"node": node, **({"attempt": attempt} if attempt else {})}
-        self._sink = Sink(fd, node, attempt, folder)
-        self._rotation = Rotation(self._sink, folder, log_limit_bytes)
+        self._sink = Sink(fd, node, attempt, directory)
+        self._rotation = Rotation(self._sink, directory, log_limit_bytes)
         self._new: List[Item] = []
         self._verdict: List[bytes] = []
         self._changed = threading.Condition()

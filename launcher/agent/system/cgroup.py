@@ -18,8 +18,8 @@ _NO_LIMIT = 1 << 60
 """A v1 controller that has none says nearly 2^63."""
 
 
-def _own_folder(controller: Optional[str] = None) -> Optional[str]:
-    """Our cgroup in the unified (v2) hierarchy, or in that of a v1 controller, as a folder."""
+def _own_directory(controller: Optional[str] = None) -> Optional[str]:
+    """Our cgroup in the unified (v2) hierarchy, or in that of a v1 controller, as a directory."""
     try:
         with open("/proc/self/mounts", encoding="utf-8") as file:
             mounts = [line.split() for line in file]
@@ -37,7 +37,7 @@ def _own_folder(controller: Optional[str] = None) -> Optional[str]:
 
 def memory_counters() -> List[str]:
     """Files that count what the kernel did for want of memory in our cgroup; those that a container sees come last."""
-    unified, old = _own_folder(), _own_folder("memory")
+    unified, old = _own_directory(), _own_directory("memory")
     found = [f"{unified}/memory.events"] if unified else []
     found += [f"{old}/memory.oom_control"] if old else []
     return [*found, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
@@ -46,25 +46,25 @@ def memory_counters() -> List[str]:
 def memory_limit() -> Optional[int]:
     """How many bytes our cgroup may use, with those above it; None: as many as there are."""
     limits = []
-    for folder, name in ((_own_folder(), "memory.max"), (_own_folder("memory"), "memory.limit_in_bytes")):
-        while folder and folder.count("/") > _TOP:
-            with contextlib.suppress(OSError, ValueError), open(f"{folder}/{name}", encoding="ascii") as file:
+    for directory, name in ((_own_directory(), "memory.max"), (_own_directory("memory"), "memory.limit_in_bytes")):
+        while directory and directory.count("/") > _TOP:
+            with contextlib.suppress(OSError, ValueError), open(f"{directory}/{name}", encoding="ascii") as file:
                 limits.append(int(file.read()))  # "max" is none
-            folder = os.path.dirname(folder)  # noqa: PLW2901 - goes up
+            directory = os.path.dirname(directory)  # noqa: PLW2901 - goes up
     found = min(limits, default=_NO_LIMIT)
     return found if found < _NO_LIMIT else None
 
 
-def _remove_dead(folder: str) -> None:
+def _remove_dead(directory: str) -> None:
     """Remove empty cgroups of agents that were killed, with all that was theirs; their names end with pid and start time."""
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
+        for name in os.listdir(directory):
             of, *identity = name.rsplit("-", 2)
             if of.startswith("distlaunch-") and all(part.isdigit() for part in identity):
                 pid, ticks = map(int, identity)
                 if start_ticks(pid) != ticks:
                     with contextlib.suppress(OSError):  # something in it lives
-                        os.rmdir(os.path.join(folder, name))
+                        os.rmdir(os.path.join(directory, name))
 
 
 def create(name: str) -> Optional[str]:
@@ -72,11 +72,11 @@ def create(name: str) -> Optional[str]:
 
     None where there is no v2 hierarchy or we may not write to it.
     """
-    folder = _own_folder()
-    if folder is None:
+    directory = _own_directory()
+    if directory is None:
         return None
-    _remove_dead(folder)
-    path = os.path.join(folder, name)
+    _remove_dead(directory)
+    path = os.path.join(directory, name)
     try:
         os.mkdir(path)
     except OSError:

@@ -77,7 +77,7 @@ def _create(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]
 def _claim(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:
     """`write_once` without links. None: it took us so long that somebody else has taken over.
 
-    The claim is a folder with the file in it, moved to a name that one alone can have as long as there is a file. From there the
+    The claim is a directory with the file in it, moved to a name that one alone can have while there is a file. From there the
     file moves to its place. Who takes a claim over moves it away, file and all: its owner finds nothing to move any more.
     """
     claim, own, name = path + ".claim", temporary + ".d", os.path.basename(temporary)
@@ -95,13 +95,13 @@ def _claim(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:
             raise
         return _create_in_place(path, data, mode)
     finally:
-        for folder in (own, claim):
-            _remove(folder, [name])
+        for directory in (own, claim):
+            _remove(directory, [name])
     return True
 
 
 def _get(claim: str, own: str, path: str) -> None:
-    """Make our folder the claim, unless somebody else is done with the file before."""
+    """Make our directory the claim, unless somebody else is done with the file before."""
     seen, limit = [""], 0.0
     while not os.path.lexists(path):
         try:
@@ -127,20 +127,20 @@ def _take_away(claim: str, where: str) -> None:
         _remove(where, _names(where))
 
 
-def _names(folder: str) -> List[str]:
+def _names(directory: str) -> List[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except OSError:
         return []
 
 
-def _remove(folder: str, names: List[str]) -> None:
-    """The folder with these files, unless there are others in it."""
+def _remove(directory: str, names: List[str]) -> None:
+    """The directory with these files, unless there are others in it."""
     for name in names:
         with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, name))
+            os.unlink(os.path.join(directory, name))
     with contextlib.suppress(OSError):
-        os.rmdir(folder)
+        os.rmdir(directory)
 
 
 def _create_in_place(path: str, data: bytes, mode: int) -> bool:
@@ -169,9 +169,9 @@ def _move(temporary: str, path: str, data: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def _beside(path: str, data: bytes, mode: int, sync: bool) -> Iterator[str]:
-    """A flushed temporary file with the data in the path's own folder; removed afterwards where it is still there."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}")
+    """A flushed temporary file with the data in the path's own directory; removed afterwards where it is still there."""
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f".{name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
         _write(temporary, data, os.O_EXCL, mode, sync)
         yield temporary

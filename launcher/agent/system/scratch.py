@@ -1,6 +1,6 @@
 """The small files between an agent and its workers, in this machine's memory: no disk is waited for to say that something broke.
 
-The workers' error files and the deadline are there; where the machine has no such folder, they are in the node's own.
+The workers' error files and the deadline are there; where the machine has no such directory, they are in the node's own.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Callable, Iterator, List, Optional, TypeVar
 
 from . import processes
 
-_MEMORY = "/dev/shm"  # noqa: S108 - each agent has a folder of its own there, for its owner alone
+_MEMORY = "/dev/shm"  # noqa: S108 - each agent has a directory of its own there, for its owner alone
 _NAME = re.compile(r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
 CRASH = "crash"
-"""File in an agent's folder that says how it crashed."""
+"""File in an agent's directory that says how it crashed."""
 
 T = TypeVar("T")
 
 
 class Scratch:
-    """One agent's folder; `close` when nobody needs it any more."""
+    """One agent's directory; `close` when nobody needs it any more."""
 
-    def __init__(self, folder: str, memory: str = _MEMORY) -> None:
-        """`folder`: the node's, where error files of rounds that are over are kept."""
-        self._kept = os.path.join(folder, "errors")
-        self.path = folder
+    def __init__(self, directory: str, memory: str = _MEMORY) -> None:
+        """`directory`: the node's, where error files of rounds that are over are kept."""
+        self._kept = os.path.join(directory, "errors")
+        self.path = directory
         for name in _dead(memory):
             remove(os.path.join(memory, name))
         me = os.getpid()
@@ -45,12 +45,12 @@ class Scratch:
             faulthandler.enable(os.open(os.path.join(self.path, CRASH), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def keep(self, before: str) -> None:
-        """Move error files of rounds before that one into the node's folder, whenever its disk takes them."""
+        """Move error files of rounds before that one into the node's directory, whenever its disk takes them."""
         if self.path != os.path.dirname(self._kept):
             threading.Thread(target=lambda: self._move(before), daemon=True, name="errors").start()
 
     def close(self, limit_s: float = 2.0) -> None:
-        """Move all there is, and remove the folder."""
+        """Move all there is, and remove the directory."""
         if self.path != os.path.dirname(self._kept):
             within(limit_s, lambda: self._move(""), None)
             remove(self.path)
@@ -70,24 +70,24 @@ class Scratch:
 
 
 def remove(path: str) -> None:
-    """Remove an agent's folder with what is in it; nothing is touched of one that is not such, or not ours alone.
+    """Remove an agent's directory with what is in it; nothing is touched of one that is not such, or not ours alone.
 
-    Anybody may make folders and links of any name in memory: nothing there is reached but through a folder that was looked at.
+    Anyone may make directories and links of any name there: nothing is reached but through a directory that was checked.
     """
     memory, name = os.path.split(path)
     if not _NAME.match(name):
         return
-    with contextlib.suppress(OSError), _opened(os.path.realpath(memory)) as above, _ours(name, above) as folder:
-        with contextlib.suppress(FileNotFoundError), _ours("errors", folder) as errors:
+    with contextlib.suppress(OSError), _opened(os.path.realpath(memory)) as above, _ours(name, above) as directory:
+        with contextlib.suppress(FileNotFoundError), _ours("errors", directory) as errors:
             _empty(errors)
-            os.rmdir("errors", dir_fd=folder)
-        _empty(folder)
+            os.rmdir("errors", dir_fd=directory)
+        _empty(directory)
         os.rmdir(name, dir_fd=above)
 
 
 @contextlib.contextmanager
 def _opened(name: str, above: Optional[int] = None) -> Iterator[int]:
-    """A folder, not a link to one."""
+    """A directory, not a link to one."""
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
     try:
         yield fd
@@ -97,7 +97,7 @@ def _opened(name: str, above: Optional[int] = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _ours(name: str, above: int) -> Iterator[int]:
-    """A folder in which nobody else can have put anything."""
+    """A directory in which nobody else can have put anything."""
     with _opened(name, above) as fd:
         about = os.fstat(fd)
         if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
@@ -105,9 +105,9 @@ def _ours(name: str, above: int) -> Iterator[int]:
         yield fd
 
 
-def _empty(folder: int) -> None:
-    for name in os.listdir(folder):
-        os.unlink(name, dir_fd=folder)
+def _empty(directory: int) -> None:
+    for name in os.listdir(directory):
+        os.unlink(name, dir_fd=directory)
 
 
 def within(limit_s: float, task: Callable[[], T], otherwise: T) -> T:
@@ -125,7 +125,7 @@ def _prefix() -> str:
 
 
 def _dead(memory: str) -> Iterator[str]:
-    """Folders of agents that were killed together with their fork servers, by their names."""
+    """Directories of agents that were killed together with their fork servers, by their names."""
     with contextlib.suppress(OSError):
         for name in os.listdir(memory):
             found = _NAME.match(name)

@@ -1,9 +1,9 @@
 """Whose word counts: the one rule for every path that code or settings are read from, here and on hosts.
 
-Nobody else may have a hand in it: the path, each folder on the way to it, and each link belong to us or to root, and others
-cannot write there. A sticky folder (/tmp) may be on the way, as its entries are their owners'. A group may write where it is a
-user's own (umask 002), or trusted. `trusted` are the exceptions: `@GROUP`, or a folder with all that is in it, from where the way
-has come to that folder itself: no link of somebody else's leads there.
+Nobody else may have a hand in it: the path, each directory on the way to it, and each link belong to us or to root, and others
+cannot write there. A sticky directory (/tmp) may be on the way, as its entries are their owners'. A group may write where it is a
+user's own (umask 002), or trusted. `trusted` are the exceptions: `@GROUP`, or a directory with all that is in it, from where the
+way has come to that directory itself: no link of somebody else's leads there.
 
 This file is sent to hosts before there is an agent of ours: it imports no other.
 """
@@ -33,7 +33,7 @@ def problem(
 ) -> Optional[Problem]:
     """What is wrong with the path, or with as much of the way to it as is there; None: nothing.
 
-    `searched`: a folder in which files of given names are looked for, so that nobody else may make any there, sticky or not.
+    `searched`: a directory in which files of given names are looked for, so that nobody else may make any there, sticky or not.
     `opened`: of the file that was opened under that name, and has to be the one that the way leads to.
     """
     places = [place for place in map(_place, trusted) if place]
@@ -53,14 +53,14 @@ def problem(
     return None
 
 
-def make(folder: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Optional[Problem]:
-    """Make the folder and those above it; whatever the umask, others cannot write to any of them.
+def make(directory: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Optional[Problem]:
+    """Make the directory and those above it; whatever the umask, others cannot write to any of them.
 
     Somebody else may make one of them first: nothing is made in what is not ours, and the answer is what is wrong with it.
     """
     missing: List[str] = []
-    folder = os.path.abspath(folder)
-    here = folder
+    directory = os.path.abspath(directory)
+    here = directory
     while not os.path.isdir(here):
         missing.append(here)
         here = os.path.dirname(here)
@@ -75,7 +75,7 @@ def make(folder: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Optiona
                 raise
         else:
             os.chmod(each, mode | (os.stat(each).st_mode & stat.S_ISGID))
-    return problem(folder, trusted)
+    return problem(directory, trusted)
 
 
 def _parts(path: str) -> List[str]:
@@ -84,7 +84,7 @@ def _parts(path: str) -> List[str]:
 
 
 def _steps(path: str) -> Iterator[Tuple[str, os.stat_result, bool]]:
-    """Each folder, link and file on the way to the path, what it is, and whether it is the path's end.
+    """Each directory, link and file on the way to the path, what it is, and whether it is the path's end.
 
     What comes before a step is no link, so that its name is that of the place where it really is.
     """
@@ -112,13 +112,13 @@ def _steps(path: str) -> Iterator[Tuple[str, os.stat_result, bool]]:
 
 
 def _place(word: str) -> Optional[str]:
-    """Where the trusted folder really is; None for a group, and where a link of somebody else's would say that."""
+    """Where the trusted directory really is; None for a group, and where a link of somebody else's would say that."""
     if word.startswith("@"):
         return None
-    folder = os.path.expanduser(word)
+    directory = os.path.expanduser(word)
     try:
-        links = [about.st_uid for _, about, _ in _steps(folder) if stat.S_ISLNK(about.st_mode)]
-        return os.path.realpath(folder) if set(links) <= {0, os.getuid()} else None
+        links = [about.st_uid for _, about, _ in _steps(directory) if stat.S_ISLNK(about.st_mode)]
+        return os.path.realpath(directory) if set(links) <= {0, os.getuid()} else None
     except OSError:
         return None
 
@@ -197,7 +197,7 @@ def _group(gid: int) -> str:
 
 
 def agent_name(archive: bytes) -> str:
-    """What an agent's folder is called: digests of its sources and of their byte-code, and whose byte-code that is."""
+    """What an agent's directory is called: digests of its sources and of their byte-code, and whose byte-code that is."""
     import io
     import zipfile
 
@@ -209,7 +209,7 @@ def agent_name(archive: bytes) -> str:
 
 
 def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
-    """Why the agent in that folder must not be run: others could change it, or it is not the one that its name says.
+    """Why the agent in that directory must not be run: others could change it, or it is not the one that its name says.
 
     Byte-code that another Python than the launcher's has made of its sources has no digest, but an owner.
     """
@@ -218,14 +218,16 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
         return found
     changed = Problem(f"{path} is not what its name says: somebody or a disk has changed it", f"rm -r {path}")
     sources = {}
-    for folder, folders, names in os.walk(path):
-        for step in [os.path.join(folder, name) for name in (*folders, *names)]:
+    for directory, directories, names in os.walk(path):
+        for step in [os.path.join(directory, name) for name in (*directories, *names)]:
             if os.path.islink(step):
                 return changed
             with contextlib.suppress(FileNotFoundError):  # byte-code that another one is about to write
                 found = found or _wrong(step, os.lstat(step), trusted, last=True, searched=True)
-        if os.path.basename(folder) != "__pycache__":
-            sources.update({os.path.relpath(os.path.join(folder, name), path): os.path.join(folder, name) for name in names})
+        if os.path.basename(directory) != "__pycache__":
+            sources.update(
+                {os.path.relpath(os.path.join(directory, name), path): os.path.join(directory, name) for name in names}
+            )
     try:
         right = os.path.basename(path) == _name_of(sources, os.path.basename(path)) + _SUFFIX
     except OSError:
@@ -234,7 +236,7 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
 
 
 def _name_of(sources: Mapping[str, str], wanted: str) -> str:
-    """The name for these files, by their paths in the folder; the byte-code's part as wanted where it is not for this Python."""
+    """The name for these files, by their paths in the directory; the bytecode's part as wanted if it is for another Python."""
     from importlib import util
 
     _, code, magic = wanted[: -len(_SUFFIX)].split("-") if wanted.count("-") == 2 else ("", "", "")

@@ -1,4 +1,4 @@
-"""Archives that came with the run, in pieces: `NAME.tgz.000`, `NAME.tgz.001`, ... are unpacked to a folder NAME."""
+"""Archives that came with the run, in pieces: `NAME.tgz.000`, `NAME.tgz.001`, ... are unpacked to a directory NAME."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class _Pieces(io.RawIOBase):
         super().close()
 
 
-def unpack(source: str, folder: str) -> None:
-    """Unpack all archives in `source` below `folder`. Raises `OSError` or `tarfile.TarError`."""
+def unpack(source: str, directory: str) -> None:
+    """Unpack all archives in `source` below `directory`. Raises `OSError` or `tarfile.TarError`."""
     archives: Dict[str, List[str]] = {}
     for name in sorted(os.listdir(source)):
         stem, found, _ = name.partition(_SEPARATOR)
         if found:
             archives.setdefault(stem, []).append(os.path.join(source, name))
     for stem, paths in archives.items():
-        target = os.path.join(folder, stem)
+        target = os.path.join(directory, stem)
         os.makedirs(target, exist_ok=True)
         with io.BufferedReader(_Pieces(paths), 1 << 20) as whole, tarfile.open(fileobj=whole, mode="r|gz") as tar:
             if hasattr(tarfile, "data_filter"):
                 tar.extractall(target, filter="data")
-            else:  # an old Python; the launcher has put nothing in that leads out of the folder
+            else:  # an old Python; the launcher has put nothing in that leads out of the directory
                 tar.extractall(target)  # noqa: S202

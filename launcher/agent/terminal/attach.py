@@ -22,10 +22,10 @@ CONNECTED = b"\ndistlaunch-terminal-1\n"
 """Said on stdout once there is a connection: login files and prologs may have said something before it."""
 
 
-def main(folder: str, rank: int) -> NoReturn:
-    """Pass bytes on in both directions, until either end closes; `folder` is the node's, in which its agent has noted itself."""
+def main(directory: str, rank: int) -> NoReturn:
+    """Pass bytes on in both directions, until either end closes; `directory` is the node's, where its agent has noted itself."""
     try:
-        sock = connect(folder, rank)
+        sock = connect(directory, rank)
     except NOT_THERE as error:
         sys.exit(f"rank {rank} has no terminal here: {error}")
     for number in processes.PASSED_ON:  # a scheduler signals all processes of a job, and means the workers
@@ -41,11 +41,11 @@ def main(folder: str, rank: int) -> NoReturn:
     os._exit(0)
 
 
-def connect(folder: str, rank: int) -> socket.socket:
-    """A connection to the agent that runs in that folder."""
-    about = json.loads(files.read_word(os.path.join(folder, "agent.json")))
+def connect(directory: str, rank: int) -> socket.socket:
+    """A connection to the agent that runs in that directory."""
+    about = json.loads(files.read_word(os.path.join(directory, "agent.json")))
     if processes.start_ticks(about["pid"]) != about["start_ticks"]:
-        raise ValueError(f"the agent of {folder} is not running")
+        raise ValueError(f"the agent of {directory} is not running")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     scratch = os.open(about["scratch"], os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -59,7 +59,7 @@ def connect(folder: str, rank: int) -> socket.socket:
 
 
 def name_of(rank: int) -> str:
-    """The socket's, in the agent's scratch folder."""
+    """The socket's, in the agent's scratch directory."""
     return f"terminal-{rank}"
 
 

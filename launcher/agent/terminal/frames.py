@@ -85,9 +85,9 @@ def listen(path: str) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    sock.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")  # a socket's path has room for 107 bytes
-    os.close(folder)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    sock.bind(f"/proc/self/fd/{directory}/{os.path.basename(path)}")  # a socket's path has room for 107 bytes
+    os.close(directory)
     os.chmod(path, 0o600)
     sock.listen(1)
     sock.setblocking(False)

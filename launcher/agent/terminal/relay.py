@@ -1,8 +1,8 @@
 """A worker's terminal on its node: a pty of the worker's session, whose other end the agent serves to one client, the launcher.
 
-The socket is `terminal-RANK` in the agent's scratch folder. The stream says that it is there (`terminal_opened`), from where on
-the client is shown what the rank writes there (`terminal_attached`) and that it is so no more (`terminal_detached`); the stream
-has all of it as well, with the line ends of a file. Both ways go frames as those of channel.py, bytes in them as Latin-1:
+The socket is `terminal-RANK` in the agent's scratch directory. The stream says that it is there (`terminal_opened`), from where
+on the client is shown what the rank writes there (`terminal_attached`) and that it is so no more (`terminal_detached`); the
+stream has all of it as well, with the line ends of a file. Both ways go frames as those of channel.py, bytes in them as Latin-1:
 
     client to agent: {"size": [rows, columns]}   first of all, and whenever it has changed
                      {"show": true}                         it is to be shown what the worker writes from here on, and its modes
@@ -237,7 +237,7 @@ class Terminal:
 
 
 def lend(
-    lent: Message, fds: List[int], node: int, rank: int, folder: str, loop: Loop
+    lent: Message, fds: List[int], node: int, rank: int, directory: str, loop: Loop
 ) -> Tuple[Optional[Terminal], Dict[str, Pipe]]:
     """A worker's terminal, or the pipe to its stdin as one, and its output by stream, out of what `streams.made` has made."""
     left, output, screen = list(fds), {}, None
@@ -252,5 +252,5 @@ def lend(
     keyboard = lent["stdin"] in ("tty", "pipe")
     if screen is None and not keyboard:
         return None, output
-    path = os.path.join(folder, name_of(rank))
+    path = os.path.join(directory, name_of(rank))
     return Terminal(screen, keys_fd, rank, path, name=lent.get("name", ""), keyboard=keyboard, loop=loop), output

@@ -10,7 +10,7 @@ from launcher import output
 from launcher.backends.ansible import playbook
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 from launcher.payload import agent_archive
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.system import numbers
 
 _MANY = 100_000
@@ -26,9 +26,11 @@ def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Map
     """Ask all hosts for the run whose id begins with `text`. Raises `RunNotFoundError`, or names hosts that do not answer."""
     variables = {"distlaunch_do": "find", "distlaunch_run": text, "distlaunch_hosts": [host.name for host in hosts], **more}
     with tempfile.TemporaryDirectory(prefix="distlaunch-") as scratch:
-        folder = Path(scratch)
-        playbook.write_folder(folder, playbook.folder_texts(sources, settings, variables), {"agent.pyz": agent_archive.packed()})
-        running = playbook.Playbook(folder, "find.yml")
+        directory = Path(scratch)
+        playbook.write_directory(
+            directory, playbook.directory_texts(sources, settings, variables), {"agent.pyz": agent_archive.packed()}
+        )
+        running = playbook.Playbook(directory, "find.yml")
         running.run({})
     silent = {host: problem["message"] for host, problem in running.problems.items()}
     for host, message in silent.items():
@@ -77,7 +79,7 @@ def misfit(node: Any, text: str) -> str:
     kinds: dict[str, tuple[Any, type | tuple[type, ...]]] = {
         "run": (node.get("run"), str),
         "node": (node.get("node"), int),
-        "run_folder": (node.get("run_folder"), str),
+        "run_directory": (node.get("run_directory"), str),
         "work": (node.get("work"), str),
         "workers": (node.get("workers"), (int, str)),
         "agent": (node.get("agent"), dict),
@@ -90,7 +92,7 @@ def misfit(node: Any, text: str) -> str:
     for name, (value, kind) in kinds.items():
         if not isinstance(value, kind) or not (numbers.is_number(value) or isinstance(value, (str, list, dict))):
             return f"{name} is {str(value)[:40]!r}"
-    if not (folders.is_id(node["run"]) and node["run"].startswith(text)):
+    if not (directories.is_id(node["run"]) and node["run"].startswith(text)):
         return f"{node['run'][:40]!r} is not a run that was asked for"
     if not 0 <= node["node"] < job["max_nodes"] <= _MANY or not 0 < job["min_nodes"] <= job["max_nodes"]:
         return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"
@@ -122,7 +124,7 @@ class Found:
                     "rank": node["node"],
                     "python": facts["python_used"],
                     "ssh": facts["ssh"],
-                    "folder": node["run_folder"],
+                    "directory": node["run_directory"],
                     "agent_path": facts["agent_path"],
                     "work": node["work"],
                     "agent": node["agent"],

@@ -18,9 +18,9 @@ _CODE = re.compile(
     r"(?!run_vars_|load_callback_|enable_)\w+_plugins|library|module_utils|(roles|collections)_paths?|home|playbook_dir"
     r"|\w+_password_file|vault_identity_list|(\w+_)?executable|(ansible_)?connection_path|pkcs11_provider|cow_?path"
 )
-"""Settings that name code: folders of it, programs, and files that are run where they are executable."""
+"""Settings that name code: directories of it, programs, and files that are run where they are executable."""
 
-_OF_THE_WORKING_FOLDER = re.compile(r"vault_identity_list|(\w+_)?executable|pkcs11_provider|cow_?path")
+_OF_THE_WORKING_DIRECTORY = re.compile(r"vault_identity_list|(\w+_)?executable|pkcs11_provider|cow_?path")
 """Those of them that are texts to Ansible, which are not relative to the file that they stand in."""
 
 _BOOLEANS = ("y", "yes", "on", "1", "true", "t", "n", "no", "off", "0", "false", "f")
@@ -29,7 +29,7 @@ _OTHER = "; or name a file of your own: ANSIBLE_CONFIG=FILE"
 
 
 def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
-    """Ansible's settings as environment variables; its own file stays in force, also where it lies in the working folder.
+    """Ansible's settings as environment variables; its own file stays in force, also where it lies in the working directory.
 
     Ansible takes a file that `ANSIBLE_CONFIG` names without a look at who could write it: that is looked at here.
     """
@@ -41,7 +41,7 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
         "ANSIBLE_TIMEOUT": _value(own, "timeout") or "15",
         # ansible-runner would switch it off
         "ANSIBLE_HOST_KEY_CHECKING": _host_key_checking(own, path),
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": _control_folder(inventory),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": _control_directory(inventory),
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
         "ANSIBLE_LOCALHOST_WARNING": "0",
         "ANSIBLE_DEPRECATION_WARNINGS": "0",
@@ -59,7 +59,7 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
 
 
 def _whole_variables(cwd: str) -> dict[str, str]:
-    """Variables of the user's that name files or folders here, made whole: the playbook runs elsewhere. Code is looked at."""
+    """Variables of the user's that name files or directories here, made whole: the playbook runs elsewhere. Code is looked at."""
     found = {}
     for name, value in os.environ.items():
         match = re.fullmatch(r"_?ANSIBLE_(\w+)", name)
@@ -96,9 +96,9 @@ def check_inventory(path: str) -> None:
     if not os.path.exists(path):
         return
     trust.require("inventory", path)
-    folder = os.path.dirname(path)
-    trust.require("inventory in", folder, searched=True)
-    beside = [os.path.join(folder, name) for name in ("group_vars", "host_vars")]
+    directory = os.path.dirname(path)
+    trust.require("inventory in", directory, searched=True)
+    beside = [os.path.join(directory, name) for name in ("group_vars", "host_vars")]
     try:
         for number, inner in enumerate(_below([path, *beside])):
             trust.require("inventory", inner, searched=os.path.isdir(inner))
@@ -114,21 +114,21 @@ def check_inventory(path: str) -> None:
 
 
 def _below(tops: Sequence[str]) -> Iterator[str]:
-    """All that is in these folders, links followed, each folder once."""
+    """All that is in these directories, links followed, each directory once."""
     ahead, seen = list(tops), set()
     while ahead:
-        folder = ahead.pop()
-        real = os.path.realpath(folder)
-        if real in seen or not os.path.isdir(folder):
+        directory = ahead.pop()
+        real = os.path.realpath(directory)
+        if real in seen or not os.path.isdir(directory):
             continue
         seen.add(real)
-        for name in os.listdir(folder):
-            yield os.path.join(folder, name)
-            ahead.append(os.path.join(folder, name))
+        for name in os.listdir(directory):
+            yield os.path.join(directory, name)
+            ahead.append(os.path.join(directory, name))
 
 
 def _read(path: str) -> dict[str, dict[str, str]]:
-    """Its sections; folders with code that it names are held to the rule, too."""
+    """Its sections; directories with code that it names are held to the rule, too."""
     parser = configparser.RawConfigParser(inline_comment_prefixes=(";",))  # as Ansible has it
     try:
         parser.read_string(input_file.read_text(path), path)
@@ -143,15 +143,15 @@ def _read(path: str) -> dict[str, dict[str, str]]:
                 name,
                 value,
                 f"{name} of {path},",
-                os.getcwd() if _OF_THE_WORKING_FOLDER.fullmatch(name) else os.path.dirname(path),
+                os.getcwd() if _OF_THE_WORKING_DIRECTORY.fullmatch(name) else os.path.dirname(path),
             )
     return sections
 
 
-def _check_code(name: str, value: str, what: str, folder: str) -> None:
+def _check_code(name: str, value: str, what: str, directory: str) -> None:
     """Hold what a setting names to the rule."""
     for _, part in [("", value), *_parts(name, value)]:
-        path = os.path.join(folder, _expanded(part))
+        path = os.path.join(directory, _expanded(part))
         if _is_path(name, part) and (os.path.isabs(_expanded(part)) or os.path.lexists(path)):
             trust.require(what, os.path.normpath(path), searched=os.path.isdir(path))
 
@@ -205,7 +205,7 @@ def _host_key_checking(own: Mapping[str, Mapping[str, str]], path: str) -> str:
     return value
 
 
-def _control_folder(inventory: Sequence[str]) -> str:
+def _control_directory(inventory: Sequence[str]) -> str:
     """Where the shared connections' sockets are: a short path (they have at most 107 bytes), one per inventory."""
     import hashlib
 

@@ -21,7 +21,7 @@ from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, recover, start, target
 from launcher.backends.ansible.stream import HostStreams, fetch
 from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
-from launcher.runs import folders, records
+from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.system import storage
 
@@ -72,7 +72,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         return plan.snapshot
 
     def render(self, plan: AnsiblePlan) -> Mapping[str, str]:
-        """The folder's text files; start.sh runs them by hand."""
+        """The directory's text files; start.sh runs them by hand."""
         return playbook.texts(plan)
 
     def marks(self, plan: AnsiblePlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
@@ -157,7 +157,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         made = records.Run(
             id=found.run,
             path=path,
-            created=folders.created(found.run),
+            created=directories.created(found.run),
             backend=self.name,
             options=asdict(self.opts),
             command=tuple(found.job["command"]),

@@ -16,7 +16,7 @@ class _Reached(TypedDict):
     ssh: list[str]
     """The command that reaches the host, up to its name."""
 
-    folder: str
+    directory: str
     """The run's directory there."""
 
     agent_path: str

@@ -1,4 +1,4 @@
-"""What would be sent over SSH: the folder that ansible-runner gets."""
+"""What would be sent over SSH: the directory that ansible-runner gets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
 
 
-BY_HOST = ("cwd", "workers", "folder", "rendezvous")
+BY_HOST = ("cwd", "workers", "directory", "rendezvous")
 """What of a `Job` is known on its host alone."""
 
 
@@ -44,7 +44,7 @@ class Planned(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsiblePlan:
-    """The folder that ansible-runner gets."""
+    """The directory that ansible-runner gets."""
 
     run_dir: Path
     inventory: tuple[str, ...]

@@ -51,7 +51,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
     }
     variables |= {"distlaunch_python": spec.python} if spec.python else {}
     variables |= {"distlaunch_workers": workers} if workers else {}
-    job = spec.job(run=run_dir.name, folder="", rendezvous={})._replace(
+    job = spec.job(run=run_dir.name, directory="", rendezvous={})._replace(
         command=command, min_nodes=least, max_nodes=wanted, sigterm_means=Failure.CANCELLED
     )
     return AnsiblePlan(

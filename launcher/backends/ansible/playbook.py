@@ -1,4 +1,4 @@
-"""The folder that ansible-runner runs, and that a person can run by hand: playbooks, variables, and what goes to the hosts."""
+"""The directory that ansible-runner runs, and that a person can run by hand: playbooks, variables, and what goes to the hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _QUIET = ("reach",)
 
 
 def texts(plan: AnsiblePlan) -> dict[str, str]:
-    """All text files of the folder, by their paths in it."""
+    """All text files of the directory, by their paths in it."""
     by_hand = [*_inventory_flags(plan.inventory), "--extra-vars", "@env/extravars", "project/start.yml"]
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items())
     secrets = "".join(f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets)
@@ -45,11 +45,11 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
         "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
         f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
         "job.json": json.dumps(plan.request(), indent=2) + "\n",
-        **folder_texts(plan.inventory, plan.settings, plan.variables),
+        **directory_texts(plan.inventory, plan.settings, plan.variables),
     }
 
 
-def folder_texts(inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]) -> dict[str, str]:
+def directory_texts(inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]) -> dict[str, str]:
     """What ansible-runner reads, and all playbooks."""
     runner = {"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}
     found = {
@@ -71,29 +71,29 @@ def _inventory_flags(inventory: Sequence[str]) -> list[str]:
     return [part for source in inventory for part in ("--inventory", source)]
 
 
-def write(plan: AnsiblePlan, folder: Path) -> None:
-    """The whole folder, with the agent and the user's files."""
-    write_folder(folder, texts(plan), payload(plan))
+def write(plan: AnsiblePlan, directory: Path) -> None:
+    """The whole directory, with the agent and the user's files."""
+    write_directory(directory, texts(plan), payload(plan))
     if plan.job.function:
-        storage.write_whole(folder / FUNCTION_FILE, plan.job.function.encode("ascii"), mode=0o600)
+        storage.write_whole(directory / FUNCTION_FILE, plan.job.function.encode("ascii"), mode=0o600)
     if plan.snapshot is not None:
-        with storage.storage_errors(folder):
-            plan.snapshot.write_tar(folder / "files.tar.gz", compress=True)
+        with storage.storage_errors(directory):
+            plan.snapshot.write_tar(directory / "files.tar.gz", compress=True)
 
 
-def write_folder(folder: Path, contents: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
+def write_directory(directory: Path, contents: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
     """Texts and other files, by their paths."""
-    with storage.storage_errors(folder):
+    with storage.storage_errors(directory):
         for name, text in contents.items():
-            path = folder / name
+            path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.write_text(text, encoding="utf-8", errors="surrogateescape")
         for name, data in binary.items():
-            (folder / name).write_bytes(data)
+            (directory / name).write_bytes(data)
 
 
 def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans
-    """The files of the folder that are no text, but for the user's."""
+    """The files of the directory that are no text, but for the user's."""
     return {"agent.pyz": agent_archive.packed()}
 
 
@@ -153,8 +153,8 @@ class Progress:
 class Playbook:
     """One run of a playbook: what its hosts answered, what they could not do, and progress for a person."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory, self._name = directory, name
         self.answers: Answers = {}
         """Results by phase and host."""
 
@@ -165,7 +165,7 @@ class Playbook:
         """Where the nodes meet: which host reached which address of node 0, what was chosen, and why."""
 
         self.failure = ""
-        self._report = folder / "report"
+        self._report = directory / "report"
         self._read = 0
         self._progress = Progress()
         self._cancelled = False
@@ -197,7 +197,7 @@ class Playbook:
             self._tidy()
         self._progress.finish(self.answers)
         if runner.status == "timeout":
-            raise CommandError(f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._folder}/ansible.log")
+            raise CommandError(f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._directory}/ansible.log")
         if runner.rc != 0 and not self.problems:
             raise CommandError(f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log())
 
@@ -208,18 +208,18 @@ class Playbook:
             raise BackendUnavailableError("ansible-runner is not installed", hint=install.command("ansible")) from error
 
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
-        control = json.loads((self._folder / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
-        what, folder, more = "the directory of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
+        control = json.loads((self._directory / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
+        what, directory, more = "the directory of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
         with storage.storage_errors(control, "SSH keeps its connections there"):
-            trust.make(what, folder, more=more)
-        trust.require(what, folder, searched=True, more=more)
+            trust.make(what, directory, more=more)
+        trust.require(what, directory, searched=True, more=more)
         variables = {"distlaunch_report": str(self._report)}
         if secrets:
-            file = self._folder / "secrets.json"
+            file = self._directory / "secrets.json"
             storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)
             variables["distlaunch_secrets_file"] = str(file)
         return init_runner(
-            private_data_dir=str(self._folder),
+            private_data_dir=str(self._directory),
             playbook=self._name,
             quiet=True,
             # ansible-runner writes its whole environment to a file
@@ -232,14 +232,14 @@ class Playbook:
     def _tidy(self) -> None:
         """Keep Ansible's log alone: what else it leaves may hold more than a person wants to keep."""
         with suppress(OSError):
-            (self._folder / "secrets.json").unlink()
-        for log in sorted((self._folder / "artifacts").glob("*/stdout")):
+            (self._directory / "secrets.json").unlink()
+        for log in sorted((self._directory / "artifacts").glob("*/stdout")):
             with suppress(OSError):
-                os.replace(log, self._folder / "ansible.log")
-        shutil.rmtree(self._folder / "artifacts", ignore_errors=True)
+                os.replace(log, self._directory / "ansible.log")
+        shutil.rmtree(self._directory / "artifacts", ignore_errors=True)
 
     def _log(self) -> str:
-        return f"Ansible's log: {self._folder}/ansible.log"
+        return f"Ansible's log: {self._directory}/ansible.log"
 
     def _event(self, event: dict[str, Any]) -> bool:
         """Take an event of Ansible's; False: it is not to be written to a file."""

@@ -67,7 +67,7 @@ def argv(node: Node, *call: str) -> tuple[str, ...]:
 def own_words(node: Node) -> list[str]:
     """The ssh command for the node's host, with no socket of a shared connection that others may have made.
 
-    Who has made the socket is the host to ssh, which does not look at whose it is; and anybody may make a folder in /tmp anew.
+    Who has made the socket is the host to ssh, which does not look at whose it is; and anybody may make a directory in /tmp anew.
     """
     found, before = [], ""
     for word in node["ssh"]:
@@ -80,21 +80,21 @@ def own_words(node: Node) -> list[str]:
 
 
 def _is_ours(socket: str) -> bool:
-    """Whether nobody else can make names in the socket's folder; one that is missing is made."""
+    """Whether nobody else can make names in the socket's directory; one that is missing is made."""
     path = os.path.expandvars(os.path.expanduser(socket.replace("%d", "~")))
-    folder = os.path.abspath(os.path.dirname(re.split("[%$]", path)[0]))
+    directory = os.path.abspath(os.path.dirname(re.split("[%$]", path)[0]))
     try:
-        trust.make(_SHARED, folder)
-        trust.require(_SHARED, folder, searched=True)
+        trust.make(_SHARED, directory)
+        trust.require(_SHARED, directory, searched=True)
     except (LaunchError, OSError) as error:
-        _tell_of(folder, error.message if isinstance(error, LaunchError) else f"{_SHARED} {folder!r}: {error.strerror}")
+        _tell_of(directory, error.message if isinstance(error, LaunchError) else f"{_SHARED} {directory!r}: {error.strerror}")
         return False
     return True
 
 
 @cache
-def _tell_of(_folder: str, why: str) -> None:
-    """Once for each folder."""
+def _tell_of(_directory: str, why: str) -> None:
+    """Once for each directory."""
     output.warn(f"{why}; none is shared")
 
 
@@ -122,7 +122,7 @@ def call(node: Node, *words: str) -> dict[str, Any]:
 
 def terminal(node: Node, rank: int) -> pipes.ProgramBridge:
     """A connection of its own, to the terminal of that rank's worker."""
-    bridge = pipes.ProgramBridge(argv(node, "attach", str(node["folder"]), str(node["rank"]), str(rank)))
+    bridge = pipes.ProgramBridge(argv(node, "attach", str(node["directory"]), str(node["rank"]), str(rank)))
     try:
         bridge.wait_for(attach.CONNECTED, _CALL_S)
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""Starts a run with the playbook that lies in its folder: what the hosts answered becomes a handle, or one error."""
+"""Starts a run with the playbook that lies in its directory: what the hosts answered becomes a handle, or one error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> AnsibleHandle:
-    """Run the playbook that lies in the run's folder. What the hosts have answered is kept until it is told to `forget`."""
+    """Run the playbook that lies in the run's directory. What the hosts have answered is kept until it is told to `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
     running.run({name: os.environ[name] for name in secrets})
@@ -75,7 +75,7 @@ def recover(run_dir: Path, hosts: Sequence[str]) -> AnsibleHandle | None:
 
 def target(node: Node) -> tuple[str, str]:
     """The words by which a call on a host names the node."""
-    return str(node["folder"]), str(node["rank"])
+    return str(node["directory"]), str(node["rank"])
 
 
 def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, Node]:
@@ -92,7 +92,7 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, 
             "rank": rank,
             "python": facts["python_used"],
             "ssh": facts["ssh"],
-            "folder": facts["folder"],
+            "directory": facts["directory"],
             "agent_path": facts["agent_path"],
         }
     return found
@@ -143,7 +143,7 @@ def _hints(kinds: set[str]) -> list[str]:
         "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
         "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
         "duplicate": "take one of the names out of the inventory",
-        "disk": "make room there, or choose another folder: --remote-dir",
+        "disk": "make room there, or choose another directory: --remote-dir",
         "files": "without --in-place the working directory's files are sent",
     }
     return [text for kind, text in known.items() if kind in kinds]

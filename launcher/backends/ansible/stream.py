@@ -1,4 +1,4 @@
-"""The agent streams of a run over SSH: fetched into the run's folder, one connection per host, again and again where it broke.
+"""The agent streams of a run over SSH: fetched into the run's directory, one connection per host, again and again where it broke.
 
 What is fetched goes to its own offset in the node's file: whoever else fetches at the same time writes the same bytes to the same
 place, so none is lost and none is there twice. All readers read the files.
@@ -118,7 +118,7 @@ class Tail:
             return None
         offset = self._copy.begin()
         here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
-        words = ("tail", self.node["folder"], str(self.node["rank"]), str(max(there, there + offset - here)))
+        words = ("tail", self.node["directory"], str(self.node["rank"]), str(max(there, there + offset - here)))
         self._pipe = pipes.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
         self._frames = Frames()
         self._patience.heard()

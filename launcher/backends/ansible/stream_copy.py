@@ -17,16 +17,16 @@ _MAKE_ROOM = "the run continues; make room, then: distlaunch logs -f RUN"
 class Copy:
     """What is here of a node's files."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "stream"
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "stream"
         self._offset = 0
         self._room = Room()
 
     def begin(self) -> int:
         """How much of the stream is here: more is added behind that, whoever else does so meanwhile."""
-        folder = self.path.parent
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = self.path.parent
+        with storage_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._offset = self.path.stat().st_size if self.path.exists() else 0
         return self._offset
 

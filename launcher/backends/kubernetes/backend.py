@@ -117,11 +117,11 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         if spec.kind != "script" or self.opts.workdir or not self.opts.snapshot:
             return list(spec.command), False
         if scripts.is_bundled(script):
-            return [f"{pod.FOLDER}/bundled/{Path(script).name}", *spec.command[1:]], True
+            return [f"{pod.DIRECTORY}/bundled/{Path(script).name}", *spec.command[1:]], True
         relative = os.path.relpath(os.path.join(spec.cwd, script), spec.cwd)
         if relative.startswith("../"):
             raise SpecError(
-                f"script {script!r} is not in the working folder, whose files are sent along",
+                f"script {script!r} is not in the working directory, whose files are sent along",
                 hint=f"cd {os.path.dirname(os.path.abspath(os.path.join(spec.cwd, script)))}, or --workdir PATH in the image",
             )
         return [relative, *spec.command[1:]], False
@@ -129,9 +129,9 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
     def _job(self, spec: JobSpec, run: str, command: list[str], name: str) -> Job:
         meet: dict[str, Any] = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
         meet |= {"ports": _beacons(run)} if self.opts.host_network else {"port": _PORT}
-        return spec.job(run=run, folder=pod.FOLDER, rendezvous=meet)._replace(
+        return spec.job(run=run, directory=pod.DIRECTORY, rendezvous=meet)._replace(
             command=command,
-            cwd=self.opts.workdir or f"{pod.FOLDER}/files",
+            cwd=self.opts.workdir or f"{pod.DIRECTORY}/files",
             master_addr=None if spec.nodes.elastic else meet["addr"],
             workers=self._workers(spec),
             sigterm_means=Failure.PREEMPTED,
@@ -157,13 +157,13 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         """The one file that there is."""
         return ("run.yaml",)
 
-    def write(self, plan: KubernetesPlan, folder: Path) -> Written:
+    def write(self, plan: KubernetesPlan, directory: Path) -> Written:
         """The same with the run's key, in a file that nobody else can read; it is not printed."""
         from launcher.backends.kubernetes import manifests
 
         texts = self.render(plan)
         more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job.function)] if plan.has_key else []
-        storage.write_whole(folder / "run.yaml", manifests.text(plan, self.opts, more).encode(), mode=0o600)
+        storage.write_whole(directory / "run.yaml", manifests.text(plan, self.opts, more).encode(), mode=0o600)
         return Written(texts)
 
     def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one
@@ -233,7 +233,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         watch.of(handle).refresh()
 
     def open_stream(self, handle: KubernetesHandle) -> Stream:
-        """Pod logs, saved in the run's folder as they come."""
+        """Pod logs, saved in the run's directory as they come."""
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).open_stream(handle.get("shown") or {})

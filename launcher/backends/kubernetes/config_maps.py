@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
 
 LIMIT_BYTES = 64_000_000
-"""Of the working folder's files."""
+"""Of the working directory's files."""
 
 ARCHIVE_LIMIT_BYTES = 24_000_000
 """Of what they are packed. All of it is in etcd while the run is there, and etcd holds 2 GB for the whole cluster."""
@@ -34,7 +34,7 @@ _LARGE_BYTES = 960_000
 
 
 def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
-    """The folders that the pod unpacks, by name: the user's files, and the scripts that come with distlaunch."""
+    """The directories that the pod unpacks, by name: the user's files, and the scripts that come with distlaunch."""
     from launcher.payload import snapshot as snapshots
 
     found: dict[str, bytes] = {}
@@ -45,7 +45,7 @@ def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
     total = sum(map(len, found.values()))
     if total > ARCHIVE_LIMIT_BYTES and snapshot is not None:
         raise SpecError(
-            f"the files in {str(snapshot.folder)!r} are {total / 1e6:.0f} MB when packed, "
+            f"the files in {str(snapshot.directory)!r} are {total / 1e6:.0f} MB when packed, "
             f"and at most {ARCHIVE_LIMIT_BYTES / 1e6:.0f} MB travel by ConfigMaps",
             hint="list what the run does not need in .gitignore, build it into the image, or put it on a volume: "
             "--volume pvc:CLAIM:PATH --workdir PATH",
@@ -53,13 +53,13 @@ def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
     return found
 
 
-def collect(folder: Path, script: str | None, leave_out: Path, *, ship_secrets: bool) -> Snapshot:
-    """The files of the working folder."""
+def collect(directory: Path, script: str | None, leave_out: Path, *, ship_secrets: bool) -> Snapshot:
+    """The files of the working directory."""
     from launcher.payload import snapshot as snapshots
 
     also = [script] if script else []
     how: dict[str, Any] = {"also": also, "leave_out": [leave_out], "ship_secrets": ship_secrets}
-    found = snapshots.collect(folder, limit_bytes=LIMIT_BYTES, **how)
+    found = snapshots.collect(directory, limit_bytes=LIMIT_BYTES, **how)
     for warning in found.warnings:
         output.warn(warning)
     return found

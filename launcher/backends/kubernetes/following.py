@@ -33,7 +33,7 @@ _STACK_BYTES = 512 * 1024
 class Following:
     """Threads: one watches the pods, and one per node follows their logs, the one after the other."""
 
-    def __init__(self, cluster: api.Cluster, run: str, folder: Path, nodes: int, container: str = "node") -> None:
+    def __init__(self, cluster: api.Cluster, run: str, directory: Path, nodes: int, container: str = "node") -> None:
         self.failure: LaunchError | None = None
         self._cluster, self._run, self._container = cluster, run, container
         self._known: dict[str, Pod] = {}
@@ -41,7 +41,7 @@ class Following:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         allow_files(_FILES_PER_NODE * nodes)
-        self._logs = [NodeLog(folder / "nodes" / str(node), node, cluster) for node in range(nodes)]
+        self._logs = [NodeLog(directory / "nodes" / str(node), node, cluster) for node in range(nodes)]
         size = threading.stack_size(_STACK_BYTES)
         try:
             for target, arguments in [(self._watch, ()), *((self._follow, (node,)) for node in range(nodes))]:

@@ -1,4 +1,4 @@
-"""Pod logs, kept as a node's stream in the run's folder: nothing lost and nothing doubled, whoever fetches and whenever it stops.
+"""Pod logs, kept as a node's stream in the run's directory: nothing lost or doubled, whoever fetches and whenever it stops.
 
 Each line has the time at which the machine's runtime read it. A log is asked for from a second before the last line that is here,
 and lines whose times are here already are left out. Where a fetcher was killed, the stream is cut to what `log.json` vouches for.
@@ -148,15 +148,15 @@ class _Stream:
 class NodeLog:
     """The stream of one node: the logs of its pods, one after the other."""
 
-    def __init__(self, folder: Path, node: int, cluster: api.Cluster) -> None:
+    def __init__(self, directory: Path, node: int, cluster: api.Cluster) -> None:
         self._node, self._cluster = node, cluster
-        self._notes = folder / "log.json"
-        folder.mkdir(parents=True, exist_ok=True)
+        self._notes = directory / "log.json"
+        directory.mkdir(parents=True, exist_ok=True)
         notes = storage.read_json(self._notes) or {}
         self._complete: list[str] = [str(uid) for uid in notes.get("complete") or ()]
         self._uid = str(notes.get("uid") or "")
         self._position = Position(notes.get("position"))
-        self._stream = _Stream(folder / "stream", int(notes.get("size") or 0))
+        self._stream = _Stream(directory / "stream", int(notes.get("size") or 0))
         self._saved_at = 0.0
         self._lock = Lock()
         self._closed = False
@@ -273,6 +273,6 @@ class NodeLog:
         if self._closed:
             return
         notes = {"size": self._stream.size, "uid": self._uid, "position": self._position.to_json(), "complete": self._complete}
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed the run's folder
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed the run's directory
             storage.write_whole(self._notes, storage.encode_json(notes))
         self._saved_at = time.monotonic()

@@ -47,7 +47,7 @@ class KubernetesPlan:
     """The interpreter in the pods."""
 
     snapshot: Snapshot | None
-    """The working folder's files, which are in the ConfigMaps."""
+    """The working directory's files, which are in the ConfigMaps."""
 
     master: str
 

@@ -18,8 +18,8 @@ NODE_LABEL = "distlaunch/node"
 INPUT = "/distlaunch/input"
 """Where the pod has the agent, its spec and the archives."""
 
-FOLDER = "/distlaunch/run"
-"""The run's folder in the pod: an empty one, which the agent writes to."""
+DIRECTORY = "/distlaunch/run"
+"""The run's directory in the pod: an empty one, which the agent writes to."""
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Which one kubectl takes where others were put beside it."""
@@ -115,7 +115,7 @@ def key_name(name: str) -> str:
 
 
 def _volumes(opts: KubernetesOptions, configs: list[str], key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The input, the run's folder, /dev/shm, and the user's own."""
+    """The input, the run's directory, /dev/shm, and the user's own."""
     shm: dict[str, Any] = {"medium": "Memory"}
     if size := opts.shm or (words.half(opts.memory) if opts.memory else ""):
         shm["sizeLimit"] = size
@@ -128,7 +128,7 @@ def _volumes(opts: KubernetesOptions, configs: list[str], key: str) -> tuple[lis
     ]
     mounts: list[dict[str, Any]] = [
         {"name": "input", "mountPath": INPUT, "readOnly": True},
-        {"name": "run", "mountPath": FOLDER},
+        {"name": "run", "mountPath": DIRECTORY},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - in the pod
     ]
     own, own_mounts = words.volumes(opts.volume)

@@ -1,4 +1,4 @@
-"""The logs of a run's pods, fetched into its folder: followed by one process of all, or brought up to date by who asks."""
+"""The logs of a run's pods, fetched into its directory: followed by one process of all, or brought up to date by who asks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _FEW_NODES = 32
 class PodLogs:
     """Fetches the logs, unless another process does."""
 
-    def __init__(self, folder: Path, handle: KubernetesHandle, cluster: Callable[[], api.Cluster]) -> None:
+    def __init__(self, directory: Path, handle: KubernetesHandle, cluster: Callable[[], api.Cluster]) -> None:
         """`cluster` is asked for when it is first needed."""
-        self._folder, self._handle, self._cluster = folder, handle, cluster
+        self._directory, self._handle, self._cluster = directory, handle, cluster
         self._following: Following | None = None
         self._lock_fd = -1
 
@@ -55,7 +55,7 @@ class PodLogs:
             return False
         self._lock_fd = mine
         self._following = Following(
-            self._cluster(), self._handle["run"], self._folder, self._handle["nodes"], KINDS[self._handle["kind"]].container
+            self._cluster(), self._handle["run"], self._directory, self._handle["nodes"], KINDS[self._handle["kind"]].container
         )
         return True
 
@@ -73,8 +73,8 @@ class PodLogs:
 
     def lock(self) -> int | None:
         """What holds the lock until it is closed; None where somebody else has it, in another thread of ours, too."""
-        with storage.storage_errors(self._folder):
-            found = os.open(self._folder / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        with storage.storage_errors(self._directory):
+            found = os.open(self._directory / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -91,7 +91,7 @@ class PodLogs:
         limit = time.monotonic() + _LIMIT_S
 
         def read(known: Sequence[Pod]) -> None:
-            log = NodeLog(self._folder / "nodes" / str(known[-1].node), known[-1].node, self._cluster())
+            log = NodeLog(self._directory / "nodes" / str(known[-1].node), known[-1].node, self._cluster())
             try:
                 for pod in known:
                     if pod.has_log and not log.is_complete(pod) and time.monotonic() < limit:

@@ -26,8 +26,8 @@ _LIMIT_S = 20.0
 class Beside:
     """Those of one run."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._refused = False
 
     def end(self, cluster: Cluster, pods: Iterable[Sequence[Pod]]) -> None:
@@ -38,7 +38,7 @@ class Beside:
         """
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
         for pod in _held(pods):
-            notes = storage.read_json(self._folder / "nodes" / str(pod.node) / "log.json") or {}
+            notes = storage.read_json(self._directory / "nodes" / str(pod.node) / "log.json") or {}
             if pod.uid not in (notes.get("complete") or ()) or time.time() - _ended_at(pod) <= _PATIENCE_S:
                 continue
             try:  # a collection: so says the Role

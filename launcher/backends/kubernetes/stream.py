@@ -32,8 +32,8 @@ class Fetcher(Protocol):
 class KubeStream(FileStream):
     """Reads the files; sees to it that somebody writes them."""
 
-    def __init__(self, run: Fetcher, folder: Path, nodes: int, offsets: Mapping[int, int]) -> None:
-        super().__init__(folder, nodes, offsets)
+    def __init__(self, run: Fetcher, directory: Path, nodes: int, offsets: Mapping[int, int]) -> None:
+        super().__init__(directory, nodes, offsets)
         self._run = run
         self._mine = run.start_following()
         self._next_try = time.monotonic() + 1.0

@@ -14,7 +14,7 @@ from launcher.agent.terminal import attach
 from launcher.backends.kubernetes import admission, api, refused, states
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.objects import KINDS
-from launcher.backends.kubernetes.pod import FOLDER, INPUT, RUN_LABEL, STARTS_AGAIN
+from launcher.backends.kubernetes.pod import DIRECTORY, INPUT, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_exec import bridge, execute
 from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.backends.kubernetes.sidecars import Beside
@@ -60,13 +60,13 @@ class RunWatch:
 
     def __init__(self, handle: KubernetesHandle) -> None:
         self._handle = handle
-        self._folder = Path(handle["run_dir"])
+        self._directory = Path(handle["run_dir"])
         self._nodes: int = handle["nodes"]
         self._container = KINDS[handle["kind"]].container
         self._python = handle.get("python") or "python3"
         self._log_waits: dict[str, float] = {}
-        self._logs = PodLogs(self._folder, handle, lambda: self.cluster)
-        self._beside = Beside(self._folder)
+        self._logs = PodLogs(self._directory, handle, lambda: self.cluster)
+        self._beside = Beside(self._directory)
 
     @cached_property
     def cluster(self) -> api.Cluster:
@@ -125,7 +125,7 @@ class RunWatch:
         nodes: list[NodeState] = []
         causes: dict[int, Cause] = {}
         deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
-        noted = storage.read_json(self._folder / "given_up.json") or deleted
+        noted = storage.read_json(self._directory / "given_up.json") or deleted
         for node, known in enumerate(pods):
             if known:
                 nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
@@ -186,7 +186,7 @@ class RunWatch:
             self._give_up(str(told["class"]), str(told["message"]))
 
     def _give_up(self, kind: str, why: str) -> str:
-        note = self._folder / "given_up.json"
+        note = self._directory / "given_up.json"
         storage.write_whole(note, storage.encode_json({"class": kind, "message": why}))
         try:
             self._delete()
@@ -200,8 +200,8 @@ class RunWatch:
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     def open_stream(self, offsets: Mapping[int, int]) -> KubeStream:
-        """The streams in the run's folder, which this process keeps up to date unless another one does."""
-        return KubeStream(self._logs, self._folder, self._nodes, offsets)
+        """The streams in the run's directory, which this process keeps up to date unless another one does."""
+        return KubeStream(self._logs, self._directory, self._nodes, offsets)
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class RunWatch:
             known = self._pods()[node]
             if not known or known[-1].ended:
                 raise CommandError(f"node {node} has no pod that runs")
-            command = [self._python, f"{INPUT}/agent.pyz", "--attach", f"{FOLDER}/nodes/{node}", str(rank)]
+            command = [self._python, f"{INPUT}/agent.pyz", "--attach", f"{DIRECTORY}/nodes/{node}", str(rank)]
             found = bridge(self.cluster, known[-1].name, self._container, command)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to reach a worker's terminal") from error

@@ -67,7 +67,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         gpus = len(shares[0]) if shares else len(facts.gpus({**os.environ, **spec.env}))
         workers = max(1, gpus) if spec.workers_per_node == "auto" else spec.workers_per_node
         meet = {"file": str(run_dir / "rendezvous.json")}
-        job = spec.job(run=run_dir.name, folder=str(run_dir), rendezvous=meet)._replace(
+        job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
             master_addr=LOOPBACK,
             workers=workers,
             sigterm_means=Failure.CANCELLED,
@@ -82,16 +82,16 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         """`spec.json`, and a shell script that runs the same agents by hand."""
         return {"spec.json": spec_text(plan.job), "start.sh": by_hand(plan)}
 
-    def write(self, plan: LocalPlan, folder: Path) -> Written:
-        """What a submission sends, and a bundled script as well, in a folder that may be moved; `sh start.sh` does the rest."""
+    def write(self, plan: LocalPlan, directory: Path) -> Written:
+        """What a submission sends, and a bundled script as well, in a directory that may move; `sh start.sh` does the rest."""
         job = plan.job._replace(may_move=True)
         script, more = Path(job.command[0]), {"agent.pyz": agent_archive.packed()}
         if scripts.is_bundled(script):
             job = job._replace(command=[str(plan.run_dir / "payload" / script.name), *job.command[1:]])
             more |= scripts.contents()
         texts = {**self.render(plan), "spec.json": spec_text(job)}
-        write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
-        return Written(texts, (*more, *write_beside(folder, job)))
+        write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
+        return Written(texts, (*more, *write_beside(directory, job)))
 
     def submit(self, plan: LocalPlan, record: Record = unrecorded) -> LocalHandle:
         """Write the spec and the agent, start one detached agent per node."""
@@ -117,15 +117,15 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
                 if len(told) == _TOLD:
                     told[0].wait()
                     told.pop(0).close()
-                folder = run_dir / "nodes" / str(rank)
-                folder.mkdir(parents=True, exist_ok=True)
+                directory = run_dir / "nodes" / str(rank)
+                directory.mkdir(parents=True, exist_ok=True)
 
                 def note(identity: proc.Identity, rank: int = rank) -> None:
                     agents[rank] = {"pid": identity.pid, "start_ticks": identity.start_ticks}
                     record(handle)
 
                 argv = (*argv_of(run_dir, python, rank), "--when-told")
-                out, err = folder / "stream", folder / "stderr"
+                out, err = directory / "stream", directory / "stderr"
                 os.close(os.open(out, os.O_WRONLY | os.O_CREAT, 0o600))  # as on every backend
                 detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
             for word in told:
@@ -146,7 +146,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         run_dir = Path(handle["run_dir"])
         limit = time.monotonic() + _FAREWELL_S
         while alive := [agent for agent in processes.of(handle) if agent.living()]:
-            if time.monotonic() > limit or not all(_is_done(agent.folder / "stream") for agent in alive):
+            if time.monotonic() > limit or not all(_is_done(agent.directory / "stream") for agent in alive):
                 raise RequestError("its agents still run", hint="distlaunch cancel RUN")
             time.sleep(0.02)
         job = storage.read_json(run_dir / "spec.json")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _AGENT = ("agent.pyz", "--spec", "spec.json", "--node-rank")
 _START = """\
 #!/bin/sh
-# Runs this folder's agents, wherever it lies, to the end of the run. Their streams come on stdout; Ctrl-C ends the run.
+# Runs this directory's agents, wherever it lies, to the end of the run. Their streams come on stdout; Ctrl-C ends the run.
 cd "$(dirname "$0")" || exit
 rm -f rendezvous.json nodes/*/agent.json
 stop() {{  # PYTHON may be a script, below which the agent is: that has noted its pid
@@ -81,7 +81,7 @@ class LocalPlan:
 
 
 def argv_of(run_dir: Path, python: str, node_rank: int) -> tuple[str, ...]:
-    """The command that starts the agent of that node from the run's folder."""
+    """The command that starts the agent of that node from the run's directory."""
     archive, option_, spec, rank = _AGENT
     return (python, str(run_dir / archive), option_, str(run_dir / spec), rank, str(node_rank))
 
@@ -92,6 +92,6 @@ def spec_text(job: Job) -> str:
 
 
 def by_hand(plan: LocalPlan) -> str:
-    """A script that starts the agents of the folder it is in, and ends with the run's exit code."""
+    """A script that starts the agents of the directory it is in, and ends with the run's exit code."""
     agents = [f'setsid {shlex.join((plan.python, *_AGENT, str(node.node_rank)))} & agents="$agents $!"' for node in plan.nodes]
     return _START.format(agents="\n".join(agents), needed=plan.job.min_nodes)

@@ -28,8 +28,8 @@ _LOOK_S = 0.02
 class Agent:
     """One node's: the process that we have started, in a session of its own, and what has said below it that it is the agent."""
 
-    folder: Path
-    """The node's, in the run's folder."""
+    directory: Path
+    """The node's, in the run's directory."""
 
     started: proc.Identity
 
@@ -63,7 +63,7 @@ class Agent:
 
     def forget(self) -> None:
         """What an agent that ran before has noted."""
-        (self.folder / "agent.json").unlink(missing_ok=True)
+        (self.directory / "agent.json").unlink(missing_ok=True)
 
     def remove_cgroup(self) -> None:
         """End what an agent that is gone could not end any more, where it had a cgroup for it."""
@@ -71,7 +71,7 @@ class Agent:
             cgroup.remove(path)
 
     def _note(self) -> dict[str, Any] | None:
-        return storage.read_json(self.folder / "agent.json")
+        return storage.read_json(self.directory / "agent.json")
 
     def _noted(self) -> proc.Identity | None:
         pid, ticks = ((self._note() or {}).get(name) for name in ("pid", "start_ticks"))
@@ -79,7 +79,7 @@ class Agent:
 
     def _of_session(self) -> list[proc.Identity]:
         """Where the script has ended first: what it has left in its session that was started as this run's agent."""
-        spec = os.fsencode(self.folder.parent.parent / "spec.json")
+        spec = os.fsencode(self.directory.parent.parent / "spec.json")
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.started.pid > 0 else ():
             with suppress(OSError):

@@ -20,9 +20,12 @@ def find_program(spec: JobSpec, python: str) -> None:
     import shutil
 
     name = spec.command[0]
-    folders = [*([os.path.dirname(python)] if spec.python else []), spec.env.get("PATH") or os.environ.get("PATH") or os.defpath]
+    directories = [
+        *([os.path.dirname(python)] if spec.python else []),
+        spec.env.get("PATH") or os.environ.get("PATH") or os.defpath,
+    ]
     path = os.path.join(spec.cwd, name) if os.path.dirname(name) else name
-    if shutil.which(path, path=os.pathsep.join(folders)) is None:
+    if shutil.which(path, path=os.pathsep.join(directories)) is None:
         raise SpecError(f"program {name!r} is not on PATH, or not executable", hint="chmod +x it, or give its path")
 
 

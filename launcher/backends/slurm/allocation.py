@@ -142,13 +142,13 @@ def kill_all(job_id: str) -> None:
             _signal(step, signal.SIGKILL)
 
 
-def terminal(handle: SlurmHandle, folder: Path, node: int, rank: int, *, python: str = "") -> pipes.ProgramBridge:
+def terminal(handle: SlurmHandle, directory: Path, node: int, rank: int, *, python: str = "") -> pipes.ProgramBridge:
     """A step of its own beside the run's, on that node; `python` is there where the agent's is not, as that is in a container."""
-    about = storage.read_json(folder / "nodes" / str(node) / "agent.json") or {}
+    about = storage.read_json(directory / "nodes" / str(node) / "agent.json") or {}
     where = (f"--jobid={job_of(handle)}", f"--nodelist={about.get('node')}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
-    words = ("--attach", str(folder / "nodes" / str(node)), str(rank))
+    words = ("--attach", str(directory / "nodes" / str(node)), str(rank))
     bridge = pipes.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
     bridge.wait_for(attach.CONNECTED, _REACHED_S)
     return bridge

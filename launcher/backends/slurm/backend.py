@@ -62,12 +62,12 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
         copied = self._copied(spec)
 
-        def in_run(path: str, folder: Path = run_dir) -> str:
-            return run_files.in_run(path, folder, copied)
+        def in_run(path: str, directory: Path = run_dir) -> str:
+            return run_files.in_run(path, directory, copied)
 
         lead_s = parse_duration(self.opts.lead, "lead")
         meet = {"file": str(run_dir / "rendezvous.json")}
-        job = spec.job(run=run_dir.name, folder=str(run_dir), rendezvous=meet)._replace(
+        job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
             command=[in_run(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
             cwd=in_run(spec.cwd),
             max_nodes=nodes,
@@ -79,10 +79,10 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         )
         python = spec.python or ("python3" if self.opts.container_image else _default_python())
 
-        def text(folder: Path) -> str:
-            agent = (python, str(folder / "agent.pyz"), "--spec", str(folder / "spec.json"), "--slurm")
-            how: dict[str, Any] = {"cwd": in_run(spec.cwd, folder), "within": within, "lead_s": lead_s}
-            return script.render(spec, self.opts, run_dir.name, folder, agent, **how)
+        def text(directory: Path) -> str:
+            agent = (python, str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")
+            how: dict[str, Any] = {"cwd": in_run(spec.cwd, directory), "within": within, "lead_s": lead_s}
+            return script.render(spec, self.opts, run_dir.name, directory, agent, **how)
 
         workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
         rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
@@ -105,7 +105,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return tasks
 
     def _copied(self, spec: JobSpec) -> Path | None:
-        """The folder that a snapshot is made of."""
+        """The directory that a snapshot is made of."""
         if not self.opts.snapshot:
             return None
         from launcher.payload import snapshot
@@ -113,7 +113,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return snapshot.root(Path(spec.cwd))
 
     def files(self, plan: SlurmPlan) -> Snapshot | None:
-        """What is copied into the run's folder."""
+        """What is copied into the run's directory."""
         return plan.snapshot
 
     def render(self, plan: SlurmPlan) -> Mapping[str, str]:
@@ -124,12 +124,12 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         """The request, and the file that Slurm gets."""
         return ("spec.json", "step.sh" if plan.within else "job.sbatch")
 
-    def write(self, plan: SlurmPlan, folder: Path) -> Written:
-        """What a submission sends, but that its folder may be moved; `sbatch job.sbatch` in it does the rest."""
-        return run_files.fill(plan, folder, run_files.texts(plan, plan.by_hand, plan.job._replace(may_move=True)))
+    def write(self, plan: SlurmPlan, directory: Path) -> Written:
+        """What a submission sends, but that its directory may be moved; `sbatch job.sbatch` in it does the rest."""
+        return run_files.fill(plan, directory, run_files.texts(plan, plan.by_hand, plan.job._replace(may_move=True)))
 
     def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> SlurmHandle:
-        """Write the agent and the spec to the run folder, then sbatch, once: an answer that came late is looked up."""
+        """Write the agent and the spec to the run directory, then sbatch, once: an answer that came late is looked up."""
         if plan.within is None:
             if shutil.which("sbatch") is None:
                 raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
@@ -197,24 +197,24 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             state = from_accounting(handle)
             found, said = (meaning(state), state) if state else ("ended", "")
         cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
-        if cause and cause["class"] == Failure.NODE and (host := lost_host(_folder(handle) / "job.out")):
+        if cause and cause["class"] == Failure.NODE and (host := lost_host(_directory(handle) / "job.out")):
             cause["host"] = host
         states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
         if found == "running" or not causes:  # srun waits for the others where one of its tasks is over before it began
-            silent = (rank for rank in range(handle["nodes"]) if not (_folder(handle) / f"nodes/{rank}/stream").exists())
-            for rank, (host, why) in zip(silent, not_started(_folder(handle) / "job.out").items(), strict=False):
+            silent = (rank for rank in range(handle["nodes"]) if not (_directory(handle) / f"nodes/{rank}/stream").exists())
+            for rank, (host, why) in zip(silent, not_started(_directory(handle) / "job.out").items(), strict=False):
                 states[rank] = "ended"
                 causes[rank] = {"class": Failure.NODE, "message": f"the agent could not start on {host}: {why}", "host": host}
         return Liveness(nodes=tuple(states), detail=said, causes=causes)
 
     def open_stream(self, handle: SlurmHandle) -> FileStream:
         """The files that the agents write; following costs the controller nothing."""
-        return FileStream(_folder(handle), handle["nodes"], handle.get("shown") or {}, job_output=True)
+        return FileStream(_directory(handle), handle["nodes"], handle.get("shown") or {}, job_output=True)
 
     def open_terminal(self, handle: SlurmHandle, node: int, rank: int) -> ProgramBridge:
         """By srun on that node, inside the job."""
         python = "python3" if self.opts.container_image else ""
-        return allocation.terminal(handle, _folder(handle), node, rank, python=python)
+        return allocation.terminal(handle, _directory(handle), node, rank, python=python)
 
     def cancel(self, handle: SlurmHandle, *, force: bool = False) -> None:
         """A waiting job is cancelled; a running one's agents are told, and give the workers their grace time.
@@ -232,7 +232,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 allocation.kill_all(job_id)
                 control.cancel(job_id)
             else:
-                asked = (_folder(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
+                asked = (_directory(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
                 control.cancel("--state=PENDING", job_id)
                 control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
         except LaunchError as error:
@@ -263,14 +263,14 @@ def _of_job(handle: SlurmHandle, job_id: str) -> SlurmHandle:
     return found
 
 
-def _folder(handle: SlurmHandle) -> Path:
+def _directory(handle: SlurmHandle) -> Path:
     return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))
 
 
 def _last_word_said(handle: SlurmHandle) -> bool:
     """Whether the first node's agent has ended: then Slurm's word is worth a question at once."""
     try:
-        last = input_file.end_of(_folder(handle) / "nodes/0/stream", 65536)
+        last = input_file.end_of(_directory(handle) / "nodes/0/stream", 65536)
         return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
     except OSError:
         return False

@@ -31,7 +31,7 @@ class SlurmPlan:
     run_dir: Path
     text: str
     by_hand: str
-    """The same for a folder that may be moved."""
+    """The same for a directory that may be moved."""
 
     job: Job
     nodes: tuple[PlannedNode, ...]
@@ -45,7 +45,7 @@ class SlurmPlan:
     """The allocation in which it is a step; None: a job of its own."""
 
     copied: Path | None
-    """The folder of which the run gets a copy."""
+    """The directory of which the run gets a copy."""
 
     snapshot: Snapshot | None
     """Its files."""

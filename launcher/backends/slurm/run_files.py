@@ -1,4 +1,4 @@
-"""What is in the folder of a Slurm run before it starts."""
+"""What is in the directory of a Slurm run before it starts."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ def texts(plan: SlurmPlan, text: str, job: Job) -> dict[str, str]:
     return {"step.sh" if plan.within else "job.sbatch": text, "spec.json": json.dumps(job.to_json(), indent=2) + "\n"}
 
 
-def in_run(path: str, folder: Path, copied: Path | None) -> str:
-    """Where a path of a bundled script, or of what is copied, is found in the run's folder."""
-    for old, new in ((install.data("train"), folder / "payload"), (copied, folder / "snapshot")):
+def in_run(path: str, directory: Path, copied: Path | None) -> str:
+    """Where a path of a bundled script, or of what is copied, is found in the run's directory."""
+    for old, new in ((install.data("train"), directory / "payload"), (copied, directory / "snapshot")):
         if old and os.path.isabs(path) and Path(path).is_relative_to(old):
             return str(new / os.path.relpath(path, old))
     return path
 
 
-def fill(plan: SlurmPlan, folder: Path, found: Mapping[str, str]) -> Written:
-    """Write these texts into that folder, and all that they need."""
+def fill(plan: SlurmPlan, directory: Path, found: Mapping[str, str]) -> Written:
+    """Write these texts into that directory, and all that they need."""
     more = {"agent.pyz": agent_archive.packed(), **(scripts.contents() if plan.bundled else {})}
-    write_files(folder, {name: text.encode(errors="surrogateescape") for name, text in found.items()} | more)
-    beside = write_beside(folder, plan.job)
-    with storage.storage_errors(folder):
+    write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in found.items()} | more)
+    beside = write_beside(directory, plan.job)
+    with storage.storage_errors(directory):
         for task in plan.tasks:
-            (folder / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
+            (directory / "tasks" / str(task)).mkdir(parents=True, exist_ok=True)
     if plan.snapshot:
-        _copy(plan, plan.snapshot, folder)
-    folders = (*(f"tasks/{task}/" for task in plan.tasks), *(["snapshot/"] if plan.snapshot else []))
-    return Written(found, (*more, *beside, *folders))
+        _copy(plan, plan.snapshot, directory)
+    directories = (*(f"tasks/{task}/" for task in plan.tasks), *(["snapshot/"] if plan.snapshot else []))
+    return Written(found, (*more, *beside, *directories))
 
 
-def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:
+def collect(spec: JobSpec, directory: Path, runs_root: Path) -> Snapshot:
     """The user's files as they are now."""
     from launcher.payload import snapshot
 
     found = snapshot.collect(
-        folder,
+        directory,
         limit_bytes=_SNAPSHOT_BYTES,
-        also=[os.path.relpath(os.path.join(spec.cwd, spec.command[0]), folder)],
+        also=[os.path.relpath(os.path.join(spec.cwd, spec.command[0]), directory)],
         leave_out=[runs_root],
         keep_outside_links=True,
         ship_secrets=spec.ship_secrets,
@@ -69,12 +69,12 @@ def collect(spec: JobSpec, folder: Path, runs_root: Path) -> Snapshot:
     return found
 
 
-def _copy(plan: SlurmPlan, snapshot: Snapshot, folder: Path) -> None:
-    copy = folder / "snapshot"
+def _copy(plan: SlurmPlan, snapshot: Snapshot, directory: Path) -> None:
+    copy = directory / "snapshot"
     if copy.exists():
         raise StorageError(f"{copy} exists already", hint="name a new directory")
-    own = os.path.relpath(folder.resolve(), snapshot.folder) + "/"
+    own = os.path.relpath(directory.resolve(), snapshot.directory) + "/"
     files = tuple(file for file in snapshot.files if not file.path.startswith(own))
     replace(snapshot, files=files).copy_to(copy)
     here = os.path.relpath(plan.job.cwd, plan.run_dir / "snapshot")
-    (copy / here).mkdir(parents=True, exist_ok=True)  # a folder without files of its own
+    (copy / here).mkdir(parents=True, exist_ok=True)  # a directory without files of its own

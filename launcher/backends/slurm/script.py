@@ -53,11 +53,11 @@ _UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; fi',)
 Directive = tuple[str, "str | None"]
 
 MOVED = Path("$DISTLAUNCH_RUN_DIR")
-"""The run's folder in a job file that is to be run by hand: the shell finds out where it is."""
+"""The run's directory in a job file that is to be run by hand: the shell finds out where it is."""
 
 
 def quote(word: str) -> str:
-    """A word for the shell, which puts the run's folder in where that is only known by then."""
+    """A word for the shell, which puts the run's directory in where that is only known by then."""
     return f'"{MOVED}"'.join(shlex.quote(part) if part else "" for part in word.split(str(MOVED))) or "''"
 
 
@@ -110,7 +110,7 @@ def render(
     within: Allocation | None,
     lead_s: float,
 ) -> str:
-    """The whole job file, or the script of a step; with `MOVED` for the run's folder one that may be anywhere.
+    """The whole job file, or the script of a step; with `MOVED` for the run's directory one that may be anywhere.
 
     Raises `SpecError` naming file and line where a template is wrong.
     """
@@ -137,7 +137,7 @@ def render(
     setup = [*_WATCHED, *setup, *_UNWATCHED] if setup else []
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
-    names["folder"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
+    names["directory"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
     names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
     try:
         text = environment.get_template(name.lstrip("/")).render(names)
@@ -157,7 +157,7 @@ def render(
 
 
 def _template(given: str, cwd: str) -> str:
-    """The template's name: a path from the working folder, or one of ours."""
+    """The template's name: a path from the working directory, or one of ours."""
     path = os.path.join(cwd, os.path.expanduser(given or _OURS))
     if not given or (not os.path.lexists(path) and given in os.listdir(install.data("slurm_templates"))):
         return given or _OURS
@@ -179,7 +179,7 @@ def setup_lines(setup: Sequence[str]) -> list[str]:
 
 
 def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
-    """How a job file that may have been moved finds its folder; Slurm runs a copy of it from elsewhere."""
+    """How a job file that may have been moved finds its directory; Slurm runs a copy of it from elsewhere."""
     where = "$SLURM_SUBMIT_DIR" if submitted else '$(cd "$(dirname "$0")" && pwd)'
     return [
         "# This directory may be anywhere that all nodes see.",
@@ -193,12 +193,12 @@ def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
 
 
 def container(opts: SlurmOptions, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
-    """Options of srun for pyxis, or the program before the agent's; the agent needs the run's folder, the script its own."""
+    """Options of srun for pyxis, or the program before the agent's; the agent needs the run's directory, the script its own."""
     if not opts.container_image:
         if opts.container_mounts:
             raise SpecError("container-mounts without a container", hint="name one: --container-image IMAGE")
         return [], []
-    mounts = [f"{folder}:{folder}" for folder in dict.fromkeys([str(run_dir), cwd])] + list(opts.container_mounts)
+    mounts = [f"{directory}:{directory}" for directory in dict.fromkeys([str(run_dir), cwd])] + list(opts.container_mounts)
     if opts.container_runtime == "pyxis":
         for mount in mounts:
             if "," in mount:
@@ -222,13 +222,13 @@ def _line_of(error: Exception) -> str:
 
 def directives(spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float) -> list[Directive]:
     """The `#SBATCH` lines: ours, then the user's own, which win."""
-    folder = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
+    directory = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
     nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
     found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run}", "nodes": nodes}
-    out = f"{folder}tasks/%a/job.out" if opts.array else f"{folder}job.out"
+    out = f"{directory}tasks/%a/job.out" if opts.array else f"{directory}job.out"
     if not spec.nodes.elastic:  # with it, Slurm gives no more than the least number of nodes
         found["ntasks-per-node"] = "1"
-    found.update({"output": out, "open-mode": "append", **({"chdir": cwd} if folder else {})})
+    found.update({"output": out, "open-mode": "append", **({"chdir": cwd} if directory else {})})
     if opts.array:
         found["array"] = opts.array
     if spec.time_limit_s is not None:

@@ -116,7 +116,7 @@ def lost_host(job_output: Path) -> str | None:
 
 
 def not_started(job_output: Path) -> dict[str, str]:
-    """Hosts on which there could be no agent, and what was said of it: the run folder or the interpreter is not there."""
+    """Hosts on which there could be no agent, and what was said of it: the run directory or the interpreter is not there."""
     found: dict[str, str] = {}
     with suppress(OSError, ValueError):
         text = input_file.end_of(job_output, 65536).decode(errors="replace")

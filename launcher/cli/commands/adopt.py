@@ -28,9 +28,9 @@ def adopt(  # noqa: PLR0917 - typer's
     $ distlaunch adopt train-20250101-120000-abcd --inventory hosts.ini
     $ distlaunch adopt train-20250101 --on lab
     """
-    folder = observe.folder(fmt)
+    directory = observe.directory(fmt)
     given = {"inventory": tuple(inventory) if inventory else None, "limit": limit, "remote_dir": remote_dir}
-    found = cluster.adopt(run, folder, on, given)
+    found = cluster.adopt(run, directory, on, given)
     with output.after(f"{found.id} is among the runs here now"):
         data: Adopted = {"run": found.id, "path": str(found.path), "hosts": found.hosts}
         output.result(data, found.id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument, flag
 from launcher.console import live_line
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.service import cancel as service
 from launcher.service import observe
 
@@ -26,7 +26,7 @@ def cancel(
     $ distlaunch cancel last
     $ distlaunch cancel --force train-20250101-120000-abcd
     """
-    found = folders.find(observe.folder(fmt), run)
+    found = directories.find(observe.directory(fmt), run)
     with live_line.waiting(f"waiting for {found.id} to end"):
         state = service.cancel(found, force=force, wait=wait)
     data: Cancelled = {"run": found.id, "state": state["state"], "exit_code": state["exit_code"]}

@@ -10,7 +10,7 @@ from launcher.agent.protocol import Event, Output
 from launcher.cli.parameters import OutputOption, RunArgument, flag
 from launcher.console.worker_output import WorkerOutput
 from launcher.errors import RequestError
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.runs.reader import StreamReader, lost_text, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.service import logs as service
@@ -35,7 +35,7 @@ def logs(
     $ distlaunch logs --follow last
     $ distlaunch logs --rank 0,3-5 train-20250101-120000-abcd
     """
-    found = service.readable(folders.find(observe.folder(fmt), run), follow=follow)
+    found = service.readable(directories.find(observe.directory(fmt), run), follow=follow)
     try:
         ranks = parse_ranks(rank)
     except ValueError:

@@ -27,11 +27,11 @@ def ls(
     $ distlaunch ls --limit 10
     $ distlaunch ls --on juno
     """
-    folder = observe.folder(fmt)
+    directory = observe.directory(fmt)
     if on is not None:
         _of_cluster(on)
         return
-    found = listing.states(folder, run, limit)
+    found = listing.states(directory, run, limit)
     data: Runs = {"runs": [listing.row(each, state) for each, state in found]}
     rows = [
         (
@@ -46,7 +46,7 @@ def ls(
     ]
     text = tables.table(("RUN", "STATE", "ON", "NODES", "AGE", "COMMAND"), rows) if rows else ""
     if not rows:
-        output.note(f"no runs in {folder}")
+        output.note(f"no runs in {directory}")
     output.result(data, *text.splitlines())
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.service import again, observe
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     $ distlaunch requeue last
     $ distlaunch requeue train-20250101-120000-abcd
     """
-    found = folders.find(observe.folder(fmt), run)
+    found = directories.find(observe.directory(fmt), run)
     attempt = again.requeue(found)
     with output.after(f"{found.id} continues as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
         data: Requeued = {"run": found.id, "attempt": attempt}

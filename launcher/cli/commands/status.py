@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
 from launcher.console import summary, tables
-from launcher.runs import folders
+from launcher.runs import directories
 from launcher.service import listing, observe
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def status(run: RunArgument, fmt: OutputOption = None) -> None:
     $ distlaunch status last
     $ distlaunch status --output json train-20250101-120000-abcd
     """
-    found = folders.find(observe.folder(fmt), run)
+    found = directories.find(observe.directory(fmt), run)
     state = observe.state_of(found)
     output.result(listing.whole(found, state), *_lines(found, state))
 

@@ -28,7 +28,7 @@ def find(data: str, reader: str) -> Dataset:
 
 def _nowhere(config: Config) -> Data:
     known = ", ".join(NAMES)
-    raise InputError(f"--data {config.data}: no such folder, and none of {known}; shards are named like data-{{000..127}}.tar")
+    raise InputError(f"--data {config.data}: no such directory, and none of {known}; shards are named like data-{{000..127}}.tar")
 
 
 def prepare(config: Config, rank: int, world_size: int) -> None:

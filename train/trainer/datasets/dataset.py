@@ -61,7 +61,7 @@ class Dataset:
 def encoded(config: Config, train: Files, test: Optional[Files], classes: Optional[int] = None) -> Data:
     """Images to decode; without a test set a tenth of them, fixed, is held out."""
     need_torchvision(f"--data {config.data}")
-    known = classes or len(train.classes)  # type: ignore[attr-defined]  # folders know their names
+    known = classes or len(train.classes)  # type: ignore[attr-defined]  # directories know their names
     options: dict[str, Any] = {"seed": config.seed, "strict": config.strict, "classes": known}
     make: Callable[[Files], EncodedImages] = lambda files: EncodedImages(files, config.image_shape, **options)  # noqa: E731
     training: Source = make(train)

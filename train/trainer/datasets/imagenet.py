@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainer.datasets.dataset import Data, Dataset, encoded, from_torchvision
-from trainer.datasets.folder import Folder
+from trainer.datasets.directory import Directory
 from trainer.decode import need_torchvision
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ def load(config: Config) -> Data:
     return encoded(config, open_set(root, train=True), open_set(root, train=False))
 
 
-def open_set(root: str, *, train: bool) -> Folder:
+def open_set(root: str, *, train: bool) -> Directory:
     """One of the two; raises `InputError`."""
     from torchvision import datasets
 
     make = partial(datasets.ImageNet, root, split="train" if train else "val")
     found = from_torchvision("imagenet", root, "put its archives there", make)
-    return Folder(root, found.samples, found.wnids)
+    return Directory(root, found.samples, found.wnids)
 
 
 DATASETS = (Dataset(load, "imagenet"),)

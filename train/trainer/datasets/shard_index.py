@@ -115,12 +115,12 @@ def _samples(shard: str) -> Iterator[tuple[tuple[int, int] | None, int | None]]:
             archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
             if not member.isfile():
                 continue
-            folder, _, base = member.name.rpartition("/")
+            directory, _, base = member.name.rpartition("/")
             stem, _, kind = base.partition(".")
-            if last not in (None, folder + stem):
+            if last not in (None, directory + stem):
                 yield image, label
                 image, label = None, None
-            last = folder + stem
+            last = directory + stem
             if kind.lower() in IMAGES:
                 image = member.offset_data, member.size
             elif kind in ("cls", "json"):

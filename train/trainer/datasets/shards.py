@@ -105,7 +105,7 @@ class _OpenFiles:
 
 
 def expand(pattern: str) -> list[str]:
-    """The shards that `pattern` names: braces (`{000..127}`, `{a,b}`), wildcards, a folder with shards; joined by `::`.
+    """The shards that `pattern` names: braces (`{000..127}`, `{a,b}`), wildcards, a directory with shards; joined by `::`.
 
     Raises `InputError` when there are none, or one that is spelt out is missing.
     """

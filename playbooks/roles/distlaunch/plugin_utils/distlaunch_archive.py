@@ -17,7 +17,7 @@ class Archive:
         """The rule about whose paths count."""
 
         self.name = str(self.rule.agent_name(content))
-        """The agent's folder on the hosts."""
+        """The agent's directory on the hosts."""
 
     def rule_text(self) -> str:
         """The rule, for a host without an agent."""

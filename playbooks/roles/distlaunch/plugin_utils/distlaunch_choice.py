@@ -23,7 +23,7 @@ _DEPTH = 20
 """More than any agent's answer has; far less than what JSON's reader, and nothing else here, can take."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_FOLDER = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
+_DIRECTORY = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
 _FILES = ("stream", "stderr", "last_words")
 
 _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -34,7 +34,7 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "hostname": str,
         "torch": (str, type(None)),
         "gpus": int,
-        "folder": str,
+        "directory": str,
         "free_bytes": int,
         "agent_path": str,
         "has_files": bool,
@@ -44,7 +44,7 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "user_processes_end": bool,
         "replaced": (str, type(None)),
     },
-    "start": {"agent": dict, "folder": str, "work": str},
+    "start": {"agent": dict, "directory": str, "work": str},
     "reach": {"tried": dict},
     "ended": {"ended": str},
     "runs": {"nodes": list},
@@ -85,14 +85,14 @@ def _wrong_node(node: Any, asked: Facts) -> str:
         and (run.startswith(wanted) if asked.get("find") else wanted in ("", run)),
         "node": _fits(node.get("node"), int) and 0 <= node["node"] < _NODES,
         "running": isinstance(node.get("running"), bool),
-        "folder": isinstance(node.get("folder"), str) and _FOLDER.fullmatch(node["folder"]),
+        "directory": isinstance(node.get("directory"), str) and _DIRECTORY.fullmatch(node["directory"]),
         "files": isinstance(files, list) and all(isinstance(name, str) and name in _FILES for name in files),
     }
     return next((f"{name} of a node is {str(node.get(name))[:40]!r}" for name, fits in good.items() if not fits), "")
 
 
 def place(answers: Mapping[str, Facts]) -> None:
-    """Give each node the name of its folder here: its number, and the host's name where several say that they have it."""
+    """Give each node the name of its directory here: its number, and the host's name where several say that they have it."""
     nodes = [(host, node) for host, answer in answers.items() for node in answer.get("nodes") or ()]
     hosts = Counter((node["run"], node["node"]) for _, node in nodes)
     for host, node in nodes:
@@ -184,7 +184,10 @@ def _own_problem(facts: Facts, args: Facts) -> Problem | None:
     if args["torch"] and facts["torch"] is None:
         return {"kind": "torch", "message": f"there is no torch in {facts['python']}"}
     if facts["free_bytes"] < 2 * int(args["snapshot_bytes"]) + _ROOM_BYTES:
-        return {"kind": "disk", "message": f"the disk is full: {facts['free_bytes'] / 1e6:.0f} MB are free in {facts['folder']}"}
+        return {
+            "kind": "disk",
+            "message": f"the disk is full: {facts['free_bytes'] / 1e6:.0f} MB are free in {facts['directory']}",
+        }
     return None if facts["has_cwd"] else {"kind": "files", "message": f"there is no directory {args['cwd']}"}
 
 

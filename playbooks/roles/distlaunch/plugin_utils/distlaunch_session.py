@@ -73,7 +73,7 @@ class Session:
         self._said.close()
 
     def _open(self) -> None:
-        # Without the working folder, where a user may have files of any name; -u as agent/forkserver/prefork.py needs it.
+        # Without the working directory, where a user may have files of any name; -u as agent/forkserver/prefork.py needs it.
         argv = [self.python, "-u", "-c", f"import sys;sys.path[:]=filter(None,sys.path);{self.program}", ANSWER]
         # A python that is a path with blanks, or begins with a tilde.
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]

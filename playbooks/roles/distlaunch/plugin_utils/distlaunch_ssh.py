@@ -35,8 +35,8 @@ def ssh_argv(connection: Any, rule: Any, trusted: Sequence[str], places: Sequenc
         found = rule.problem(os.path.expanduser(path), trusted)
         if found:
             raise RefusedError(f"what SSH executes here: {found.message}; {found.hint}")
-    folder = os.path.expanduser(str(connection.get_option("control_path_dir")))
-    return _shared(words, folder, lambda path: rule.problem(path, trusted, searched=True), rule.make)
+    directory = os.path.expanduser(str(connection.get_option("control_path_dir")))
+    return _shared(words, directory, lambda path: rule.problem(path, trusted, searched=True), rule.make)
 
 
 class RefusedError(Exception):
@@ -71,23 +71,23 @@ def _programs(words: list[str]) -> list[str]:
     return [word for word in words[:1] if "/" in word] + [path for path in settings if path != "none"]
 
 
-def _shared(words: list[str], folder: str, problem: Callable[[str], Any], make: Callable[[str], Any]) -> list[str]:
-    """The words with a socket in that folder, where a connection is to be shared. It is the host to ssh, whoever has made it."""
+def _shared(words: list[str], directory: str, problem: Callable[[str], Any], make: Callable[[str], Any]) -> list[str]:
+    """The words with a socket in that directory, where a connection is to be shared. It is the host to ssh, whoever made it."""
     if any("ControlPersist" in word for word in words) and not any("controlpath" in word.lower() for word in words):
         import hashlib
 
-        make(folder)
-        path = os.path.join(folder, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
+        make(directory)
+        path = os.path.join(directory, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
         words[-1:-1] = ["-o", f"ControlPath={path}"]
-    for place in _control_folders(words):
+    for place in _control_directories(words):
         found = problem(place)
         if found:
-            mend = found.hint if place == folder else "name one of your own: -o ControlPath=~/.ssh/cm-%C"
+            mend = found.hint if place == directory else "name one of your own: -o ControlPath=~/.ssh/cm-%C"
             raise RefusedError(f"the directory of SSH's connections here: {found.message}; {mend}")
     return words
 
 
-def _control_folders(words: Sequence[str]) -> Iterator[str]:
+def _control_directories(words: Sequence[str]) -> Iterator[str]:
     """Where the sockets of shared connections are that these words name, as far as no host's name is in it."""
     for before, word in zip(["", *words], words, strict=False):
         text = word if before in ("-o", "-S") else word[2:] if word[:2] in ("-o", "-S") else ""
@@ -99,6 +99,6 @@ def _control_folders(words: Sequence[str]) -> Iterator[str]:
 
 
 def _found(path: str, places: Sequence[str]) -> str:
-    """The path in the first of these folders that has it; as it is where none does, or it is whole already."""
+    """The path in the first of these directories that has it; as it is where none does, or it is whole already."""
     whole = [os.path.join(place, path) for place in places if path and not path.startswith(("/", "~", "%", "$"))]
     return next((one for one in whole if os.path.exists(one)), path)

@@ -33,7 +33,7 @@ class Start:
         secrets: Mapping[str, str],
     ) -> None:
         self._asking, self._args, self._targets, self._choice, self._secrets = asking, args, targets, choice, secrets
-        self._folders = {host: found[host]["folder"] for host in choice["ranks"]}
+        self._directories = {host: found[host]["directory"] for host in choice["ranks"]}
         with open(args["job"], encoding="ascii") as file:  # no variable: templates in a script's arguments are the script's
             self._job = json.load(file)
         beside = os.path.dirname(args["job"])
@@ -53,7 +53,7 @@ class Start:
                 port = answer["port"]
                 others = asking.each("start", choice["others"], lambda host: self._start(host, reached=where[host], port=port))
                 asking.failed(others)
-        if asking.result["problems"].keys() & self._folders.keys():
+        if asking.result["problems"].keys() & self._directories.keys():
             self._stop()
 
     def _unpack(self, host: str) -> Answer:
@@ -64,7 +64,7 @@ class Start:
         """Start the host's agent; `where` the nodes meet."""
         request = {
             "call": "start",
-            "folder": self._folders[host],
+            "directory": self._directories[host],
             "copies": host in self._choice["copying"],
             "node_rank": self._choice["ranks"][host],
             "workers": self._targets[host].workers,
@@ -82,7 +82,7 @@ class Start:
         known, port, ranks = list(first["addresses"]), first["port"], self._choice["ranks"]
 
         def reach(host: str) -> Answer:
-            request = {"call": "reach", "candidates": known, "port": port, "folder": self._folders[host]}
+            request = {"call": "reach", "candidates": known, "port": port, "directory": self._directories[host]}
             return self._asking.ask(host, {**request, "node_rank": ranks[host]})
 
         answers = self._asking.each("reach", self._choice["others"], reach)
@@ -103,14 +103,14 @@ class Start:
     def _why_node_0_ended(self) -> str:
         """Empty where it goes on."""
         host = self._choice["master"]
-        request = {"call": "ended", "folder": self._folders[host], "node_rank": self._choice["ranks"][host]}
+        request = {"call": "ended", "directory": self._directories[host], "node_rank": self._choice["ranks"][host]}
         return str(self._asking.each("ended", [host], lambda host: self._asking.ask(host, request))[host].get("ended") or "")
 
     def _stop(self) -> None:
         """End what has started, as not all could."""
         request = {"call": "runs", "dir": self._args["dir"], "run": self._args["run"], "signal": 15, "force": True}
         answers = self._asking.result["answers"].get("start", {})
-        started = [host for host in self._folders if answers.get(host, {}).get("agent")]
+        started = [host for host in self._directories if answers.get(host, {}).get("agent")]
         self._asking.each("stop", started, lambda host: self._asking.ask(host, request))
 
 

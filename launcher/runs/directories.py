@@ -1,4 +1,4 @@
-"""The folders of runs: where they are, the ids that name them, and what each of them holds."""
+"""The directories of runs: where they are, the ids that name them, and what each of them holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import RunNotFoundError, StorageError, UntrustedError
-from launcher.runs.records import FOLDER_HINT, Run
+from launcher.runs.records import DIRECTORY_HINT, Run
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
-    """The folder of the run folders: the setting, else `~/.distlaunch/runs`. `UntrustedError` where others could change it."""
+    """Where run directories are: the setting, else `~/.distlaunch/runs`. `UntrustedError` where others could change it."""
     home = (os.environ if env is None else env).get("HOME")
     if setting:
         if setting.startswith("~/") and home:
@@ -32,7 +32,7 @@ def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
     elif home:
         path = Path(home, ".distlaunch", "runs")
     else:
-        raise StorageError("there is no HOME to keep runs in", hint=FOLDER_HINT)
+        raise StorageError("there is no HOME to keep runs in", hint=DIRECTORY_HINT)
     trust.require("runs_dir", path)
     return path
 
@@ -44,26 +44,26 @@ def new_id(name: str, now: float | None = None) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether that can be a run's id, and so the name of its folder."""
+    """Whether that can be a run's id, and so the name of its directory."""
     return _ID.match(text) is not None
 
 
-def ids(folder: Path) -> list[str]:
-    """Ids of all runs, oldest first; reads no file. Foreign folders that look like no run are last."""
+def ids(directory: Path) -> list[str]:
+    """Ids of all runs, oldest first; reads no file. Foreign directories that look like no run are last."""
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError(f"cannot read {str(folder)!r}: {error.strerror}", hint=FOLDER_HINT) from error
+        raise StorageError(f"cannot read {str(directory)!r}: {error.strerror}", hint=DIRECTORY_HINT) from error
     return sorted(names, key=_age)
 
 
-def find(folder: Path, text: str) -> Run:
+def find(directory: Path, text: str) -> Run:
     """The run of that id, unique start of an id, or unique part of one; `last` is the newest. `ID/3` is a task of an array."""
     text, slash, index = text.partition("/")
-    run = _find(folder, text)
+    run = _find(directory, text)
     trust.require("run", run.path / "run.json")
     if not slash:
         return run
@@ -74,29 +74,29 @@ def find(folder: Path, text: str) -> Run:
 
 
 def again(run: Run) -> Run:
-    """The run as its folder has it now."""
+    """The run as its directory has it now."""
     return find(run.whole_path.parent, run.id)
 
 
-def _find(folder: Path, text: str) -> Run:
-    known = ids(folder)
+def _find(directory: Path, text: str) -> Run:
+    known = ids(directory)
     real = [name for name in known if _ID.match(name)]
     if text == LATEST and real:
-        return read(folder, real[-1])
+        return read(directory, real[-1])
     found = [name for name in known if name == text]
     found = found or [name for name in known if name.startswith(text)] or [name for name in known if text in name]
     if len(found) == 1 and text:
-        return read(folder, found[0])
+        return read(directory, found[0])
     if found and text:
         raise RunNotFoundError(f"{text!r} is the start or a part of {len(found)} runs", hint=_some(reversed(found)))
     if not known:
-        raise RunNotFoundError(f"no run {text!r}: there are no runs in {str(folder)!r}", hint="distlaunch local train.py")
-    raise RunNotFoundError(f"no run {text!r} in {str(folder)!r}", hint=_some(_nearest(text, real or known)))
+        raise RunNotFoundError(f"no run {text!r}: there are no runs in {str(directory)!r}", hint="distlaunch local train.py")
+    raise RunNotFoundError(f"no run {text!r} in {str(directory)!r}", hint=_some(_nearest(text, real or known)))
 
 
-def read(folder: Path, name: str) -> Run:
-    """The run in that folder; `damaged` says why where it is none."""
-    path = folder / name
+def read(directory: Path, name: str) -> Run:
+    """The run in that directory; `damaged` says why where it is none."""
+    path = directory / name
     try:
         values = storage.read_trusted_json("run", path / "run.json")  # it says which programs to run
     except UntrustedError as error:

@@ -1,4 +1,4 @@
-"""`--data FOLDER`: images as files, a folder per class (ImageFolder's layout)."""
+"""`--data DIRECTORY`: images as files, a directory per class (ImageFolder's layout)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
-class Folder:
+class Directory:
     """Files and their classes. The paths are kept as one string: a million of them as objects would take 200 MB a rank."""
 
     def __init__(self, root: str, files: Iterable[tuple[str, int]], classes: Sequence[str]) -> None:
@@ -46,15 +46,15 @@ class Folder:
         return os.path.join(self.root, os.fsdecode(self._names[self._ends[number] : self._ends[number + 1]]))
 
 
-def open_folder(root: str) -> Folder:
-    """The images below `root`, whose subfolders are the classes, in the order of their names; raises `InputError`."""
+def open_directory(root: str) -> Directory:
+    """The images below `root`, whose subdirectories are the classes, in the order of their names; raises `InputError`."""
     try:
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     except OSError as error:
         raise InputError(f"--data {root}: {error.strerror}") from error
     if not classes:
-        raise InputError(f"--data {root}: a folder of images has a folder per class in it, this one has none")
-    found = Folder(root, ((path, label) for label, name in enumerate(classes) for path in _images(root, name)), classes)
+        raise InputError(f"--data {root}: a directory of images has a directory per class in it, this one has none")
+    found = Directory(root, ((path, label) for label, name in enumerate(classes) for path in _images(root, name)), classes)
     missing = set(range(len(classes))) - set(found._labels.tolist())
     if missing:
         raise InputError(f"--data {root}: no image in {classes[min(missing)]} ({', '.join(SUFFIXES)} are images)")
@@ -62,28 +62,28 @@ def open_folder(root: str) -> Folder:
 
 
 def _images(root: str, name: str) -> Iterable[str]:
-    for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
-        yield from (os.path.join(folder, file) for file in sorted(files) if file.lower().endswith(SUFFIXES))
+    for directory, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+        yield from (os.path.join(directory, file) for file in sorted(files) if file.lower().endswith(SUFFIXES))
 
 
 def load(config: Config) -> Data:
-    """A folder of class folders, or one with `train` and `val` (or `test`) in it."""
+    """A directory of class directories, or one with `train` and `val` (or `test`) in it."""
     root = os.path.expanduser(config.data)
     test = os.path.expanduser(config.test_data) if config.test_data else None
     if os.path.isdir(os.path.join(root, "train")):
         inside = (os.path.join(root, name) for name in ("val", "test") if os.path.isdir(os.path.join(root, name)))
         root, test = os.path.join(root, "train"), test or next(inside, None)
-    train_set, test_set = open_folder(root), open_folder(test) if test else None
+    train_set, test_set = open_directory(root), open_directory(test) if test else None
     if test_set and test_set.classes != train_set.classes:
         odd = sorted(set(test_set.classes) ^ set(train_set.classes))
         raise InputError(f"{root} has {len(train_set.classes)} classes and {test} {len(test_set.classes)}; not in both: {odd[0]}")
     if config.classes not in (None, len(train_set.classes)):
-        raise InputError(f"--classes {config.classes}, but {root} has {len(train_set.classes)} class folders")
+        raise InputError(f"--classes {config.classes}, but {root} has {len(train_set.classes)} class directories")
     return encoded(config, train_set, test_set)
 
 
 def takes(data: str, reader: str) -> bool:
-    """A folder without shards in it."""
+    """A directory without shards in it."""
     return reader == "index" and os.path.isdir(os.path.expanduser(data)) and not is_shards(data)
 
 

@@ -1,6 +1,6 @@
-"""Runs in a folder that several hosts share over the network, each with a cache of its own that shows what was there before.
+"""Runs in a directory that several hosts share over the network, each with a cache of its own that shows what was there before.
 
-sshfs stands for NFS, whose client is the kernel's, so not everywhere: it caches folders, attributes and names as NFS does,
+sshfs stands for NFS, whose client is the kernel's, so not everywhere: it caches directories, attributes and names as NFS does,
 creates a file for one alone, and has no locks that hold between hosts.
 """
 
@@ -28,20 +28,20 @@ ROOT = Path(__file__).parents[2]
 HELD = 5
 WORDS = 12
 CACHED_S = 3
-"""So long a host shows a folder as it was."""
+"""So long a host shows a directory as it was."""
 
 HOLDS = f"""
 import json, os, sys, time
 from pathlib import Path
 from launcher.runs import lock
 from launcher.system import storage
-folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
+directory, inside = Path(sys.argv[1]), Path(sys.argv[2])
 first = []
 for number in range({WORDS}):
-    os.listdir(folder)  # so that there is something to remember
-    first.append(storage.write_once(folder / f"word-{{number}}", json.dumps(os.uname().nodename).encode()))
+    os.listdir(directory)  # so that there is something to remember
+    first.append(storage.write_once(directory / f"word-{{number}}", json.dumps(os.uname().nodename).encode()))
 for _ in range({HELD}):
-    with lock.hold(folder, "test", wait_s=400):
+    with lock.hold(directory, "test", wait_s=400):
         with open(inside, "x"):  # on a disk that needs no network
             time.sleep(0.02)
         inside.unlink()
@@ -53,11 +53,11 @@ COMES_LATE = """
 import os, sys
 from pathlib import Path
 from launcher.runs import lock
-folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
-os.listdir(folder)
+directory, inside = Path(sys.argv[1]), Path(sys.argv[2])
+os.listdir(directory)
 print("has looked", flush=True)
 sys.stdin.readline()
-with lock.hold(folder, "late", wait_s=400):
+with lock.hold(directory, "late", wait_s=400):
     open(inside, "x")
 """
 
@@ -65,11 +65,11 @@ MANY_TIMES = """
 import sys
 from pathlib import Path
 from launcher.runs import lock
-folder, inside = Path(sys.argv[1]), Path(sys.argv[2])
+directory, inside = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(5):
-    with lock.hold(folder, "often"):
+    with lock.hold(directory, "often"):
         pass
-with lock.hold(folder, "often"):
+with lock.hold(directory, "often"):
     open(inside, "x")
     print("inside", flush=True)
     sys.stdin.readline()
@@ -82,11 +82,11 @@ OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.e
 
 @pytest.fixture(params=[True, False], ids=["with hard links", "without"])
 def shared(request: pytest.FixtureRequest, ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Path]:
-    """A folder of the first host's, mounted on the second and the third under one name."""
+    """A directory of the first host's, mounted on the second and the third under one name."""
     if not Path("/dev/fuse").exists():
         pytest.skip("no FUSE here: there is no /dev/fuse")
     try:
-        packages.require(packages.NETWORK_FOLDER)
+        packages.require(packages.NETWORK_DIRECTORY)
     except NotAvailableError as error:
         pytest.skip(str(error))
     disk, name = tmp_path / "disk", tmp_path / "shared"
@@ -122,7 +122,7 @@ def test_one_alone_changes_a_run_and_writes_its_result(shared: Path, ssh_hosts: 
     assert len(list((tmp_path / "disk").glob("word-*"))) == WORDS
 
 
-def test_who_sees_the_folder_as_it_was_does_not_take_a_lock_that_somebody_holds(
+def test_who_sees_the_directory_as_it_was_does_not_take_a_lock_that_somebody_holds(
     shared: Path, ssh_hosts: SshHosts, tmp_path: Path
 ) -> None:
     """Its cache shows none, and the first ones are free to be made again, as those who came after have removed them."""
