@@ -56,7 +56,7 @@ class Plan(Protocol):
 
     @property
     def master(self) -> str:
-        """MASTER_ADDR and port for the plan table, `ADDR:PORT`, or `ADDR:chosen at start`."""
+        """MASTER_ADDR and port for the plan table, `ADDR:PORT`, or `ADDR (port chosen at start)`."""
 
     def to_json(self) -> Mapping[str, Any]:
         """The whole plan as plain JSON: `Planned` beside each backend's plan."""
@@ -247,6 +247,11 @@ class Backend(ABC, Generic[P, H, Opts]):
 
 AnyBackend: TypeAlias = Backend[Any, Any, Any]
 """One of which it is not known which."""
+
+
+def master_text(address: str, port: int) -> str:
+    """MASTER_ADDR and port as `Plan.master` has them; port 0 is chosen at start."""
+    return f"{address}:{port}" if port else f"{address} (port chosen at start)"
 
 
 def write_beside(directory: Path, job: Job) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ class Announcer:
         elif record.name == "rendezvous":
             self._waits.pop(node, None)
             where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
-            self._once(f"rendezvous at {where}: {fields.get('nodes')} nodes, {fields.get('world_size')} ranks")
+            nodes, ranks = summary.counted(fields.get("nodes"), "node"), summary.counted(fields.get("world_size"), "rank")
+            self._once(f"started: {nodes}, {ranks} (master {where})")
             self._missing(fields.get("world_size"))
         elif record.name == "waiting":
             limit = fields.get("limit_s")

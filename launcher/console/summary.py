@@ -38,7 +38,7 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
     """
     master, planned = plan.master, next((node.host for node in plan.nodes if node.node_rank == 0), "")
     if hosts and planned:
-        master = master.replace(f"{planned}:", f"{hosts[0]}:", 1)
+        master = hosts[0] + master[len(planned) :] if master.startswith(planned) else master
     if meeting and meeting.get("reason"):
         master = f"{meeting.get('address') or 'several addresses'}:{meeting.get('port')} ({meeting['reason']})"
 
@@ -56,6 +56,11 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
             rows.append((host, where, ranks, master if part[0].node_rank == 0 else ""))
             first = last
     return tables.table(("HOST", "NODE", "RANKS", "MASTER"), rows, output.STDERR)
+
+
+def counted(number: object, what: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def ranks_text(ranks: range | tuple[int, ...]) -> str:
@@ -81,7 +86,7 @@ def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[st
     if snapshot is None:
         return text
     files = [(file.path, output.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
-    whole = f"{len(files)} file{'s' * (len(files) != 1)}, {output.size(snapshot.total_bytes)}, of {snapshot.directory}"
+    whole = f"{counted(len(files), 'file')}, {output.size(snapshot.total_bytes)}, of {snapshot.directory}"
     return text + tables.table(("FILE", "SIZE"), [*files, (whole, "")], output.STDERR)
 
 
@@ -130,7 +135,7 @@ def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> lis
 def missing_ranks(ranks: Iterable[int], world: int) -> str:
     """`log-ranks 4-7: the run has 4 ranks`, of ranks whose lines are wanted."""
     missing = tuple(sorted(rank for rank in ranks if rank >= world))
-    return f"log-ranks {ranks_text(missing)}: the run has {world} rank{'s' * (world != 1)}"
+    return f"log-ranks {ranks_text(missing)}: the run has {counted(world, 'rank')}"
 
 
 def duration(seconds: float) -> str:

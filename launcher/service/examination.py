@@ -144,7 +144,7 @@ def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[R
     backend = planned.request.backend
     run = launch.start(planned, interrupts)
     nodes = len(planned.plan.nodes)
-    output.note(f"{summary.heading(run)}: examining {nodes} node{'s' * (nodes > 1)}")
+    output.note(f"{summary.heading(run)}: examining {summary.counted(nodes, 'node')}")
     outcome = Follower(run, backend, ranks=frozenset(), interrupts=interrupts).follow()
     if outcome.state != "success":
         output.warn(f"the job did not end well: {(outcome.cause or {}).get('message') or outcome.state}")

@@ -77,7 +77,7 @@ def test_the_plan_has_what_was_asked_for(tmp_path: Path) -> None:
     assert {key: made.variables[key] for key in wanted} == wanted
     assert [(node.node_rank, node.host, node.workers) for node in made.nodes] == [(0, "n1", 3), (1, "n2", 3)]
     assert (made.spares, made.job.min_nodes, made.job.max_nodes) == (("n3",), 1, 2)
-    assert made.master == "n1:chosen at start"
+    assert made.master == "n1 (port chosen at start)"
     plain = plan(tmp_path, "x.py").variables
     assert not {"distlaunch_python", "distlaunch_workers"} & set(plain), "each host's own"
 

@@ -110,7 +110,7 @@ def test_no_word_of_a_run_lets_an_escape_through(distlaunch: Cli, fake: Callable
 
     assert_plain(followed, but=own)
     assert own in followed
-    words = ("started again by the scheduler", "fabric: ", "rendezvous at", "warning", "restart ", "[0] <", "stopping: ", "first")
+    words = ("started again by the scheduler", "fabric: ", "started: ", "warning", "restart ", "[0] <", "stopping: ", "first")
     for told in words:
         assert told in followed, told
     assert followed.count("owned") >= 15, "every word was there"

@@ -120,7 +120,7 @@ def test_one_rank_is_shown_byte_by_byte_and_success_is_said(distlaunch: Cli) -> 
     assert process.returncode == 0, stderr
     assert stdout == b"50%\r100%\n\xff\x00 no newline"
     assert re.search(rb"^err\n", stderr, re.MULTILINE)
-    assert re.search(rb"rendezvous at 127.0.0.1:\d+: 2 nodes, 2 ranks", stderr)
+    assert re.search(rb"started: 2 nodes, 2 ranks \(master 127.0.0.1:\d+\)", stderr)
     assert re.search(rb"success after .* out-", stderr)
 
 

@@ -336,7 +336,7 @@ def test_ranks_that_are_known_at_the_start_only_are_told_then(distlaunch: Cli) -
     said = os.read(read, 10_000).decode()
     os.close(read)
 
-    assert said.count("rendezvous at") == 4
+    assert said.count("started: 1 node, 4 ranks (master ") == 4
     assert said.count("warning: log-ranks 7: the run has 4 ranks, so no line of its workers is shown") == 1
 
 

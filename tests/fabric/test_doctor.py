@@ -113,7 +113,7 @@ def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distla
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("nowhere",), 2, "doctor nowhere: where?"),
+        (("nowhere",), 2, "doctor nowhere: no backend and no cluster is named"),
         (("local", "--quarantine"), 2, "--quarantine needs a cluster"),
         (("--on", "x"), 2, "unknown cluster 'x'"),
         (("--on", "x", "--release", "n1"), 2, "unknown cluster 'x'"),

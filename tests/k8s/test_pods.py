@@ -239,7 +239,7 @@ def test_a_run_whose_agent_is_killed_starts_again(pods: User, machines: Kube) ->
     agent_of(f"{follower.run}-1").kill()
 
     follower.wait_err("started again by the scheduler after a lost node, attempt 1")
-    follower.wait("the second rendezvous", lambda: follower.stderr.count("rendezvous at") == 2)
+    follower.wait("the second rendezvous", lambda: follower.stderr.count("started: 2 nodes") == 2)
     cancelled = pods("cancel", follower.run)
     done = follower.result()
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{follower.run}: cancelled\n"), cancelled.stderr

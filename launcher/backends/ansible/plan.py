@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from launcher.backends._base import master_text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -65,7 +67,7 @@ class AnsiblePlan:
     @property
     def master(self) -> str:
         """The first address of node 0 that the others reach."""
-        return f"{self.nodes[0].host}:{self.job.master_port or 'chosen at start'}"
+        return master_text(self.nodes[0].host, self.job.master_port)
 
     def request(self) -> dict[str, Any]:
         """The agents' job as far as it is decided here."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.agent.failures import Failure
-from launcher.backends._base import Backend, PlannedNode, Record, Written, new_key, unrecorded
+from launcher.backends._base import Backend, PlannedNode, Record, Written, master_text, new_key, unrecorded
 from launcher.backends.kubernetes import objects, pod
 from launcher.backends.kubernetes.handle import KubernetesHandle
 from launcher.backends.kubernetes.options import KubernetesOptions
@@ -80,7 +80,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         made = self._objects(spec, run, name, sent)
         workers = self._workers(spec)
         rows = (PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max))
-        master = f"{job.rendezvous['addr']}:{job.master_port or 'chosen at start'}"
+        master = master_text(job.rendezvous["addr"], job.master_port)
         return KubernetesPlan(
             run_dir=run_dir,
             name=name,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.agent.job import LOOPBACK
+from launcher.backends._base import master_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ class LocalPlan:
     @property
     def master(self) -> str:
         """The loopback address; the port is chosen by binding it."""
-        return f"{LOOPBACK}:{self.job.master_port or 'chosen at start'}"
+        return master_text(LOOPBACK, self.job.master_port)
 
     def argv(self, node_rank: int) -> tuple[str, ...]:
         """The command that starts a node's agent."""

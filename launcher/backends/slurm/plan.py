@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from launcher.backends._base import master_text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -56,7 +58,7 @@ class SlurmPlan:
     @property
     def master(self) -> str:
         """Known when Slurm has given the nodes."""
-        return "the first node:chosen at start"
+        return master_text("the first node", 0)
 
     def to_json(self) -> Planned:
         """The job file's text and the spec."""

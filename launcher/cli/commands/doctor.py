@@ -64,7 +64,7 @@ def doctor(words: list[str]) -> int:
     named = any(word.partition("=")[0] in ("--on", "--cluster") for word in words)
     if name is None and not named and not asks:
         hint = names.hint(words[0], backends.names(), "a backend comes first") + "; or --on CLUSTER"
-        raise RequestError(f"doctor {words[0]}: where?", hint=hint)
+        raise RequestError(f"doctor {words[0]}: no backend and no cluster is named", hint=hint)
     _check_release(words)
     more = [
         parameter("on", launch.ON_CLUSTER, None),
