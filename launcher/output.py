@@ -50,6 +50,9 @@ class _Manner:
     live: LiveLine | None = None
     """A line on the terminal that is there for a while (`console.live_line`)."""
 
+    progress: Callable[[str, tuple[int, int] | None], None] | None = None
+    """Shows what the present wait is for."""
+
 
 _manner = _Manner()
 
@@ -177,15 +180,6 @@ def foreign(where: str, data: bytes, *, important: bool = True) -> None:
         (note if important else detail)(f"[{where}] {text[:_MAX_FOREIGN]}{more}")
 
 
-def size(count: float) -> str:
-    """Bytes for people: `12 KB`."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
 def paint(text: str, style: str, fd: int = STDERR) -> str:
     """The text in a colour where the stream is a terminal and NO_COLOR is not set."""
     if not _colours(fd):
@@ -214,6 +208,17 @@ def write(fd: int, data: bytes) -> bool:
         return _write_now(fd, data)
     _manner.writer.put(fd, data)
     return True
+
+
+def progress(text: str, part: tuple[int, int] | None = None) -> None:
+    """What the present wait is for now, if someone watches it; `part`: how much of how much is done."""
+    if _manner.progress is not None:
+        _manner.progress(text, part)
+
+
+def progress_by(show: Callable[[str, tuple[int, int] | None], None] | None) -> None:
+    """What `progress` calls from now on."""
+    _manner.progress = show
 
 
 def expect_live() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     ("text", "found"),
     [
         ("The gang restarts.", [(1, "gang")]),
-        ("# A title\n\nIts directories are\nthe host's.", [(3, "directories")]),
+        ("# A title\n\nIts folders are\nthe host's.", [(3, "folders")]),
         ("`gang` and [a word](directory/gang.md) of it", []),
         ("```python\ngang = directory\n```\nA gang.", [(4, "gang")]),
         ("on this machine; other machines follow", [(1, "machines")]),

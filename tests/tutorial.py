@@ -55,7 +55,7 @@ def steps(block: Block) -> list[Step]:
 def form(text: str) -> list[str]:
     """The lines, in any order, without what differs from run to run and from machine to machine."""
     differs = {r"directory: \S+": "directory", r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN", r"[\d.]+ s\b": "TIME", r":\d+:": ":PORT:"}
-    differs[r'"\S*/(\w+\.py)"'] = r'"\1"'
+    differs |= {r'"\S*/(\w+\.py)"': r'"\1"', r"(master [\d.]+):\d+": r"\1:PORT"}
     for pattern, word in differs.items():
         text = re.sub(pattern, word, text)
     return sorted(" ".join(line.split()) for line in text.splitlines())

@@ -15,6 +15,7 @@ from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
 from launcher.runs.reader import lost_text
 from launcher.runs.sources import JOB_OUTPUT, Source
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +92,7 @@ class Announcer:
         elif record.name == "rendezvous":
             self._waits.pop(node, None)
             where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
-            nodes, ranks = summary.counted(fields.get("nodes"), "node"), summary.counted(fields.get("world_size"), "rank")
+            nodes, ranks = amounts.counted(fields.get("nodes"), "node"), amounts.counted(fields.get("world_size"), "rank")
             self._once(f"started: {nodes}, {ranks} (master {where})")
             self._missing(fields.get("world_size"))
         elif record.name == "waiting":

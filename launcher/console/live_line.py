@@ -10,6 +10,7 @@ a progress bar of a worker is left alone. `output` withdraws the line before it 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class LiveLine:
             self._text, self._part = escapes.plain(text), part
             if self._thread is None and output.draws(output.STDERR):
                 output.expect_live()
+                _leave_no_line_at_ctrl_z()
                 self._thread = threading.Thread(target=self._run, name="live line", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -69,6 +71,19 @@ class LiveLine:
             time.sleep(_EVERY_S if waited >= _FIRST_S else min(_EVERY_S, _FIRST_S))
 
 
+def _leave_no_line_at_ctrl_z() -> None:
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, _stop)
+
+
+def _stop(signum: int, _frame: object) -> None:
+    """Stop as by default; the shell's prompt comes where the line was."""
+    output.clear_live()
+    signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+    signal.signal(signum, _stop)
+
+
 def _in_foreground() -> bool:
     try:
         return os.tcgetpgrp(output.STDERR) == os.getpgrp()
@@ -91,9 +106,11 @@ def withdraw() -> None:
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """What is done in here may take long."""
+    """What is done in here may take long; `output.progress` says how far it is."""
     _line.show(text)
+    output.progress_by(_line.show)
     try:
         yield
     finally:
+        output.progress_by(None)
         _line.withdraw()

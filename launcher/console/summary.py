@@ -12,6 +12,7 @@ from launcher.agent import failures
 from launcher.agent.failures import Failure
 from launcher.console import tables
 from launcher.runs import status
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,11 +59,6 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
     return tables.table(("HOST", "NODE", "RANKS", "MASTER"), rows, output.STDERR)
 
 
-def counted(number: object, what: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def ranks_text(ranks: range | tuple[int, ...]) -> str:
     """`0-3`, or a list where they are not in a row."""
     if not ranks:
@@ -85,8 +81,8 @@ def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[st
     text = tables.table(("VARIABLE", "VALUE"), rows, output.STDERR) if rows else ""
     if snapshot is None:
         return text
-    files = [(file.path, output.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
-    whole = f"{counted(len(files), 'file')}, {output.size(snapshot.total_bytes)}, of {snapshot.directory}"
+    files = [(file.path, amounts.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
+    whole = f"{amounts.counted(len(files), 'file')}, {amounts.size(snapshot.total_bytes)}, of {snapshot.directory}"
     return text + tables.table(("FILE", "SIZE"), [*files, (whole, "")], output.STDERR)
 
 
@@ -135,7 +131,7 @@ def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> lis
 def missing_ranks(ranks: Iterable[int], world: int) -> str:
     """`log-ranks 4-7: the run has 4 ranks`, of ranks whose lines are wanted."""
     missing = tuple(sorted(rank for rank in ranks if rank >= world))
-    return f"log-ranks {ranks_text(missing)}: the run has {counted(world, 'rank')}"
+    return f"log-ranks {ranks_text(missing)}: the run has {amounts.counted(world, 'rank')}"
 
 
 def duration(seconds: float) -> str:

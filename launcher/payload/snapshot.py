@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from launcher import output
 from launcher.agent.ssh.user_files import combined
 from launcher.errors import SpecError
 from launcher.payload import credentials
 from launcher.payload.snapshot_files import git_root, listed
-from launcher.system import input_file, storage
+from launcher.system import amounts, input_file, storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -205,8 +204,8 @@ def _check_size(directory: Path, files: Sequence[File], limit_bytes: int) -> Non
         sizes[top + slash] = sizes.get(top + slash, 0) + file.size
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
     raise SpecError(
-        f"the files in {str(directory)!r} are {output.size(total)}, and at most {output.size(limit_bytes)} are sent with a run; "
-        "the largest: " + ", ".join(f"{name} {output.size(sizes[name])}" for name in largest),
+        f"the files in {str(directory)!r} are {amounts.size(total)}, and at most {amounts.size(limit_bytes)} are sent with a "
+        "run; the largest: " + ", ".join(f"{name} {amounts.size(sizes[name])}" for name in largest),
         hint="list what the run does not need in .gitignore (of a git repository), start in a smaller directory, or raise "
         "--snapshot-limit; data sets belong on a file system of the nodes",
     )

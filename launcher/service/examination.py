@@ -16,7 +16,7 @@ from launcher.errors import SpecError, StorageError
 from launcher.runs.reader import StreamReader
 from launcher.service import launch
 from launcher.settings import config, quarantine
-from launcher.system import storage
+from launcher.system import amounts, storage
 
 if TYPE_CHECKING:
     from launcher.doctor.findings import Finding
@@ -144,7 +144,7 @@ def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[R
     backend = planned.request.backend
     run = launch.start(planned, interrupts)
     nodes = len(planned.plan.nodes)
-    output.note(f"{summary.heading(run)}: examining {summary.counted(nodes, 'node')}")
+    output.note(f"{summary.heading(run)}: examining {amounts.counted(nodes, 'node')}")
     outcome = Follower(run, backend, ranks=frozenset(), interrupts=interrupts).follow()
     if outcome.state != "success":
         output.warn(f"the job did not end well: {(outcome.cause or {}).get('message') or outcome.state}")

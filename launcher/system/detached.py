@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.agent.system.processes import start_ticks
 from launcher.errors import CommandError
@@ -108,6 +108,11 @@ def start_detached(
     return identity
 
 
+def _private(path: Path) -> BinaryIO:
+    """The file, to append to; a new one is its owner's alone."""
+    return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+
+
 def _spawned(
     argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, stdin: int | None
 ) -> tuple[subprocess.Popen[bytes], int]:
@@ -115,7 +120,7 @@ def _spawned(
     try:
         for path in filter(os.path.exists, (stdout, stderr)):  # of an attempt before
             input_file.check(path)
-        with contextlib.ExitStack() as stack, open(stdout, "ab") as out, open(stderr, "ab") as err:
+        with contextlib.ExitStack() as stack, _private(stdout) as out, _private(stderr) as err:
             before = err.tell()
             own = [] if stdin is None else [os.dup(stdin)]
             for fd in own:

@@ -121,6 +121,21 @@ def test_a_host_that_says_nothing_is_given_up_at_the_limit_and_not_asked_again(
     assert tried(tmp_path) == 1
 
 
+def test_how_much_of_a_large_payload_has_gone_is_told(
+    plugin: Any, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "_SENT_EVERY_S", 0.0)
+    told: list[tuple[int, int]] = []
+    connection = session(f"{LISTENS}; head -c 3000000 > /dev/null; {ANSWER}")
+    connection.on_sent = lambda sent, size: told.append((sent, size))
+
+    assert connection.ask({}, b"x" * 3_000_000, limit_s=60) == {"said": "yes"}
+
+    assert len(told) > 3
+    assert told == sorted(told)
+    assert told[-1] == (3_000_000, 3_000_000)
+
+
 def test_what_a_login_prints_is_no_answer_and_requests_go_on_with_bytes_behind_them(session: Any, tmp_path: Path) -> None:
     payload = b"\0\xff\n" * 100_000
     (tmp_path / "payload").write_bytes(payload)

@@ -133,6 +133,25 @@ def test_a_wait_has_a_live_line_which_leaves_a_workers_bar_whole(distlaunch: Cli
 
 
 @pytest.mark.torch
+def test_ctrl_z_leaves_no_line_where_the_shell_goes_on(distlaunch: Cli) -> None:
+    distlaunch.write("slow.py", SLOW)
+    distlaunch.write("x.py", "")
+    command = f"{sys.executable} -m launcher local --tty never --preload slow x.py"
+    script = f"set -m; {command}; echo left $?; touch go; fg >/dev/null; echo ended $?"
+
+    with Screen(
+        ["bash", "-c", script], env=distlaunch.env({"TERM": "xterm"}), cwd=distlaunch.directory, size=(40, 80)
+    ) as terminal:
+        terminal.until("importing torch")
+        terminal.type("\x1a")
+        terminal.until("left 148")
+        terminal.until("ended 0")
+
+    stopped = terminal.said[: terminal.said.index("left 148")]
+    assert stopped[stopped.rindex("importing") :].count("\r\x1b[K") == 1, "taken away before the shell writes"
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_there_is_none_where_it_cannot_be_drawn_or_no_colour_is_wanted(distlaunch: Cli, env: dict[str, str]) -> None:
     distlaunch.write("slow.py", SLOW)

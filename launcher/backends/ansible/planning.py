@@ -17,7 +17,7 @@ from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
 from launcher.payload import scripts, snapshot
 from launcher.spec import parse_size
-from launcher.system import trust
+from launcher.system import amounts, trust
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ def _wanted(options: AnsibleOptions, spec: JobSpec, found: Sequence[Host]) -> in
     if options.spares < 0 or not 1 <= wanted <= len(found) - options.spares:
         spares = f" and {options.spares} spares" if options.spares else ""
         raise SpecError(
-            f"{wanted} nodes{spares} are asked for, and the inventory has {len(found)} host{'s' * (len(found) != 1)}",
+            f"{wanted} nodes{spares} are asked for, and the inventory has {amounts.counted(len(found), 'host')}",
             hint="hosts: " + ", ".join(host.name for host in found[:20]),
         )
     return wanted

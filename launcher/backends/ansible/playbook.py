@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import threading
-import time
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.agent.job import FUNCTION_FILE
 from launcher.backends.ansible.inventory import program
+from launcher.backends.ansible.progress import Progress
 from launcher.errors import BackendUnavailableError, CommandError
 from launcher.payload import agent_archive
 from launcher.system import install, storage, trust
@@ -24,16 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.ansible.plan import AnsiblePlan
+    from launcher.backends.ansible.progress import Answers
     from launcher.runs.handle import Meeting
 
-    Answers = dict[str, dict[str, dict[str, Any]]]
-    """By step and host."""
-
 _LIMIT_S = 1800.0
-_PATIENCE_S = 6.0
 _END_S = 15.0
-_QUIET = ("reach",)
-"""Steps that a person need not see."""
 
 
 def texts(plan: AnsiblePlan) -> dict[str, str]:
@@ -106,48 +101,6 @@ def prepare() -> None:
             import_module("ansible_runner.interface")
 
     threading.Thread(target=work, name="prepare").start()
-
-
-class Progress:
-    """What a person is told of the steps while they go on."""
-
-    def __init__(self) -> None:
-        self.steps: set[str] = set()
-        """Those that have begun."""
-
-        self._step, self._began, self._said = "", time.monotonic(), 0.0
-        self._waiting: dict[str, float] = {}
-
-    def enter(self, step: str, hosts: Sequence[str], answers: Answers) -> None:
-        """These hosts are asked for that step; `answers`: of all steps until now."""
-        self.steps.add(step)
-        if step != self._step:
-            self.finish(answers)
-            self._waiting.clear()
-            self._step, self._began = step, time.monotonic()
-        self._waiting.update(dict.fromkeys(hosts, time.monotonic()))
-
-    def answered(self, host: str) -> None:
-        """It is not waited for any more."""
-        self._waiting.pop(host, None)
-
-    def finish(self, answers: Answers) -> None:
-        """Say how the present step has ended."""
-        if self._step and self._step not in _QUIET:
-            of_step = answers.get(self._step, {})
-            good = sum(not answer.get("problem") for answer in of_step.values())
-            took = time.monotonic() - self._began
-            output.note(f"{self._step}: {good} of {len(of_step)} host{'s' * (len(of_step) != 1)}, {took:.1f} s")
-        self._step = ""
-
-    def tell_waits(self) -> None:
-        """Name hosts that take long, from time to time."""
-        now = time.monotonic()
-        late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
-        if late and now - self._said > _PATIENCE_S:
-            self._said = now
-            more = f" and {len(late) - 5} more" if len(late) > 5 else ""
-            output.note(f"{self._step}: waiting for {', '.join(late[:5])}{more}")
 
 
 class Playbook:
@@ -270,9 +223,11 @@ class Playbook:
         step = said.get("step", "")
         if "answer" in said:
             host, answer = said["host"], said["answer"]
-            self._progress.answered(host)
             self.answers.setdefault(step, {})[host] = answer
+            self._progress.answered(host, self.answers)
             output.detail(f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(step, answer)}")
+        elif "sent" in said:
+            self._progress.sent(said["host"], said["sent"], said["bytes"])
         elif step:
             self._progress.enter(step, said["hosts"], self.answers)
         self.problems.update(said.get("problems", {}))

@@ -48,7 +48,9 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
         for item in before:
             path = f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}"
             cluster.call("PATCH", path, {"metadata": objects.owned(item, owner)["metadata"]}, content=api.MERGE)
-        for item in [*secret, *(item for item in rest if item not in before)]:
+        others = [*secret, *(item for item in rest if item not in before)]
+        for number, item in enumerate(others):
+            output.progress(f"creating {number + 1} of {len(others)} objects", (number, len(others)))
             try:
                 _create(cluster, objects.owned(item, owner))
             except api.ApiError as error:

@@ -126,7 +126,6 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
                 argv = (*argv_of(run_dir, python, rank), "--when-told")
                 out, err = directory / "stream", directory / "stderr"
-                os.close(os.open(out, os.O_WRONLY | os.O_CREAT, 0o600))  # as on every backend
                 detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
             for word in told:
                 word.wait()

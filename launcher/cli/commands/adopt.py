@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, argument, flag
+from launcher.console import live_line
 from launcher.service import cluster, observe
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def adopt(  # noqa: PLR0917 - typer's
     """
     directory = observe.directory(fmt)
     given = {"inventory": tuple(inventory) if inventory else None, "limit": limit, "remote_dir": remote_dir}
-    found = cluster.adopt(run, directory, on, given)
+    with live_line.waiting(f"looking for {run} on its hosts"):
+        found = cluster.adopt(run, directory, on, given)
     with output.after(f"{found.id} is among the runs here now"):
         data: Adopted = {"run": found.id, "path": str(found.path), "hosts": found.hosts}
         output.result(data, found.id)

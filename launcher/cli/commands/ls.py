@@ -52,9 +52,11 @@ def ls(
 
 def _of_cluster(name: str) -> None:
     """Runs as the cluster of that name knows them."""
+    from launcher.console import live_line
     from launcher.service import cluster  # a list of our own runs needs no backend
 
-    found = cluster.found(name)
+    with live_line.waiting(f"asking {name} for its runs"):
+        found = cluster.found(name)
     rows = [(run["run"], run["state"], run["nodes"] or None, summary.age(run["created"])) for run in found]
     text = tables.table(("RUN", "STATE", "NODES", "AGE"), rows) if rows else ""
     if not rows:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
+from launcher.console import live_line
 from launcher.runs import directories
 from launcher.service import again, observe
 
@@ -20,7 +21,8 @@ def requeue(run: RunArgument, fmt: OutputOption = None) -> None:
     $ distlaunch requeue train-20250101-120000-abcd
     """
     found = directories.find(observe.directory(fmt), run)
-    attempt = again.requeue(found)
+    with live_line.waiting(f"starting {found.id} again"):
+        attempt = again.requeue(found)
     with output.after(f"{found.id} continues as attempt {attempt}", f"to end it: distlaunch cancel {found.id}"):
         data: Requeued = {"run": found.id, "attempt": attempt}
         output.result(data, f"{found.id}: attempt {attempt}")

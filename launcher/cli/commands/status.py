@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
-from launcher.console import summary, tables
+from launcher.console import live_line, summary, tables
 from launcher.runs import directories
 from launcher.service import listing, observe
 
@@ -23,7 +23,8 @@ def status(run: RunArgument, fmt: OutputOption = None) -> None:
     $ distlaunch status --output json train-20250101-120000-abcd
     """
     found = directories.find(observe.directory(fmt), run)
-    state = observe.state_of(found)
+    with live_line.waiting(f"asking {found.backend} for {found.id}"):
+        state = observe.state_of(found)
     output.result(listing.whole(found, state), *_lines(found, state))
 
 

@@ -43,7 +43,8 @@ class Asking:
 
     def connect(self, host: str, argv: Sequence[str], python: str, program: str) -> None:
         """What is asked of the host from now on goes through that ssh command, to that program."""
-        self._sessions[host] = distlaunch_session.Session(argv, python, program)
+        session = self._sessions[host] = distlaunch_session.Session(argv, python, program)
+        session.on_sent = lambda sent, size: self.report(host=host, sent=sent, bytes=size)
 
     def ask(self, host: str, request: Answer, payload: str | bytes | None = None, *, times: int = 1) -> Answer:
         """One host's answer; it may take so many times as long as others."""

@@ -19,7 +19,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     Answer = dict[str, Any]
 
@@ -27,6 +27,8 @@ ANSWER = "distlaunch-host-1 "
 _MARK = f"\n{ANSWER}".encode()
 _BLOCK_BYTES = 1 << 16
 _TRIES = 4
+_LARGE_BYTES = 1_000_000
+_SENT_EVERY_S = 0.5
 _ANSWER_BYTES = 16 << 20
 _LAST_BYTES = 1 << 16
 _LATE: Answer = {"problem": "no answer within its limit of time", "late": True}
@@ -42,6 +44,9 @@ class Session:
 
     def __init__(self, argv: Sequence[str], python: str, program: str) -> None:
         self.argv, self.python, self.program = argv, python, program
+        self.on_sent: Callable[[int, int], None] = lambda *_: None
+        """Called from time to time with how many bytes have gone of how many, while a large payload is sent."""
+
         self.broken: Answer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -109,7 +114,7 @@ class Session:
         poll = select.poll()
         poll.register(stdout, select.POLLIN)
         poll.register(stdin, select.POLLOUT)
-        self._answer = None
+        self._answer, told_at = None, time.monotonic()
         while self._answer is None and self.broken is None:
             left = limit - time.monotonic()
             events = dict(poll.poll(max(0.0, min(left, 1.0)) * 1000))
@@ -121,6 +126,9 @@ class Session:
                 return
             if stdin in events:
                 waiting = self._write(stdin, waiting, file)
+                if file and size > _LARGE_BYTES and time.monotonic() > told_at + _SENT_EVERY_S:
+                    told_at = time.monotonic()
+                    self.on_sent(file.tell() - len(waiting), size)
                 if not waiting:
                     poll.unregister(stdin)
             if stdout in events and not self._read(stdout):
