@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
     from distlaunch._run import Run, get, runs
+    from distlaunch._torchrun import torchrun
     from launcher import __version__
     from launcher.errors import (
         BackendUnavailableError,
@@ -61,6 +62,7 @@ __all__ = [
     "runs",
     "settings",
     "submit",
+    "torchrun",
 ]
 
 _MODULES = {
@@ -70,6 +72,7 @@ _MODULES = {
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),
     "distlaunch._run": ("Run", "get", "runs"),
+    "distlaunch._torchrun": ("torchrun",),
     "launcher": ("__version__",),
 }
 """Where names are; all others are of `launcher.errors`. They are imported on use: `import distlaunch` costs next to nothing."""

@@ -103,10 +103,11 @@ class _Values:
     """Base of our typer commands: their parameters are read by `_Value`."""
 
     def get_params(self, ctx: Any) -> Any:
-        """typer's parameters; no more than slower where typer knows nothing of the attribute set here."""
+        """typer's parameters. A typer that has other names for what `_Value` replaces reads values in its own, slower way."""
         found = super().get_params(ctx)  # type: ignore[misc]
         for each in found:
-            each.get_runtime_param = _Value
+            if hasattr(each, "get_runtime_param") and hasattr(getattr(each, "type_descriptor", None), "annotation"):
+                each.get_runtime_param = _Value
         return found
 
     def get_help_option(self, ctx: Any) -> Any:

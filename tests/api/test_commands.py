@@ -140,6 +140,21 @@ def doctor(here: Path) -> None:
     assert (ours["ok"], distlaunch.get(ours["run"]).state) == (theirs["ok"], distlaunch.get(theirs["run"]).state)
 
 
+def torchrun(here: Path) -> None:
+    for args, code in (([], 0), (["fail"], 1)):
+        words = ["--standalone", "--nproc-per-node", "2", "work.py", *args]
+        call = f"import distlaunch; raise SystemExit(distlaunch.torchrun({words!r}))"
+        ours, theirs = Cli(here)(python=("-c", call), real=True), Cli(here)("torchrun", *words)
+        assert (ours.exit_code, theirs.exit_code) == (code, code)
+        assert (
+            sorted(ours.stdout.splitlines())
+            == sorted(theirs.stdout.splitlines())
+            == [f"rank {rank}" + "".join(f" {arg}" for arg in args) for rank in (0, 1)]
+        )
+    with pytest.raises(distlaunch.SpecError, match="args is one text"):
+        distlaunch.torchrun("--standalone work.py")
+
+
 CALLS: dict[str, Callable[[Path], None]] = {
     **dict.fromkeys(backends.names(), launches),
     "run": runs_on,
@@ -151,14 +166,13 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "adopt": adopt,
     "config": config,
     "doctor": doctor,
+    "torchrun": torchrun,
 }
 """What the command does, done by the function that is it."""
 
-NO_CALLS = {"torchrun": "it is this process that takes part in a run which somebody else starts"}
-
 
 def test_every_command_has_its_call() -> None:
-    assert set(CALLS) | set(NO_CALLS) == {*backends.names(), *command_names()}
+    assert set(CALLS) == {*backends.names(), *command_names()}
 
 
 @pytest.mark.parametrize("name", ["local", *(name for name in CALLS if name not in backends.names())])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,3 +156,17 @@ for args in ("--help", "--version", "ls --limit 3", "status x", "local -qm --dry
     said = [line for line in done.stdout.splitlines() if line.startswith("::")]
     assert len(said) == 6
     assert [line for line in said if line.split()[-1] in ("typer", "click", "rich", "argparse")] == [], done.stderr
+
+
+@pytest.mark.parametrize("missing", ["get_runtime_param", "type_descriptor"])
+def test_a_typer_with_other_names_reads_values_itself(missing: str) -> None:
+    names = {"get_runtime_param": None, "type_descriptor": SimpleNamespace(annotation=int)}
+    params = [SimpleNamespace(**names), SimpleNamespace(**{name: value for name, value in names.items() if name != missing})]
+
+    class Command(completion._Values, type("Typer", (), {"get_params": lambda *_: params})):  # type: ignore[misc]
+        pass
+
+    ours, theirs = Command().get_params(None)
+
+    assert ours.get_runtime_param is completion._Value
+    assert getattr(theirs, "get_runtime_param", None) is None

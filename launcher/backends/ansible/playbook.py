@@ -17,7 +17,7 @@ from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
 from launcher.errors import BackendUnavailableError, CommandError
 from launcher.payload import agent_archive
-from launcher.system import install, storage, trust
+from launcher.system import amounts, install, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +72,7 @@ def write(plan: AnsiblePlan, directory: Path) -> None:
     if plan.job.function:
         storage.write_whole(directory / FUNCTION_FILE, plan.job.function.encode("ascii"), mode=0o600)
     if plan.snapshot is not None:
+        output.progress(f"packing {amounts.size(plan.snapshot.total_bytes)} of files")
         with storage.storage_errors(directory):
             plan.snapshot.write_tar(directory / "files.tar.gz", compress=True)
 
