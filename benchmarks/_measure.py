@@ -1,7 +1,8 @@
-"""Measures commands side by side: interleaved, all that they start, medians of paired ratios.
+"""Measures commands side by side: interleaved, with all that they start, as medians of paired ratios.
 
-The measuring process is a child subreaper: whatever a command leaves behind becomes its child and is waited for, so that the
-CPU time of detached processes counts. Whoever has children of its own, as a testbed's daemons are, measures the command alone.
+The measuring process is a child subreaper: processes that a command leaves behind become its children and are waited
+for, so that the CPU time of detached processes counts. A process with children of its own, such as a testbed's
+daemons, measures the command alone.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 
 TIMED_OUT = 124
-"""Exit code of a command that was ended at its limit."""
+"""Exit code of a command that was killed at its limit."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ADOPTED_S = 15.0
-"""So long what a command has left behind may go on."""
+"""How long processes that a command leaves behind may run."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +38,25 @@ class Sample:
     """One run of one command."""
 
     wall_s: float
-    """To the end of the command itself."""
+    """Until the command itself exits."""
 
     cpu_s: float
     """User and system time of the command and of everything that it started, detached or not."""
 
     rss_bytes: int
-    """Highest resident set of the largest single process, of those that the command itself waited for."""
+    """Highest resident set of the largest single process among the command and those that it waited for."""
 
     exit_code: int
     output: str = ""
     """Stdout and stderr, in the order of writing."""
 
     own_cpu_s: float = 0.0
-    """Of `cpu_s`, the command and the children that it waited for."""
+    """The part of `cpu_s` of the command and the children that it waited for."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A command to measure, with what may have to be done before each of its runs."""
+    """A command to measure, with what to do before each of its runs."""
 
     name: str
     argv: Sequence[str]
@@ -69,17 +70,19 @@ class Contender:
 
 
 def environment(scratch: str | Path) -> dict[str, str]:
-    """Variables for every contender: this checkout and its interpreter first, byte-code kept, and all files below `scratch`."""
+    """Variables for every contender: this checkout and its interpreter first, bytecode kept, files below `scratch`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("DISTLAUNCH_")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     path = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     settings = {"DISTLAUNCH_RUNS_DIR": "runs", "DISTLAUNCH_SYSTEM_CONFIG": "none.toml"}
     directories = dict.fromkeys(("HOME", "TMPDIR", "XDG_CONFIG_HOME"), str(scratch))
-    return env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | directories
+    return (
+        env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | directories
+    )
 
 
 def launched(ranks: int) -> list[str]:
-    """What comes before a script that so many ranks of this machine run, where the launcher is not what is measured."""
+    """The command prefix that runs a script on `ranks` local ranks, where the launcher itself is not measured."""
     options = ["--nproc-per-node", str(ranks), "--preload", "torchvision.models"]
     return [sys.executable, "-m", "launcher", "local", *options]
 
@@ -93,8 +96,8 @@ def measure(
 ) -> Sample:
     """Run the command once.
 
-    `stdout` takes its output instead of the sample; `watch` is called with its pid once it runs. Without `detached`, what it
-    leaves behind goes on and does not count.
+    `stdout` takes its output instead of the sample; `watch` is called with its pid once it runs. Without `detached`,
+    processes that it leaves behind keep running and do not count.
     """
     if contender.before:
         contender.before()
@@ -132,7 +135,7 @@ def side_by_side(
 ) -> dict[str, list[Sample]]:
     """Run all contenders in turn, `rounds` times, after one round that warms caches and does not count.
 
-    Interleaving makes a busy moment of the machine hit all of them alike; compare sample by sample, see `paired_ratio`.
+    Interleaving spreads other load over all of them; compare sample by sample, see `paired_ratios`.
     """
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
     for round_number in range(0 if warm else 1, rounds + 1):
@@ -148,7 +151,7 @@ def side_by_side(
 
 
 def median(samples: Sequence[Sample], what: str) -> float:
-    """The median of one of the sample's numbers."""
+    """The median of one of the samples' numbers."""
     return float(statistics.median(getattr(sample, what) for sample in samples))
 
 
@@ -162,18 +165,21 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
-def show(samples: Mapping[str, Sequence[Sample]], *, base: str) -> str:
-    """A table of medians, with each contender's CPU time as a ratio to the base's, and the ratio's range."""
+def show(samples: Mapping[str, Sequence[Sample]], *, base: str, at_most: Mapping[str, float] | None = None) -> str:
+    """A table of medians, with each contender's CPU time as a ratio to the base's, its range, and the target."""
     width = max(map(len, samples))
     lines = [f"{'command':<{width}}  {'cpu s':>8}  {'wall s':>8}  {'rss MB':>8}  cpu ratio"]
     for name, taken in samples.items():
-        numbers = f"{median(taken, 'cpu_s'):8.3f}  {median(taken, 'wall_s'):8.3f}  {median(taken, 'rss_bytes') / 1e6:8.1f}"
-        lines.append(f"{name:<{width}}  {numbers}  {verdict(paired_ratios(taken, samples[base], 'cpu_s'))}")
+        found = paired_ratios(taken, samples[base], "cpu_s")
+        numbers = (
+            f"{median(taken, 'cpu_s'):8.3f}  {median(taken, 'wall_s'):8.3f}  {median(taken, 'rss_bytes') / 1e6:8.1f}"
+        )
+        lines.append(f"{name:<{width}}  {numbers}  {verdict(found, at_most=(at_most or {}).get(name))}")
     return "\n".join(lines)
 
 
 def verdict(values: Sequence[float], *, at_most: float | None = None, at_least: float | None = None) -> str:
-    """The median of the rounds' values with their range, and the target with whether the median meets it."""
+    """The median of the rounds' values with their range, and whether the median meets the target."""
     middle = statistics.median(values)
     said = [f"{min(values):.3f} to {max(values):.3f}"] if len(values) > 1 else []
     if at_most is not None:
@@ -189,7 +195,7 @@ def children() -> list[int]:
 
 
 def descendants() -> list[int]:
-    """Everything below this process."""
+    """All descendants of this process."""
     parents, found = _parents(), [os.getpid()]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
@@ -212,7 +218,7 @@ def _become_subreaper() -> None:
 
 
 def _await_end(pid: int, limit_s: float) -> bool:
-    """Wait until the process has ended, without reaping it; at the limit it is killed."""
+    """Wait until the process has exited, without reaping it; kill it at the limit."""
     fd = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -224,7 +230,7 @@ def _await_end(pid: int, limit_s: float) -> bool:
 
 
 def _wait_for_adopted(name: str, limit_s: float) -> float:
-    """CPU time of all that the command has left behind, once that has ended; at the limit it is killed, which is said."""
+    """CPU time of the processes that the command has left behind, once they exit; the limit kills and reports them."""
     cpu_s, limit = 0.0, time.monotonic() + limit_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Memory as it counts: proportional (a shared page divided among its users) and private, never resident sets summed up."""
+"""Memory as proportional sets (a shared page is divided among its users) and private ones, not as resident sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIMIT_S = 90.0
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one run, while all ranks sit at a barrier."""
+    """Memory of one run, while all ranks wait at a barrier."""
 
     FIELDS: ClassVar[tuple[str, ...]] = ("pss_bytes", "private_bytes", "whole_bytes")
 
@@ -29,14 +29,14 @@ class Memory:
     """Proportional set of a rank."""
 
     private_bytes: float
-    """What only one rank holds."""
+    """Memory that only one rank holds."""
 
     whole_bytes: float
-    """Proportional set of everything that was started, agents and launcher too, divided by the ranks."""
+    """Proportional set of all processes, including agents and launcher, divided by the ranks."""
 
 
 def memory_of(contender: Contender, workers: int, directory: Path) -> Memory:
-    """Run `_workers/memory.py` with the contender's command and take what its ranks say."""
+    """Run `_workers/memory.py` with the contender's command, and read what its ranks report."""
     for name in ("ready", "go"):
         (directory / name).unlink(missing_ok=True)
     contender = replace(contender, env={**(contender.env or {}), "BENCH_DIRECTORY": str(directory)})
@@ -44,7 +44,9 @@ def memory_of(contender: Contender, workers: int, directory: Path) -> Memory:
     sample = measure(contender, watch=lambda _: _start(lambda: _look(directory, totals)))
     said = [json.loads(text) for text in re.findall(r'\{"pss_kb": \d+, "private_kb": \d+\}', sample.output)]
     if sample.exit_code or len(said) != workers or not totals:
-        raise RuntimeError(f"{contender.name}: exit code {sample.exit_code}, {len(said)} ranks\n{sample.output[-4000:]}")
+        raise RuntimeError(
+            f"{contender.name}: exit code {sample.exit_code}, {len(said)} ranks\n{sample.output[-4000:]}"
+        )
     ranks = {name: statistics.mean(one[name] for one in said) * 1024 for name in ("pss_kb", "private_kb")}
     return Memory(ranks["pss_kb"], ranks["private_kb"], totals[0] / workers)
 
@@ -53,7 +55,7 @@ class Peak:
     """Follows one process: its highest resident set and its CPU time, as last seen while it ran."""
 
     def __init__(self, find_pid: Callable[[], int | None]) -> None:
-        """`find_pid` is asked until it knows."""
+        """`find_pid` is called until it returns a pid."""
         self.rss_bytes = 0
         self.cpu_s = 0.0
         self._find_pid = find_pid
@@ -82,7 +84,7 @@ def _start(target: Callable[[], None]) -> None:
 
 
 def _look(directory: Path, totals: list[int]) -> None:
-    """Once the ranks are at their barrier, sum up everything and let them go on."""
+    """Once the ranks are at their barrier, sum up the memory of all processes and let the ranks continue."""
     limit = time.monotonic() + _LIMIT_S
     while not (directory / "ready").exists():
         if time.monotonic() > limit:

@@ -1,4 +1,4 @@
-"""Where the time of a start goes, from the times in the agent's events."""
+"""The phases of a start, from the times in the agent's events."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _STEPS = {
     "workers' own run, to the last exit": "-worker_exited",
     "end of the agent": "done",
 }
-"""What ends with which event; with a dash, with the last of its kind."""
+"""Each step and the event that ends it; with a dash, the last event of its kind."""
 
 
 def phases(runs: Path, *, last: int) -> str:
     """The median duration of each step over the last runs in a directory of runs."""
     directories = sorted(runs.iterdir(), key=lambda directory: directory.stat().st_ctime_ns)[-last:]
     taken = [_durations(directory) for directory in directories]
-    lines = ["  where distlaunch's time goes, s (medians; from run.json, which the launcher writes when it starts the run)"]
+    lines = [
+        "  where distlaunch's time goes, s (medians; from run.json, which the launcher writes when it starts the run)"
+    ]
     steps = [f"    {step:<36}{statistics.median(run[step] for run in taken):7.3f}" for step in taken[0]]
     return "\n".join([*lines, *steps])
 

@@ -1,12 +1,12 @@
-"""What a checkpoint costs the training, and what going on in mid-epoch costs.
+"""What a checkpoint costs the training, and what resuming in mid-epoch costs.
 
     python benchmarks/checkpoint.py [--saves 7] [--model resnet50] [--samples 1281167]
 
-Stall: how long a checkpoint keeps a training of ResNet-50 with momentum waiting: in `save`, and before the optimizer's next step
-until the copy is there; against torch's dcp.async_save and against copying the same tensors in memory. Also the whole time of
-saving and the forward and backward pass after it, as the copy takes its share of the cores meanwhile. Resume: from a new loader
-in the middle of an epoch to its first batch, against the epoch's beginning and against torchdata's StatefulDataLoader over the
-same images. Every file is read back before a ratio counts.
+Stall: how long a checkpoint keeps a training of ResNet-50 with momentum waiting, in `save` and before the optimizer's
+next step until the copy is complete, against torch's dcp.async_save and against copying the same tensors in memory.
+Also the whole time of a save and the forward and backward pass after it, since the copy uses cores meanwhile.
+Resume: from a new loader in the middle of an epoch to its first batch, against the start of an epoch and against
+torchdata's StatefulDataLoader over the same images. Our last checkpoint is read back before a ratio counts.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ def trained(model: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     return net, optimizer
 
 
-def stalls(model: str, saves: int, directory: Path, world: World) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds that each way keeps the training waiting, and those of a save and the pass after it, per save.
+def stalls(
+    model: str, saves: int, directory: Path, world: World
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds that each method keeps the training waiting, and those of a save and the pass after it, per save.
 
-    The first of each, which fetches memory, does not count.
+    The first of each, which allocates memory, does not count.
     """
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -64,10 +66,12 @@ def stalls(model: str, saves: int, directory: Path, world: World) -> tuple[dict[
     parts: dict[str, Any] = {"model": net, "optimizer": optimizer}
     checkpoints = Checkpoints(parse(["--out", str(directory / "ours")], 1), world, parts)
     checkpoints.restore()
-    tensors = [tensor for part in (net.state_dict(), *optimizer.state_dict()["state"].values()) for tensor in part.values()]
+    tensors = [
+        tensor for part in (net.state_dict(), *optimizer.state_dict()["state"].values()) for tensor in part.values()
+    ]
     copies = [torch.empty_like(tensor) for tensor in tensors]
     images = torch.randn(4, 3, SIDE, SIDE)
-    net.eval()  # passes leave the running means as they are, so that what was saved can be compared
+    net.eval()  # passes keep the running means, so that the saved state can be compared
     saving: Any = None
 
     def ours() -> float:
@@ -113,7 +117,7 @@ def stalls(model: str, saves: int, directory: Path, world: World) -> tuple[dict[
 
 
 class Images(torch.utils.data.Dataset[Any]):
-    """The shards' images over and over, as a data set for a DataLoader."""
+    """The shards' images, repeated, as a data set for a DataLoader."""
 
     def __init__(self, shards: ShardSet, samples: int) -> None:
         self.shards, self.samples = shards, samples
@@ -129,7 +133,7 @@ class Images(torch.utils.data.Dataset[Any]):
 
 
 class Repeated:
-    """The same for our reader: as many samples as asked for, in so many files."""
+    """The same for our reader."""
 
     def __init__(self, shards: ShardSet, samples: int) -> None:
         self.shards, self.samples = shards, samples
@@ -198,12 +202,14 @@ def resumes(directory: Path, rounds: int, samples: int, world: World) -> dict[st
 
 
 def _moved(loader: Any, batches: int) -> Any:
-    """The loader's state as it would be after so many batches; loading them all would take an hour."""
+    """The loader's state as after this many batches; loading them all would take an hour."""
     state = loader.state_dict()
 
     def move(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: _counted(key, one, batches) if isinstance(one, int) else move(one) for key, one in value.items()}
+            return {
+                key: _counted(key, one, batches) if isinstance(one, int) else move(one) for key, one in value.items()
+            }
         return value
 
     return move(state)

@@ -1,9 +1,9 @@
-"""What collectives.py measures against a bare loop over torch: the tool must not slow down what it measures.
+"""collectives.py against a bare loop over torch: the tool must not slow down what it measures.
 
     python benchmarks/collectives.py [--ranks 2] [--sizes 64K,1M,16M] [--rounds 200]
 
-All run in the same processes, in short turns whose order goes round: on a busy machine two separate runs differ by more than the
-tool could. The bare loop runs twice in each round: what it differs from itself is the noise, below which nothing can be seen.
+All run in the same processes, in short turns of rotating order: on a busy host, two separate runs differ by more
+than the tool could. The bare loop runs twice in each round: its difference from itself is the noise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TARGET = 0.03
-"""So much may the busbw differ, either way."""
+"""Highest relative difference of the busbw, either way."""
 
 
 def compare(sizes: list[str], rounds: int) -> None:
@@ -47,7 +47,7 @@ def compare(sizes: list[str], rounds: int) -> None:
         manner = Manner(device, iterations=iterations, check=False)
 
         def loop(size: int = size, iterations: int = iterations, manner: Manner = manner) -> float:
-            bare = torch.zeros(size // 4)  # anew in each turn, as the tool's is: where it lies in memory makes a difference
+            bare = torch.zeros(size // 4)  # allocated in each turn, like the tool's: its address makes a difference
             for _ in range(manner.warmup):
                 dist.all_reduce(bare)
             dist.barrier()
@@ -69,25 +69,26 @@ def compare(sizes: list[str], rounds: int) -> None:
             ratios.append(taken[0] / math.sqrt(taken[1] * taken[2]))
             noise.append(taken[1] / taken[2])
         box = [statistics.median(ratios), *_interval(ratios), statistics.median(noise), *_interval(noise)]
-        dist.broadcast_object_list(box, src=0)  # so that all ranks end alike
+        dist.broadcast_object_list(box, src=0)  # so that all ranks agree
         met = abs(box[0] - 1) <= TARGET
         collectives.say(
-            f"all_reduce {text:>5} on {ranks} gloo ranks, {rounds} rounds: busbw ratio collectives.py / bare loop {box[0]:.3f} "
-            f"({box[1]:.3f} to {box[2]:.3f}); bare loop / itself {box[3]:.3f} ({box[4]:.3f} to {box[5]:.3f}) "
+            f"all_reduce {text:>5} on {ranks} gloo ranks, {rounds} rounds: "
+            f"busbw ratio collectives.py / bare loop {box[0]:.3f} ({box[1]:.3f} to {box[2]:.3f}); "
+            f"bare loop / itself {box[3]:.3f} ({box[4]:.3f} to {box[5]:.3f}) "
             f"(target within {TARGET:.0%}: {'met' if met else 'MISSED'})"
         )
     dist.destroy_process_group()
 
 
 def _interval(ratios: list[float]) -> tuple[float, float]:
-    """Where the true median is in 95 of 100 cases, by the order of what was seen."""
+    """The 95 % confidence interval of the median, from the order of the values."""
     ordered, half = sorted(ratios), 0.98 * math.sqrt(len(ratios))
     last = len(ordered) - 1
     return ordered[max(0, round(last / 2 - half))], ordered[min(last, round(last / 2 + half))]
 
 
 def main() -> int:
-    """Start the ranks, or be one."""
+    """Start the ranks, or run as one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sizes", default="64K,1M,16M")

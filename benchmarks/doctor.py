@@ -1,10 +1,10 @@
-"""`distlaunch doctor` against the start of a plain run, on hosts of a real Slurm that it brings up itself.
+"""`distlaunch doctor` against a plain run, on hosts of a real Slurm that it brings up itself.
 
-    python benchmarks/doctor.py [--hosts 32] [--rounds 3]       as root: it makes hosts in network namespaces, see docs/testbed.md
+    python benchmarks/doctor.py [--hosts 32] [--rounds 3]    as root: it makes network namespaces, see docs/testbed.md
 
-Both from the command to its end, in turns: doctor without its arithmetic (`--seconds 0`), and train/reduce.py on the same hosts.
-What doctor does beyond is all that it looks at: ports, packet sizes, clocks, and each pair of hosts. That each node reported is
-checked.
+Both are timed from the command to its exit, in turns: doctor without its arithmetic (`--seconds 0`), and
+train/reduce.py on the same hosts. The difference is what doctor checks: ports, packet sizes, clocks, and each pair of
+hosts. Every node must have reported.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from benchmarks._measure import environment, verdict
 from testbed import SlurmOptions, Testbed
 
 TARGET = 2.0
-"""So much longer than a plain run may it take."""
+"""Highest ratio of its time to a plain run's."""
 
 
 def timed(argv: list[str], env: dict[str, str], directory: str) -> tuple[float, str]:
-    """Seconds, and what it said; a command that failed otherwise than by findings is an error."""
+    """A command's seconds and output; an exit code other than 0 and 1, which stands for findings, is an error."""
     began = time.monotonic()
     done = subprocess.run(argv, env=env, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
     taken = time.monotonic() - began
@@ -59,7 +59,10 @@ def main() -> None:
             if sum(node["reported"] for node in told["nodes"]) != options.hosts or told["links"] is None:
                 raise SystemExit(f"not all of {options.hosts} nodes have reported:\n{said}")
             ratios.append(doctor_s / plain_s)
-            print(f"round {number + 1}: plain {plain_s:.1f} s, doctor {doctor_s:.1f} s, ratio {ratios[-1]:.2f}", flush=True)
+            print(
+                f"round {number + 1}: plain {plain_s:.1f} s, doctor {doctor_s:.1f} s, ratio {ratios[-1]:.2f}",
+                flush=True,
+            )
         print(f"{options.hosts} hosts, doctor / plain run, wall ratio: {verdict(ratios, at_most=TARGET)}")
 
 

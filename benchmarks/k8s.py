@@ -1,9 +1,9 @@
-"""What `distlaunch k8s` costs at 1,000 nodes, against `kubectl apply` of the same Job. Needs root and Go, once.
+"""What `distlaunch k8s` costs at 1,000 nodes, against `kubectl apply` of the same Job. Needs root, and Go once.
 
     python benchmarks/k8s.py [--nodes 1000] [--rounds 3]
 
-The control plane is real, the nodes are simulated by kwok. Both submit the same objects; the time is from the start of the
-command until all pods run.
+The control plane is real, the nodes are simulated by kwok. Both submit the same objects; the time is from the start of
+the command until all pods run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LIMIT_S = 600
 
 
 def running(kube: Kube, namespace: str, nodes: int) -> bool:
-    """Whether all pods run, asked cheaply: the Job counts them."""
+    """Whether all pods run, by the Job's own count, which is cheap."""
     jobs = kube.api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
     return any(job["status"].get("ready", 0) >= nodes for job in jobs)
 
 
 def clear(kube: Kube, namespace: str) -> None:
-    """Remove all, Jobs first: they hold pods until they have counted them, and a simulated pod never says that it failed."""
+    """Remove everything, Jobs first: they hold pods until they count them, and simulated pods never report failure."""
     kube.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs", propagationPolicy="Background")
     wait_until("the pods to be gone", lambda: not kube.pods(namespace), limit_s=LIMIT_S, every_s=1)
     kube.delete_namespace(namespace)
@@ -59,7 +59,9 @@ def launch(scratch: str, kubeconfig: Path, namespace: str, nodes: int, *more: st
     """`distlaunch k8s` with that many nodes."""
     env = {**environment(scratch), "KUBECONFIG": str(kubeconfig), "DISTLAUNCH_NAMESPACE": namespace}
     argv = [sys.executable, "-m", "launcher", "k8s", "--image", PINNED, "--nodes", str(nodes), *more, "x.py"]
-    return Contender("distlaunch k8s", argv, env, f"{scratch}/project")  # a kubeconfig in the directory that is sent is refused
+    return Contender(
+        "distlaunch k8s", argv, env, f"{scratch}/project"
+    )  # a kubeconfig in the directory of the snapshot is refused
 
 
 def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
@@ -90,7 +92,7 @@ def compare(kube: Kube, scratch: str, nodes: int, rounds: int) -> None:
 
 
 def count(kube: Kube, scratch: str, nodes: int) -> None:
-    """API calls of a submission and of a status, and the status' CPU time."""
+    """API calls of a submission and of `status`, and the CPU time of `status`."""
     proxy = Proxy(kube.kubeconfig)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     kubeconfig = Path(scratch, "proxy.kubeconfig")

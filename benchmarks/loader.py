@@ -1,10 +1,10 @@
-"""Images per second from the same tars, decoded, cropped at random to 224, mirrored, in batches: our reader and its peers.
+"""Images per second of our reader and its peers: the same tars, decoded, cropped at random to 224, mirrored, batched.
 
     python benchmarks/loader.py [--rounds 5] [--seconds 6] [--images 1500] [--only ours,webdataset-pil,...]
 
-Every contender uses all cores that this process may use. Before a ratio counts, each contender's batches must have the same
-mean and deviation of pixels as ours. On a machine that others use, too, the ratio per CPU second is the steadier one. Peers:
-WebDataset with PIL and floats (its documentation's example), WebDataset with torchvision's decoder and uint8, NVIDIA DALI's CPU
+Every contender uses all cores that this process may use. Before a ratio counts, each contender's batches must have the
+same mean and deviation of pixels as ours. On a shared host, the ratio per CPU second is steadier. Peers: WebDataset
+with PIL and floats (its documentation's example), WebDataset with torchvision's decoder and uint8, NVIDIA DALI's CPU
 pipeline, and decoding and cropping alone, from memory, in a process per core.
 """
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 BATCH, SIDE, STATISTICS = 64, 224, 512
 CORES = len(os.sched_getaffinity(0))
 FLOORS = {"webdataset-pil": 1.9, "webdataset-uint8": 1.12, "dali-cpu": 1.2, "decode-and-crop": 0.9}
-"""How many times the peer's speed ours is to reach."""
+"""Lowest ratio of our speed to the peer's."""
 
 MEMORY_MB = 300.0
-"""What our reader may hold beyond the libraries that every contender has imported, whatever the size of the data set."""
+"""Highest memory of our reader beyond the imported libraries, for any size of the data set."""
 
 
 def ours(shards: list[str]) -> Iterator[Any]:
@@ -50,7 +50,16 @@ def ours(shards: list[str]) -> Iterator[Any]:
     from trainer.loader import Batches
     from trainer.world import World
 
-    flags = ["--data", "::".join(shards), "--model", "resnet18", "--image-shape", f"3x{SIDE}x{SIDE}", "--workers", str(CORES)]
+    flags = [
+        "--data",
+        "::".join(shards),
+        "--model",
+        "resnet18",
+        "--image-shape",
+        f"3x{SIDE}x{SIDE}",
+        "--workers",
+        str(CORES),
+    ]
     config = parse([*flags, "--batch-size", str(BATCH)], 1)
     batches = Batches(load_data(config, 1), config, World(0, 0, 1, torch.device("cpu")))
     for epoch in range(1000):
@@ -69,7 +78,10 @@ def webdataset_peer(shards: list[str], *, uint8: bool) -> Iterator[Any]:
     if uint8:
         augment: Any = v2.Compose([v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()])
         decode = (
-            lambda sample: (augment(decode_jpeg(torch.frombuffer(bytearray(sample[0]), dtype=torch.uint8))), int(sample[1])),
+            lambda sample: (
+                augment(decode_jpeg(torch.frombuffer(bytearray(sample[0]), dtype=torch.uint8))),
+                int(sample[1]),
+            ),
         )
         steps = [webdataset.to_tuple("jpg", "cls"), webdataset.map(*decode)]
     else:
@@ -118,7 +130,7 @@ def dali(shards: list[str]) -> Iterator[Any]:
 
 def decode_and_crop(shards: list[str], seconds: float) -> dict[str, float]:
     """Images per second of the bare work in one thread per process, a process per core."""
-    import torchvision.transforms.v2.functional  # noqa: F401  # once for all: nothing is computed before the fork
+    import torchvision.transforms.v2.functional  # noqa: F401  # before the fork, as nothing may be computed before it
 
     with multiprocessing.get_context("fork").Pool(CORES) as pool:
         every = pool.starmap(_bare, [(shards, seconds)] * CORES)
@@ -153,12 +165,14 @@ def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
     """One contender in this process: images per second, and the pixels' mean and deviation."""
     if name == "decode-and-crop":
         return decode_and_crop(shards, seconds)
-    import torchvision.io  # noqa: F401  # what all have, and is no reader's
+    import torchvision.io  # noqa: F401  # common to all contenders
     import trainer.datasets
     import trainer.loader  # noqa: F401
 
     before_mb = _own_mb()
-    batches = webdataset_peer(shards, uint8=name == "webdataset-uint8") if name.startswith("web") else MAKERS[name](shards)
+    batches = (
+        webdataset_peer(shards, uint8=name == "webdataset-uint8") if name.startswith("web") else MAKERS[name](shards)
+    )
     first = [next(batches) for _ in range(STATISTICS // BATCH)]
     means = [float(batch.float().mean()) for batch in first]
     deviations = [float(batch.float().std()) for batch in first]
@@ -174,19 +188,19 @@ def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
 
 
 def _own_mb() -> float:
-    """What this process and all below it hold that is no file: arrays, buffers, heaps."""
+    """Memory of this process and its descendants that is not file-backed: arrays, buffers, heaps."""
     total = 0
     for pid in [os.getpid(), *descendants()]:
         try:
             status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:  # it has ended
+        except OSError:  # it has exited
             continue
         total += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon", "RssShmem")))
     return total / 1024
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and all below it so far."""
+    """CPU time of this process and its descendants so far."""
     ticks = 0
     for pid in [os.getpid(), *descendants()]:
         ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
@@ -194,7 +208,7 @@ def _cpu_s() -> float:
 
 
 def contenders() -> list[str]:
-    """Those that are installed."""
+    """The installed contenders."""
     names = ["ours", "webdataset-pil", "webdataset-uint8", "decode-and-crop"]
     return names + (["dali-cpu"] if importlib.util.find_spec("nvidia.dali") else [])
 
@@ -212,7 +226,7 @@ def main() -> None:
         name, directory = options.worker
         print(json.dumps(measure(name, sorted(map(str, Path(directory).glob("*.tar"))), options.seconds)))
         sys.stdout.flush()
-        os._exit(0)  # endless pipelines do not end by themselves
+        os._exit(0)  # endless pipelines do not exit by themselves
     names = options.only.split(",") if options.only else contenders()
     if "dali-cpu" not in names and not options.only:
         print("DALI is not here to compare with: uv pip install --python .venv nvidia-dali-cuda130", file=sys.stderr)
@@ -225,12 +239,24 @@ def main() -> None:
             "--samples",
             str(options.images),
         ]
-        subprocess.run([*make, "--samples-per-shard", str(max(1, options.images // 6))], check=True, env=environment(directory))
+        subprocess.run(
+            [*make, "--samples-per-shard", str(max(1, options.images // 6))], check=True, env=environment(directory)
+        )
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for _ in range(options.rounds):
             for name in names:
-                argv = [sys.executable, __file__, "--seconds", str(options.seconds), "--worker", name, f"{directory}/shards"]
-                run = subprocess.run(argv, env=environment(directory), capture_output=True, text=True, timeout=300, check=False)
+                argv = [
+                    sys.executable,
+                    __file__,
+                    "--seconds",
+                    str(options.seconds),
+                    "--worker",
+                    name,
+                    f"{directory}/shards",
+                ]
+                run = subprocess.run(
+                    argv, env=environment(directory), capture_output=True, text=True, timeout=300, check=False
+                )
                 if run.returncode:
                     raise RuntimeError(f"{name}: exit code {run.returncode}\n{run.stderr[-3000:]}")
                 taken[name].append(json.loads(run.stdout.splitlines()[-1]))
@@ -238,7 +264,7 @@ def main() -> None:
 
 
 def show(taken: dict[str, list[dict[str, float]]]) -> None:
-    """Medians, the gate, and the ratios."""
+    """Print medians and ratios, and check that all contenders do the same work."""
     print(f"{CORES} cores, batches of {BATCH} at {SIDE}x{SIDE}, {len(taken['ours'])} rounds")
     for name, runs in taken.items():
         speed = statistics.median(run["images_per_s"] for run in runs)
@@ -253,7 +279,9 @@ def show(taken: dict[str, list[dict[str, float]]]) -> None:
             raise RuntimeError(f"{name} does not do the same work: {far} of its pixels differ from ours by more than 4")
     held = [run["held_mb"] for run in taken["ours"]]
     of_limit = verdict([held_mb / MEMORY_MB for held_mb in held], at_most=1.0)
-    print(f"  ours holds {statistics.median(held):.0f} MB beyond the libraries; ratio to {MEMORY_MB:.0f} MB: {of_limit}")
+    print(
+        f"  ours holds {statistics.median(held):.0f} MB beyond the libraries; ratio to {MEMORY_MB:.0f} MB: {of_limit}"
+    )
     for name in list(taken)[1:]:
         ways = ("images_per_s", "images_per_cpu_s")
         pairs, cpu = (ratios([run[way] for run in taken["ours"]], [run[way] for run in taken[name]]) for way in ways)

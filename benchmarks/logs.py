@@ -2,9 +2,9 @@
 
     python benchmarks/logs.py [--rounds 3] [--ranks 8] [--lines 125000]
 
-Every rank writes `--lines` lines of 80 bytes, all ranks at once. Lines per second are counted from the first byte written to the
-last one that has arrived in the file on stdout; CPU time is that of agent and launcher (of the cats), less what the same run
-takes when its ranks write nothing, without the ranks' own. Every line is looked for, in order, on stdout and in the run's stream.
+Every rank writes `--lines` lines of 80 bytes, all ranks at once. Lines per second count from the first byte written to
+the last one in the file on stdout. CPU time is that of agent and launcher (of the cats), without the ranks', less that
+of a run whose ranks write nothing. Every line is checked, in order, on stdout and in the run's stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKED = re.compile(rb"^(?:\[0:(\d+)\]|0\.(\d+)\|)([ +])(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Passage:
-    """One run: how the lines got through."""
+    """The measurements of one run."""
 
     seconds: float = 0.0
     cpu_s: float = 0.0
@@ -47,19 +47,19 @@ class Passage:
 
     @property
     def all_cpu_s(self) -> float:
-        """Of everything between the ranks and the file."""
+        """CPU time of everything between the ranks and the file."""
         return self.cpu_s + self.agent_cpu_s
 
 
 def times(directory: Path, ranks: int, arrived: list[Path]) -> float:
-    """Seconds from the first rank's begin to when the last byte was written, by a rank or to a file."""
+    """Seconds from the first rank's start until the last byte was written, by a rank or to a file."""
     said = [json.loads((directory / f"times-{rank}").read_text()) for rank in range(ranks)]
     end = max([one["ended"] for one in said] + [path.stat().st_mtime for path in arrived])
     return float(end - min(one["began"] for one in said))
 
 
 def missing(got: bytes, ranks: int, lines: int) -> str:
-    """How many of the ranks' lines are not in `got`, a stream or a terminal with all ranks; and whether order was kept."""
+    """How many of the ranks' lines are not in `got`, a stream or terminal of all ranks, and whether order was kept."""
     found = defaultdict(list)
     for mark in _MARKED.finditer(got):
         found[int(mark[1] or mark[2])].append(mark[4] if mark[3] == b"+" else mark[4] + b"\n")
@@ -75,14 +75,19 @@ def missing(got: bytes, ranks: int, lines: int) -> str:
 def plain(scratch: Path, ranks: int, lines: int) -> Passage:
     """The same producers, each through a `cat` of its own into a file."""
     directory = Path(tempfile.mkdtemp(dir=scratch))
-    env = {**environment(scratch), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines), "WORLD_SIZE": str(ranks)}
+    env = {
+        **environment(scratch),
+        "BENCH_DIRECTORY": str(directory),
+        "BENCH_LINES": str(lines),
+        "WORLD_SIZE": str(ranks),
+    }
     producers, cats = [], []
     for rank in range(ranks):
         argv = [sys.executable, str(PRODUCER)]
         producers.append(subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE))
         with (directory / f"out-{rank}").open("wb") as out:
             cats.append(subprocess.Popen(["cat"], stdin=producers[-1].stdout, stdout=out))
-        producers[-1].stdout.close()  # type: ignore[union-attr]  # it is a pipe; the cat alone reads it
+        producers[-1].stdout.close()  # type: ignore[union-attr]  # it is a pipe; only the cat reads it
     cpu_s = 0.0
     for cat in cats:
         _, _, usage = os.wait4(cat.pid, 0)
@@ -96,10 +101,20 @@ def plain(scratch: Path, ranks: int, lines: int) -> Passage:
 
 
 def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
-    """Through distlaunch; `shown` is what --log-ranks gets."""
+    """The producers under distlaunch; `shown` is the value of --log-ranks."""
     directory = Path(tempfile.mkdtemp(dir=scratch))
     env = {**environment(directory), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines)}
-    argv = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", str(ranks), "--log-ranks", shown, str(PRODUCER)]
+    argv = [
+        sys.executable,
+        "-m",
+        "launcher",
+        "local",
+        "--nproc-per-node",
+        str(ranks),
+        "--log-ranks",
+        shown,
+        str(PRODUCER),
+    ]
     peaks: list[Peak] = []
 
     def agent_pid() -> int | None:
@@ -127,13 +142,13 @@ def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
 
 
 def less(passage: Passage, idle: Passage) -> Passage:
-    """Without the CPU time that a run takes in any case."""
+    """The same without the CPU time of an idle run."""
     cpu_s, agent_cpu_s = passage.cpu_s - idle.cpu_s, passage.agent_cpu_s - idle.agent_cpu_s
     return replace(passage, cpu_s=max(0.0, cpu_s), agent_cpu_s=max(0.0, agent_cpu_s))
 
 
 def show(taken: dict[str, list[Passage]], total: int) -> str:
-    """Medians, and ratios to `cat` by pairs."""
+    """Medians, and paired ratios to `cat`."""
     base = taken["cat"]
     lines = []
     for name, passages in taken.items():
@@ -148,8 +163,12 @@ def show(taken: dict[str, list[Passage]], total: int) -> str:
         launcher, agent = (max(getattr(one, field) for one in passages) for field in ("launcher_bytes", "agent_bytes"))
         met = "met" if launcher < LAUNCHER_MAX_BYTES else "MISSED"
         parts = [statistics.median(getattr(one, field) for one in passages) for field in ("cpu_s", "agent_cpu_s")]
-        lines.append(f"    ratio to cat: speed {faster}, cpu {costs}; launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s")
-        lines.append(f"    peak memory: launcher {launcher / 1e6:.1f} MB (target < 100: {met}), agent {agent / 1e6:.1f} MB")
+        lines.append(
+            f"    ratio to cat: speed {faster}, cpu {costs}; launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s"
+        )
+        lines.append(
+            f"    peak memory: launcher {launcher / 1e6:.1f} MB (target < 100: {met}), agent {agent / 1e6:.1f} MB"
+        )
     return "\n".join(lines)
 
 

@@ -1,12 +1,12 @@
-"""What the round costs in which the nodes of a run try one another's addresses, before the first worker starts.
+"""The cost of the round in which the nodes of a run try one another's addresses, before the first worker starts.
 
     python benchmarks/reach.py [--nodes 64] [--rounds 7]
 
-Every node is a process here, with a loopback address of its own; each round has its own store.
-Measured are the seconds from the moment that all are ready to the end of the last one, and the CPU time of a node with all it
-opens and answers. On a real cluster each node has processors of its own; here all share those of this machine, so the time is an
-upper bound. Beside it, in turns, what would be asked from one place: a process that tries every pair's address one after the
-other, as a launcher would that looks at each link itself. That all nodes found all others is checked.
+Every node is a process with a loopback address of its own; each round has its own store. Measured are the seconds
+from when all nodes are ready until the last one finishes, and a node's CPU time, with all that it opens and answers.
+On a real cluster, each node has its own CPUs; here all share this machine's, so the time is an upper bound. For
+comparison, in turns with it, one process tries every pair's address one after the other, as a launcher that checked
+each link itself would. All nodes must have found all others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEY = "of no use to anybody"
 
 
 def waited(what: str, met: Callable[[], bool], _: Callable[[], list[str]]) -> None:
-    """As agents wait: 5 ms at first, then less and less often."""
+    """Wait as agents do: 5 ms at first, then less and less often."""
     pause, limit = 0.005, time.monotonic() + LIMIT_S
     while not met():
         if time.monotonic() > limit:
@@ -53,7 +53,7 @@ def address(rank: int) -> str:
 
 
 def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
-    """One node's part: seconds on the common clock at its end, its CPU time, and whom it reached."""
+    """One node's part; reports when it finished, its CPU time, and whether it reached all others."""
     store = Client("127.0.0.1", port, key=KEY, timeout_s=LIMIT_S)
     start.wait(LIMIT_S)
     cpu = time.process_time()
@@ -63,14 +63,16 @@ def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
 
 
 def one_round(nodes: int) -> tuple[float, float]:
-    """Seconds from all nodes' readiness to the last one's end, and the median CPU seconds of a node."""
+    """Seconds from when all nodes are ready until the last one finishes, and the median CPU seconds of a node."""
     context = multiprocessing.get_context("fork")
     start, answers, listener = context.Barrier(nodes + 1), context.Queue(), ports.listening()
     about = (nodes, start, answers)
-    running = [context.Process(target=node, args=(ports.port_of(listener), rank, *about), daemon=True) for rank in range(nodes)]
+    running = [
+        context.Process(target=node, args=(ports.port_of(listener), rank, *about), daemon=True) for rank in range(nodes)
+    ]
     for process in running:
         process.start()
-    # After the forks, which are only safe while there is one thread.
+    # After the forks, which are safe only while there is one thread.
     Server(listener, KEY)
     start.wait(LIMIT_S)
     began = time.monotonic()
@@ -104,8 +106,10 @@ def main() -> None:
         walls.append(wall)
         cpus.append(cpu)
         ratios.append(wall / from_one_place(options.nodes))
-    print(json.dumps({"nodes": options.nodes, "wall_s": [round(wall, 3) for wall in walls], "processors": os.cpu_count()}))
-    print(f"CPU of a node: {statistics.median(cpus) * 1000:.0f} ms; all nodes together, on this machine's processors:")
+    print(
+        json.dumps({"nodes": options.nodes, "wall_s": [round(wall, 3) for wall in walls], "processors": os.cpu_count()})
+    )
+    print(f"CPU of a node: {statistics.median(cpus) * 1000:.0f} ms; all nodes together, on this machine's CPUs:")
     print(f"{options.nodes} nodes, seconds of the round: {verdict(walls, at_most=TARGET_S)}")
     print(f"{options.nodes} nodes, the round / all pairs from one place, ratio: {verdict(ratios)}")
 

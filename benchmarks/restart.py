@@ -1,9 +1,10 @@
-"""A worker is killed and all workers start again: how often that works, and how long it takes, against torchrun.
+"""How often all workers restart after one is killed, and how long that takes, against torchrun.
 
     python benchmarks/restart.py [--runs 50] [--torchrun-runs 10] [--limit 60]
 
-Two ranks over gloo, --max-restarts 1; the last rank kills itself after its first all_reduce. A run succeeds when its exit code
-is 0 and every rank has done another all_reduce after the restart; the time is from the kill to the last rank's first sum.
+Two ranks over gloo, --max-restarts 1; the last rank kills itself after its first all_reduce. A run succeeds if its exit
+code is 0 and every rank has done another all_reduce after the restart; the time is from the kill to the last rank's
+first sum.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ WORKERS = 2
 
 def commands() -> dict[str, list[str]]:
     """The same job by both launchers."""
-    options, script = ["--nproc-per-node", str(WORKERS), "--max-restarts", "1"], str(ROOT / "benchmarks/_workers/crash.py")
+    options, script = (
+        ["--nproc-per-node", str(WORKERS), "--max-restarts", "1"],
+        str(ROOT / "benchmarks/_workers/crash.py"),
+    )
     return {
         "distlaunch": [sys.executable, "-m", "launcher", "local", *options, script],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", *options, script],
@@ -32,7 +36,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def recovery_s(name: str, argv: list[str], limit_s: float) -> float | None:
-    """One run: the seconds from the crash until all ranks train again; None if it did not succeed, which is said."""
+    """Seconds from the crash until all ranks of one run train again; None, with a message, if it did not succeed."""
     with tempfile.TemporaryDirectory() as directory:
         env = {**environment(directory), "BENCH_DIRECTORY": directory}
         sample = measure(Contender(name, argv, env, directory, limit_s=limit_s))
@@ -55,7 +59,7 @@ def main() -> None:
     wanted = {"distlaunch": options.runs, "torchrun": options.torchrun_runs}
     tried: dict[str, list[float | None]] = {name: [] for name in wanted}
     for number in range(max(wanted.values())):
-        for name, argv in commands().items():  # side by side as long as both have runs left
+        for name, argv in commands().items():  # side by side while both have runs left
             if number < wanted[name]:
                 tried[name].append(recovery_s(name, argv, options.limit))
     for name, times in tried.items():
@@ -63,7 +67,7 @@ def main() -> None:
         spread = f"median {statistics.median(good):.3f} s, {min(good):.3f} to {max(good):.3f}" if good else "-"
         print(f"{name:<10}  {len(good)} of {len(times)} runs trained again; from crash to the first sum: {spread}")
     pairs = [a / b for a, b in zip(*tried.values(), strict=False) if a is not None and b is not None]
-    ratio = verdict(pairs) if pairs else "none, for want of a pair of successes"
+    ratio = verdict(pairs) if pairs else "none: no pair of successful runs"
     print(f"distlaunch / torchrun, median ratio over {len(pairs)} pairs: {ratio}")
 
 

@@ -1,11 +1,11 @@
-"""What a submission costs, and from a submission to a finished all_reduce, on a real Slurm that it brings up itself.
+"""The cost of a submission, and the time to a finished all_reduce, on a real Slurm that it brings up itself.
 
-    python benchmarks/slurm.py [--rounds 5]          as root: it makes hosts in network namespaces, see docs/testbed.md
+    python benchmarks/slurm.py [--rounds 5]          as root: it makes network namespaces, see docs/testbed.md
     python benchmarks/slurm.py --rounds 1 --no-warm-up --only 'sbatch,distlaunch --detach,distlaunch'
 
-Submission: `distlaunch slurm --detach` against plain `sbatch` of the very file that it sends, and against submitit's executor;
-CPU time of what runs on the login node. All_reduce: 2 nodes with 4 workers each, against sbatch of a hand-written file with
-srun and torchrun; what every rank prints is checked.
+Submission: `distlaunch slurm --detach` against plain `sbatch` of the file that it sends, and against submitit's
+executor; CPU time on the login node. All_reduce: 2 nodes with 4 workers each, against sbatch of a hand-written file
+with srun and torchrun; the output of every rank is checked.
 """
 
 from __future__ import annotations
@@ -50,24 +50,30 @@ srun {python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node {worker
 
 BY_SUBMITIT = """
 import submitit, sys
-executor = submitit.SlurmExecutor(directory=sys.argv[1])
+executor = submitit.SlurmExecutor(folder=sys.argv[1])
 executor.update_parameters(nodes=int(sys.argv[2]), ntasks_per_node=1)
 print(executor.submit(print, "hello").job_id)
 """
 
 
 def show(title: str, samples: dict[str, list[Sample]], what: str) -> None:
-    """Medians, and the first one's share of each other's."""
+    """Print medians, and the ratio of the first contender to each other one."""
     print(title)
     first = next(iter(samples), "")
     for name, taken in samples.items():
         print(f"  {name:<22}  wall {median(taken, 'wall_s'):6.2f} s   cpu {median(taken, 'cpu_s'):6.3f} s")
     for peer in list(samples)[1:]:
-        print(f"  {first} / {peer}, {what[:-2]} ratio: {verdict(paired_ratios(samples[first], samples[peer], what))}", flush=True)
+        print(
+            f"  {first} / {peer}, {what[:-2]} ratio: {verdict(paired_ratios(samples[first], samples[peer], what))}",
+            flush=True,
+        )
 
 
 def rounds_of(contenders: Sequence[Contender], options: argparse.Namespace, slurm: Slurm) -> dict[str, list[Sample]]:
-    """All in turn, round after round; the first round warms caches. The cluster, whose daemons are ours, is idle before each."""
+    """Run all in turn, after a round that warms caches; the cluster is idle before each run.
+
+    Processes left behind do not count, since the cluster's daemons are children of this process.
+    """
 
     def idle() -> None:
         slurm.cancel_all()
@@ -79,14 +85,14 @@ def rounds_of(contenders: Sequence[Contender], options: argparse.Namespace, slur
 
 
 def before_each(idle: Callable[[], None], own: Callable[[], None] | None) -> None:
-    """The cluster is idle, and what the contender itself asks for is done."""
+    """Wait until the cluster is idle, then do what the contender itself asks for."""
     idle()
     if own:
         own()
 
 
 def submissions(slurm: Slurm, directory: Path, env: dict[str, str]) -> list[Contender]:
-    """Three ways to hand the same kind of job to Slurm."""
+    """Three ways to submit the same kind of job to Slurm."""
     python = sys.executable
     ours = [python, "-m", "launcher", "slurm", "--nodes", str(NODES), "--nproc-per-node", str(WORKERS)]
     script = str(ROOT / "train/reduce.py")
@@ -102,7 +108,7 @@ def submissions(slurm: Slurm, directory: Path, env: dict[str, str]) -> list[Cont
 
 
 def reductions(directory: Path, env: dict[str, str]) -> list[Contender]:
-    """From the command to the end of the job, by us and by hand."""
+    """From the command to the end of the job, by distlaunch and by hand."""
     script, python = str(ROOT / "train/reduce.py"), sys.executable
     file, out = directory / "by_hand.sbatch", directory / "by-hand.out"
     words = {
@@ -148,18 +154,30 @@ def main() -> None:
     parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     parser.add_argument("--only", default=",".join((*SUBMISSIONS, *REDUCTIONS)), help="which, with commas")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, Testbed().up(NODES, slurm=SlurmOptions(cpus_per_host=WORKERS)) as testbed:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Testbed().up(NODES, slurm=SlurmOptions(cpus_per_host=WORKERS)) as testbed,
+    ):
         slurm, directory = testbed.slurm, Path(name)
-        env = {**environment(directory), **{key: value for key, value in slurm.env().items() if key.startswith("SLURM")}}
+        env = {
+            **environment(directory),
+            **{key: value for key, value in slurm.env().items() if key.startswith("SLURM")},
+        }
         env["PATH"] += os.pathsep + slurm.env()["PATH"]
         samples = rounds_of(submissions(slurm, directory, env), options, slurm)
         show(f"submission, {options.rounds} rounds", samples, "cpu_s")
         if {"distlaunch --detach", "sbatch"} <= samples.keys():
-            more_s = statistics.median(a.cpu_s - b.cpu_s for a, b in zip(*map(samples.__getitem__, SUBMISSIONS[:2]), strict=True))
+            more_s = statistics.median(
+                a.cpu_s - b.cpu_s for a, b in zip(*map(samples.__getitem__, SUBMISSIONS[:2]), strict=True)
+            )
             met = "met" if more_s <= MORE_THAN_SBATCH_S else "MISSED"
             print(f"  more CPU than sbatch: {more_s:.3f} s (target <= {MORE_THAN_SBATCH_S:g} s: {met})")
         samples = rounds_of(reductions(directory, env), options, slurm)
-        show(f"{NODES} nodes with {WORKERS} workers each, to the end of the job, {options.rounds} rounds", samples, "wall_s")
+        show(
+            f"{NODES} nodes with {WORKERS} workers each, to the end of the job, {options.rounds} rounds",
+            samples,
+            "wall_s",
+        )
         if samples.keys() == set(REDUCTIONS):
             found = paired_ratios(samples[REDUCTIONS[0]], samples[REDUCTIONS[1]], "wall_s")
             print(f"  wall ratio: {verdict(found, at_most=WALL_RATIO)}")

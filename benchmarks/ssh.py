@@ -1,16 +1,17 @@
 """From the command to the last agent started, over real SSH to hosts of the testbed: distlaunch and others.
 
-    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook] [--torchrunx PYTHON]
+    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook]
+                             [--torchrunx PYTHON]
 
-    floor       one round of plain `ssh host true`, all at once: the handshakes, which nobody can do without
+    floor       one round of plain `ssh host true`, all at once: the handshakes, which every launcher needs
     distlaunch  `distlaunch ansible --detach`: preflight, files, agents; on new connections
-    again       the same once more, with the files there and the connections open
+    again       the same once more, with files in place and connections open
     playbook    an ordinary playbook that does as much with modules: facts, directories, copies, a detached command
-    torchrunx   until its agents have answered; only with --torchrunx, which names a Python that has it (uv pip install torchrunx)
+    torchrunx   until its agents have answered; only with --torchrunx, a Python that has it (uv pip install torchrunx)
 
-All hosts are on this machine and share its processors, so the hosts' Python has a torch whose import only waits: what is measured
-is the start of the agents, not 64 imports of torch on one machine. Only torchrunx's agents need the real one, to answer at all.
-Bytes are what the hosts' links have received. Needs root.
+All hosts share this machine's CPUs, so the hosts' Python has a torch whose import only waits: the start of the agents
+is measured, not 64 imports of torch on one machine. Only torchrunx's agents need the real torch, to answer at all.
+Bytes are those received over the hosts' links. Needs root.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import environment, ratios, verdict
+from benchmarks._measure import ROOT, environment, ratios, verdict
 from launcher.agent.network import routes
 from testbed.testbed import Testbed
 
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
 
 NAMES = ("floor", "distlaunch", "again", "playbook", "torchrunx")
 TARGET = 2.0
-"""What distlaunch may take of the floor's time at 64 hosts."""
+"""Highest ratio of distlaunch's time to the floor's at 64 hosts."""
 
 LIMIT_S = 300
 ORDINARY = """
 - hosts: nodes
   tasks:
     - ansible.builtin.file: {path: "{{ directory }}/{{ inventory_hostname }}", state: directory, mode: "0700"}
-    - ansible.builtin.copy: {src: "{{ agent }}", dest: "{{ directory }}/{{ inventory_hostname }}/agent.pyz", mode: "0600"}
+    - ansible.builtin.copy: {src: "{{ agent }}", dest: "{{ directory }}/{{ inventory_hostname }}/agent.pyz", \
+mode: "0600"}
     - ansible.builtin.unarchive: {src: "{{ files }}", dest: "{{ directory }}/{{ inventory_hostname }}"}
     - ansible.builtin.shell: nohup sleep 1 </dev/null >/dev/null 2>&1 &
 """
@@ -73,8 +75,9 @@ launcher.Launcher(hostnames=sys.argv[2:], workers_per_host=1, ssh_config_file=sy
 class Bench:
     """One testbed, and how each contender is run on it."""
 
-    def __init__(self, ssh: SshHosts, scratch: Path, torchrunx: str) -> None:
-        self.ssh, self.scratch, self.round, self.torchrunx_python = ssh, scratch, 0, torchrunx
+    def __init__(self, ssh: SshHosts, scratch: Path, *, torchrunx: str = "", checkout: Path = ROOT) -> None:
+        """Use distlaunch's sources in `checkout`."""
+        self.ssh, self.scratch, self.round, self.torchrunx_python, self.checkout = ssh, scratch, 0, torchrunx, checkout
         self.env: dict[str, str] = {}
         torch = scratch / "empty"
         (torch / "torch").mkdir(parents=True)
@@ -89,12 +92,12 @@ class Bench:
         (self.work / "data").write_bytes(os.urandom(1_000_000))
 
     def new_round(self) -> None:
-        """New connections, and hosts that have nothing yet."""
+        """Use new connections, and new directories on the hosts."""
         self.round += 1
         sockets = self.scratch / f"s{self.round}"
         sockets.mkdir(mode=0o700)
         more = {"XDG_RUNTIME_DIR": str(sockets), "ANSIBLE_SSH_CONTROL_PATH_DIR": str(sockets), "ANSIBLE_NOCOLOR": "1"}
-        self.env = {**environment(self.scratch), **more}
+        self.env = {**environment(self.scratch), **more, "PYTHONPATH": str(self.checkout)}
 
     def measure(self, name: str) -> tuple[float, int]:
         """Seconds and bytes of one contender."""
@@ -103,14 +106,14 @@ class Bench:
         getattr(self, name)()
         took = time.monotonic() - began
         size = received(self.ssh.hosts) - before
-        for host in self.ssh.hosts:  # the agents would wait for torch for ever, and torchrunx's workers import it
+        for host in self.ssh.hosts:  # the agents would wait for torch forever, and torchrunx's workers import it
             for process in host.processes():
                 if "sshd" not in process.command():
                     process.send(signal.SIGKILL)
         return took, size
 
     def floor(self) -> None:
-        """Plain ssh."""
+        """Run plain ssh to all hosts."""
         options = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
         argvs = [("ssh", *options, *self.ssh.argv(host, "true")[1:]) for host in self.ssh.hosts]
         started = [subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for argv in argvs]
@@ -119,7 +122,7 @@ class Bench:
             raise RuntimeError(f"{sum(map(bool, failed))} of {len(failed)} connections failed")
 
     def distlaunch(self) -> None:
-        """Everything is new."""
+        """Run `distlaunch ansible --detach`; everything is new the first time in a round."""
         remote = self.scratch / f"remote{self.round}"
         argv = (sys.executable, "-m", "launcher", "ansible", "--detach", "--inventory", str(self.ssh.inventory))
         self._run((*argv, "--python", str(self.python), "--remote-dir", str(remote), "train.py"))
@@ -127,7 +130,7 @@ class Bench:
     again = distlaunch
 
     def playbook(self) -> None:
-        """As one would write it."""
+        """Run an ordinary playbook."""
         path = self.scratch / "ordinary.yml"
         path.write_text(ORDINARY)
         from launcher.payload import agent_archive, snapshot
@@ -143,11 +146,13 @@ class Bench:
         self._run((playbook, "--inventory", str(self.ssh.inventory), "--extra-vars", variables, str(path)), env)
 
     def torchrunx(self) -> None:
-        """Its launcher, ended when all agents have told it that they are there."""
+        """Run torchrunx's launcher until all agents have answered."""
         script = self.scratch / "with_torchrunx.py"
         script.write_text(TORCHRUNX)
         hosts = [host.address for host in self.ssh.hosts]
-        towards = {"GLOO_SOCKET_IFNAME": routes.towards(hosts[0])[0] or ""}  # this machine's name leads gloo to another interface
+        towards = {
+            "GLOO_SOCKET_IFNAME": routes.towards(hosts[0])[0] or ""
+        }  # this machine's name would lead gloo to another interface
         self._run((self.torchrunx_python, str(script), str(self.ssh.config), *hosts), towards)
 
     def _run(self, argv: Sequence[str], more: Mapping[str, str] | None = None) -> None:
@@ -166,7 +171,7 @@ class Bench:
 
 
 def received(hosts: Sequence[Host]) -> int:
-    """Bytes that have come in over the hosts' links."""
+    """Bytes received over the hosts' links."""
     total = 0
     for host in hosts:
         lines = Path(f"/proc/{host.anchor.pid}/net/dev").read_text(encoding="ascii").splitlines()
@@ -200,12 +205,12 @@ def main() -> None:
     chosen = [name for name in NAMES if name in options.only.split(",") and (name != "torchrunx" or options.torchrunx)]
     for count in map(int, options.hosts.split(",")):
         samples: dict[str, list[tuple[float, int]]] = {name: [] for name in chosen}
-        # In /tmp: sockets have short paths.
+        # In /tmp: paths of sockets must be short.
         with (
             tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as scratch,
             Testbed().up(count, ssh=True) as testbed,
         ):
-            bench = Bench(testbed.ssh, Path(scratch), options.torchrunx)
+            bench = Bench(testbed.ssh, Path(scratch), torchrunx=options.torchrunx)
             for _ in range(options.rounds):
                 bench.new_round()
                 for name in chosen:

@@ -2,8 +2,8 @@
 
     python benchmarks/start.py [--rounds 5] [--workers 1,2,8] [--only distlaunch,torchrun] [--no-memory]
 
-All run train/reduce.py over gloo, and what every rank prints is checked. Wall time, CPU time of everything that was started, and
-memory per rank while all ranks sit at a barrier.
+All run train/reduce.py over gloo, and the output of every rank is checked. Measured are wall time, the CPU time of all
+that was started, and memory per rank while all ranks wait at a barrier.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TARGETS = {1: {"wall_s": 0.5}, 8: {"wall_s": 0.22, "cpu_s": 0.14}}
-"""What distlaunch may take of torchrun's time, by the number of workers."""
+"""Highest ratios of distlaunch's time to torchrun's, by the number of workers."""
 
 OURS = ("distlaunch", "as torchrun")
 """The second is `distlaunch torchrun`."""
@@ -48,7 +48,7 @@ def commands(workers: int, script: Path) -> dict[str, list[str]]:
 
 
 def problem(workers: int, output: str) -> str | None:
-    """What is wrong with what the ranks of train/reduce.py have printed."""
+    """What is wrong with the output of train/reduce.py's ranks; None if nothing is."""
     total = workers * (workers + 1) // 2
     for rank in range(workers):
         head, tail = f"rank {rank}/{workers} on ", f": before {rank + 1}, after {total}"
@@ -58,7 +58,7 @@ def problem(workers: int, output: str) -> str | None:
 
 
 def show(workers: int, samples: Mapping[str, Sequence[Sample]]) -> str:
-    """Medians, and what distlaunch takes of the others' time."""
+    """Medians, and the ratios of distlaunch's time to the others'."""
     lines = [f"{workers} worker{'s' * (workers > 1)}, {len(samples['distlaunch'])} rounds"]
     for name, taken in samples.items():
         lines.append(f"  {name:<11}  wall {median(taken, 'wall_s'):6.2f} s   cpu {median(taken, 'cpu_s'):6.2f} s")
@@ -72,16 +72,22 @@ def show(workers: int, samples: Mapping[str, Sequence[Sample]]) -> str:
 
 def show_memory(workers: int, scratch: Path, rounds: int, only: Sequence[str]) -> str:
     """Memory per rank, each launcher's median."""
-    lines = [f"memory per rank, {workers} worker{'s' * (workers > 1)}, MB (whole: everything started, divided by the ranks)"]
+    lines = [
+        f"memory per rank, {workers} worker{'s' * (workers > 1)}, MB (whole: everything started, divided by the ranks)"
+    ]
     first: float | None = None
     for name, argv in commands(workers, ROOT / "benchmarks/_workers/memory.py").items():
         if name not in only:
             continue
         contender = Contender(name, argv, environment(scratch), str(scratch), limit_s=120)
         seen = [memory_of(contender, workers, scratch) for _ in range(rounds)]
-        pss, private, whole = (statistics.median(getattr(memory, field) for memory in seen) / 1e6 for field in seen[0].FIELDS)
+        pss, private, whole = (
+            statistics.median(getattr(memory, field) for memory in seen) / 1e6 for field in seen[0].FIELDS
+        )
         first = first or pss
-        lines.append(f"  {name:<11}  pss {pss:6.1f}   private {private:6.1f}   whole {whole:6.1f}   pss ratio {first / pss:.3f}")
+        lines.append(
+            f"  {name:<11}  pss {pss:6.1f}   private {private:6.1f}   whole {whole:6.1f}   pss ratio {first / pss:.3f}"
+        )
     return "\n".join(lines)
 
 
@@ -93,7 +99,9 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     parser.add_argument(
-        "--only", default="distlaunch,as torchrun,torchrun,torchx", help="which, with commas; distlaunch must be among them"
+        "--only",
+        default="distlaunch,as torchrun,torchrun,torchx",
+        help="which, with commas; distlaunch must be among them",
     )
     options = parser.parse_args()
     only = options.only.split(",")

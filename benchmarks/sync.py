@@ -1,10 +1,11 @@
-"""Time per step of every way of synchronising in train/, next to DDP's, in turns.
+"""Time per step of every synchronisation method in train/, next to DDP's, in turns.
 
-    python benchmarks/sync.py [--rounds 3] [--steps 12] [--batch-size 16] [--side 64] [--model resnet18] [--ways ddp,fsdp]
+    python benchmarks/sync.py [--rounds 3] [--steps 12] [--batch-size 16] [--side 64] [--model resnet18]
+                              [--ways ddp,fsdp]
 
-Two ranks with gloo under distlaunch on this machine, synthetic images, as many samples in every step; `data-parallel` is
-one process with two shares. A step's time is from the median throughput that the trainer logs, without the first rows. That the
-losses are those of a training is checked.
+Two ranks with gloo under distlaunch on this machine, synthetic images, the same number of samples in every step;
+`data-parallel` is one process with two shares. A step's time is from the median throughput that the trainer logs,
+without the first row. The losses must be those of a training.
 """
 
 from __future__ import annotations
@@ -34,13 +35,38 @@ WAYS = (
 
 
 def command(way: str, options: argparse.Namespace, directory: Path) -> list[str]:
-    """The same steps in one of the ways."""
+    """The command for the same steps by one method."""
     ranks = 1 if way == "data-parallel" else RANKS
     samples = options.batch_size * RANKS * options.steps
-    flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--sync", way, "--precision", "fp32"]
-    flags += ["--batch-size", str(options.batch_size * RANKS // ranks), "--image-shape", f"3x{options.side}x{options.side}"]
+    flags = [
+        "--data",
+        "synthetic",
+        "--samples",
+        str(samples),
+        "--model",
+        options.model,
+        "--sync",
+        way,
+        "--precision",
+        "fp32",
+    ]
+    flags += [
+        "--batch-size",
+        str(options.batch_size * RANKS // ranks),
+        "--image-shape",
+        f"3x{options.side}x{options.side}",
+    ]
     flags += ["--optimizer", "sgd", "--lr", "0.001", "--schedule", "constant", "--warmup", "0", "--workers", "1"]
-    flags += ["--log-every", str(max(1, options.steps // 4)), "--out", str(directory), "--resume", "never", "--report", "none"]
+    flags += [
+        "--log-every",
+        str(max(1, options.steps // 4)),
+        "--out",
+        str(directory),
+        "--resume",
+        "never",
+        "--report",
+        "none",
+    ]
     return [*launched(ranks), str(ROOT / "train/train.py"), *flags]
 
 

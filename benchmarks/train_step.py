@@ -1,13 +1,14 @@
 """Training steps of ResNet-18 at 224 on two ranks: our trainer, torchvision's reference recipe, and a bare loop.
 
-    python benchmarks/train_step.py [--rounds 3] [--steps 8] [--batch-size 16] [--side 224] [--model resnet18] [--precision auto]
+    python benchmarks/train_step.py [--rounds 3] [--steps 8] [--batch-size 16] [--side 224] [--model resnet18]
+                                    [--precision auto]
 
-All run under distlaunch with gloo. The recipe is that of torchvision's references/classification (float32, SGD with momentum);
-the bare loop does the same steps as ours (channels_last, the same precision) on one batch in memory, without reader, log and
-checkpoints. `auto` is bf16 where the processor computes in it, and float32 elsewhere, where there is less to gain.
-`ceiling` is what float32 could reach if all of a step's arithmetic ran as fast as a product of large matrices.
-Images per second are from the median step. Before a ratio counts, every run's losses must be those of a training: chance at
-first, and no explosion.
+All run under distlaunch with gloo. The recipe is that of torchvision's references/classification (float32, SGD with
+momentum); the bare loop does the same steps as ours (channels_last, the same precision) on one batch in memory,
+without reader, log and checkpoints. `auto` is bf16 if the CPU computes in it, else float32, where there is less to
+gain. `ceiling` is what float32 could reach if all of a step's arithmetic ran as fast as a product of large matrices.
+Images per second are from the median step. Before a ratio counts, every run's losses must be those of a training:
+as by chance at first, and not diverging.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FLOORS = {"recipe": 2.0, "bare": 0.98}
 
 
 def commands(options: argparse.Namespace, directory: Path) -> dict[str, list[str]]:
-    """The same steps by each."""
+    """The command of each contender, for the same steps."""
     size = [str(options.batch_size), str(options.side), str(options.steps)]
     samples = options.batch_size * RANKS * options.steps
     flags = ["--data", "synthetic", "--samples", str(samples), "--model", options.model, "--batch-size", size[0]]
@@ -42,16 +43,22 @@ def commands(options: argparse.Namespace, directory: Path) -> dict[str, list[str
     step = str(ROOT / "benchmarks/_workers/step.py")
     return {
         "ours": [*launched(RANKS), str(ROOT / "train/train.py"), *flags, "--report", "none"],
-        **{kind: [*launched(RANKS), step, kind, options.model, options.precision, *size] for kind in (*FLOORS, "ceiling")},
+        **{
+            kind: [*launched(RANKS), step, kind, options.model, options.precision, *size]
+            for kind in (*FLOORS, "ceiling")
+        },
     }
 
 
 def speed(name: str, output: str, directory: Path) -> float:
-    """Images per second, once the losses are found to be those of a training."""
+    """Images per second; raises `RuntimeError` if the losses are not those of a training."""
     if name == "ours":
         records = [json.loads(line) for line in (directory / "out/metrics.jsonl").read_text().splitlines()]
         rows = [record for record in records if record["event"] == "train"]
-        losses, found = [row["loss"] for row in rows], float(statistics.median(row["samples_per_s"] for row in rows[1:]))
+        losses, found = (
+            [row["loss"] for row in rows],
+            float(statistics.median(row["samples_per_s"] for row in rows[1:])),
+        )
     else:
         match = re.search(r"images/s (\S+)(?: loss (\S+) (\S+))?", output)
         if match is None:
@@ -86,13 +93,16 @@ def main() -> None:
                     raise RuntimeError(f"{name}: exit code {sample.exit_code}\n{sample.output[-3000:]}")
                 taken.setdefault(name, []).append(speed(name, sample.output, directory))
     size = f"{options.batch_size} images per rank and step"
-    print(f"{options.model} at {options.side}, {RANKS} ranks, {size}, ours in {options.precision}, {options.rounds} rounds")
+    print(
+        f"{options.model} at {options.side}, {RANKS} ranks, {size}, "
+        f"ours in {options.precision}, {options.rounds} rounds"
+    )
     for name, speeds in taken.items():
         print(f"  {name:<8}  {statistics.median(speeds):8.1f} images/s")
     for name, floor in FLOORS.items():
         print(f"  ours / {name}, median ratio: {verdict(ratios(taken['ours'], taken[name]), at_least=floor)}")
     bound = statistics.median(ratios(taken["ceiling"], taken["recipe"]))
-    print(f"  the most that float32 could reach here, by this processor's matrix products: {bound:.2f} times the recipe")
+    print(f"  the most that float32 could reach here, by this CPU's matrix products: {bound:.2f} times the recipe")
 
 
 if __name__ == "__main__":

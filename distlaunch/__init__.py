@@ -1,6 +1,6 @@
 """distlaunch from Python: start distributed PyTorch anywhere, follow it, and read how it ended. Reference: docs/api.md.
 
-Nothing is printed, no signal is handled, and nothing is kept between calls; messages for people go to the logger `distlaunch`.
+Nothing is printed, no signals are handled, and no state is kept between calls. Messages go to the logger `distlaunch`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _MODULES = {
     "distlaunch._torchrun": ("torchrun",),
     "launcher": ("__version__",),
 }
-"""Where names are; all others are of `launcher.errors`. They are imported on use: `import distlaunch` costs next to nothing."""
+"""Modules of names; all others are in `launcher.errors`. Imported on use, so that `import distlaunch` is fast."""
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""`python -m distlaunch`, and the console script: the command line."""
+"""The command line, for `python -m distlaunch` and the console script."""
 
 from __future__ import annotations
 

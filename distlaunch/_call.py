@@ -1,4 +1,4 @@
-"""A Python function, called by every rank of a run, and what it returns."""
+"""Call a Python function on every rank of a run, and return its results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESULT_BYTES = 1 << 34
 
 
 class WorkerError(LaunchError):
-    """A function that `call` has sent raised an exception, which is its `__cause__` where it could travel; or its run failed."""
+    """A function sent by `call` raised an exception, its `__cause__` if that could be sent, or its run failed."""
 
     code = "worker"
     exit_code = 1
@@ -39,11 +39,11 @@ class WorkerError(LaunchError):
         cause = result.cause
         self.result = result
         self.rank = cause.rank if cause else None
-        """Of the worker that failed first."""
+        """Rank of the worker that failed first."""
 
         self.host = cause.host if cause else None
         self.traceback = traceback or (cause.traceback if cause else None) or ""
-        """As Python prints it, from that worker."""
+        """Traceback of that worker, as Python prints it."""
 
 
 def call(
@@ -57,13 +57,14 @@ def call(
     timeout: float | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Call a function on every rank of a run, wait, and return what each has returned, by rank.
+    """Call a function on every rank of a run, wait for the run, and return the results in the order of ranks.
 
-    The function travels `by` cloudpickle, where that is installed here and on the nodes, or as its source: then it must be a
-    function of its own, which imports what it needs. `options` are those of `submit`.
+    `by`: "pickle" sends the function with cloudpickle, which has to be installed here and on the nodes. "source" sends
+    its source code, so it must be self-contained and import what it needs. "auto" is "pickle" if cloudpickle is
+    installed here. `options` are those of `submit`.
 
-    Raises `WorkerError` for an exception of the function's, with rank and host. The run is cancelled after `timeout` seconds
-    (`TimeoutError`), and at Ctrl-C: nobody could fetch its results.
+    Raises `WorkerError` if the function raises an exception, with rank and host, or if the run fails. The run is
+    cancelled after `timeout` seconds (`TimeoutError`) and on Ctrl-C, as its results could no longer be fetched.
     """
     packed = _packed(function, tuple(args), dict(kwargs or {}), by)
     name = str(getattr(function, "__name__", "call"))
@@ -86,7 +87,7 @@ def _start(name: str, packed: bytes, options: dict[str, Any], backend: str | Non
 
 
 def _packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], by: str) -> bytes:
-    """The request, as `launcher/agent/node/called.py` reads it."""
+    """The request, in the form that `launcher/agent/node/called.py` reads."""
     cloudpickle = _cloudpickle() if by in ("auto", "pickle") else None
     if by == "pickle" and cloudpickle is None:
         raise SpecError("by='pickle' needs cloudpickle", hint="pip install cloudpickle, or by='source'")
@@ -106,10 +107,10 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """The source of a function that needs nothing around it."""
+    """The source of a self-contained function."""
     if not inspect.isfunction(function) or function.__name__ == "<lambda>" or function.__closure__:
         hint = "pip install cloudpickle, or write a function that imports what it needs"
-        raise SpecError(f"{function!r} cannot be sent as source: it is no function of its own", hint=hint)
+        raise SpecError(f"{function!r} cannot be sent as source: it is not a self-contained function", hint=hint)
     try:
         return textwrap.dedent(inspect.getsource(function))
     except OSError as error:
@@ -117,7 +118,7 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def _path(function: Callable[..., Any]) -> list[str]:
-    """Where modules of one's own are found here, for a function that is one's own module's."""
+    """Where the user's modules are found here: the root of the function's own module, and the working directory."""
     file = getattr(sys.modules.get(getattr(function, "__module__", "")), "__file__", None)
     depth = str(getattr(function, "__module__", "")).count(".")
     root = [str(Path(file).resolve().parents[depth])] if file else []
@@ -133,16 +134,16 @@ def _cloudpickle() -> Any:
 
 
 def _values(run: Run) -> list[Any]:
-    """What every rank has returned."""
+    """What every rank has returned, in the order of ranks."""
     contents, world_size = _returned(run)
     missing = sorted(set(range(world_size)) - set(contents))
     if missing or not world_size:
-        raise CommandError(f"{run.id} has sent no results of ranks {missing}", hint=f"distlaunch logs {run.id}")
+        raise CommandError(f"{run.id} has sent no results from ranks {missing}", hint=f"distlaunch logs {run.id}")
     return [_unpacked(_unpacked(contents[rank], rank)["value"], rank) for rank in range(world_size)]
 
 
 def _error(run: Run, result: Result) -> WorkerError:
-    """What the function raised on the rank that failed first, or why the run failed."""
+    """The error for what the function raised on the rank that failed first, or for why the run failed."""
     cause = result.cause
     message = cause.message if cause else result.state
     where = f"rank {cause.rank} on {cause.host}: " if cause and cause.rank is not None else ""
@@ -157,7 +158,7 @@ def _error(run: Run, result: Result) -> WorkerError:
 
 
 def _returned(run: Run) -> tuple[Mapping[int, bytes | bytearray], int]:
-    """What the ranks of the last round have left, and how many there were."""
+    """The packed results of the ranks in the last round, and the number of ranks."""
     rounds: dict[tuple[int, int], dict[int, bytes | bytearray]] = {}
     world_size = 0
     for event in run.events(follow=False):
@@ -177,7 +178,7 @@ def _returned(run: Run) -> tuple[Mapping[int, bytes | bytearray], int]:
 
 
 def _large(run: Run, rank: int, path: str) -> bytes:
-    """What a rank has left in a file, where its node's directory is in the run's own here."""
+    """A result that a rank has left in a file, if that file is in the run's directory here."""
     if not Path(path).is_relative_to(run.path):
         raise CommandError(
             f"what rank {rank} returned is too large to be sent: it is in {path} on its node",

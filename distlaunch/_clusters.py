@@ -1,4 +1,4 @@
-"""Clusters without a run of ours: settings, the runs that they know, and whether their nodes are fit."""
+"""Clusters without a local run: settings, the runs that they report, and the health of their nodes."""
 
 from __future__ import annotations
 
@@ -21,29 +21,34 @@ if TYPE_CHECKING:
 
 @quiet
 def settings(cluster: str | None = None) -> Settings:
-    """Every setting with its value and where that is from: the `result` of `distlaunch config --output json`."""
+    """Every setting with its value and source: the `result` of `distlaunch config --output json`."""
     loaded = config.load()
     return effective.effective(loaded, loaded.resolve(config.GlobalOptions), cluster).to_json()
 
 
 @quiet
 def cluster_runs(name: str) -> list[ClusterRun]:
-    """Runs that a cluster, or a backend, itself knows, whoever has started them: the `runs` of `distlaunch ls --on NAME`."""
+    """Runs that a cluster or backend itself reports, of all users: the `runs` of `distlaunch ls --on NAME`."""
     return clusters.found(name)
 
 
 @quiet
 def adopt(run: str, *, cluster: str | None = None, runs_dir: str | os.PathLike[str] | None = None, **given: Any) -> Run:
-    """Find a run that another machine has started over SSH, by the start of its id, so that it can be followed here, too."""
+    """Find a run that another host started over SSH, by the start of its id, so that it can be followed here, too."""
     own = options.values(given, None if cluster else clusters.adopting(), cluster)
     return Run(clusters.adopt(run, observe.runs_root(None if runs_dir is None else str(runs_dir)), cluster, own))
 
 
 @quiet
 def doctor(
-    *, backend: str | None = None, cluster: str | None = None, seconds: float = 5.0, quarantine: bool = False, **given: Any
+    *,
+    backend: str | None = None,
+    cluster: str | None = None,
+    seconds: float = 5.0,
+    quarantine: bool = False,
+    **given: Any,
 ) -> Examined:
-    """Examine nodes, and wait for the verdict: the `result` of `distlaunch doctor --output json`, whose `ok` says it shortly."""
+    """Examine nodes and wait for the verdict: the `result` of `distlaunch doctor --output json`; `ok` sums it up."""
     asked = examination.values(options.values(given, backend, cluster), seconds) | {"cluster": cluster, "detach": True}
     request = resolve(backend or (None if cluster else "local"), asked)
     if quarantine:

@@ -1,4 +1,4 @@
-"""What happens in a run, live or from its record."""
+"""Events of a run, live or from its record."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _LONGEST_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged:
-    """The run has another state now."""
+    """The state of the run has changed."""
 
     state: str
     detail: str = ""
-    """Why it is so, where there is something to say."""
+    """Why the run is in this state, if there is more to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The run has come so far on its way to its first worker; also after a restart."""
+    """The run's progress towards its first worker, also after a restart."""
 
     phase: Phase
-    """`queued`: no agent runs yet; `starting`: some run; `importing`: they import torch; `meeting`: they wait for one another."""
+    """`queued` (no agent runs), `starting` (some run), `importing` (they import torch), `meeting` (they wait)."""
 
     done: int
-    """Nodes that have it behind them."""
+    """Number of nodes that have completed the phase."""
 
     total: int
 
@@ -50,21 +50,21 @@ class WorkerLine:
     rank: int
     node: int
     text: str
-    """Without its line end; bytes that are no UTF-8 are kept as `surrogateescape` has them."""
+    """Without its line end. Bytes that are not UTF-8 are decoded with `surrogateescape`."""
 
     stderr: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseKnown:
-    """Why the run fails is known, or known better than before."""
+    """The cause of the run's failure is known, or better known than before."""
 
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvent:
-    """Something else that a node's agent says: docs/agent-stream.md has their names and fields."""
+    """Any other event of a node's agent; docs/agent-stream.md lists names and fields."""
 
     node: int
     name: str
@@ -75,7 +75,7 @@ Event: TypeAlias = StateChanged | Progress | WorkerLine | CauseKnown | NodeEvent
 
 
 def of_streams(run: records.Run, *, follow: bool) -> Iterator[Event]:
-    """Events of the run's streams: in order of time where it is followed, node by node where it has ended."""
+    """Events of the run's streams: in order of time if it is followed, node by node if it has ended."""
     live = follow and run.result is None
     report, state, cause = status.report_of(run), "", None
     start = StartProgress(len(run.hosts))
@@ -103,7 +103,7 @@ def of_streams(run: records.Run, *, follow: bool) -> Iterator[Event]:
 
 
 def lines(run: records.Run, ranks: Wanted | None, node: int | None, *, follow: bool) -> Iterator[WorkerLine]:
-    """Lines that those ranks wrote."""
+    """Lines that these ranks wrote."""
     return (each for _, each in _records(run, ranks, node, follow=follow) if isinstance(each, WorkerLine))
 
 
@@ -130,7 +130,7 @@ def _records(
 
 
 def _whole_lines(record: protocol.Output, unfinished: dict[tuple[int, int, bool], bytes]) -> Iterator[WorkerLine]:
-    """The lines that a record ends; what it does not end is kept, up to a limit."""
+    """The lines that a record completes; an incomplete one is kept, up to a limit."""
     key = (record.node, record.rank, record.stderr)
     data = unfinished.pop(key, b"") + record.data
     if not record.ends_line and len(data) < _LONGEST_LINE_BYTES:

@@ -1,4 +1,4 @@
-"""Whether `launcher` is the package that comes with distlaunch: a file of that name of one's own may be found first."""
+"""Checks that `launcher` is the package that comes with distlaunch: a user's file of that name may be found first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.machinery import PathFinder
 
 
 def hidden_by() -> str:
-    """The path of what is found in place of our package; empty: nothing is."""
+    """Path of what is found in place of our package; empty if our package is found."""
     ours = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "launcher")
     module = sys.modules.get("launcher")
     spec = getattr(module, "__spec__", None) if module else PathFinder.find_spec("launcher")
@@ -21,13 +21,13 @@ def hidden_by() -> str:
 
 
 def sentence() -> str:
-    """What to say of it; empty: nothing."""
+    """The message about it; empty if our package is found."""
     path = hidden_by()
     mend = "rename it, or start Python where it is not found first"
-    return f"{path} hides the package `launcher`, which is a part of distlaunch: {mend}" if path else ""
+    return f"{path} hides the package `launcher`, which is part of distlaunch: {mend}" if path else ""
 
 
 def check() -> None:
-    """Raise `ImportError` where it is not."""
+    """Raise `ImportError` if something else is found in place of our package."""
     if wrong := sentence():
         raise ImportError(wrong, name="launcher")

@@ -1,4 +1,4 @@
-"""Messages for people go to the logger `distlaunch`, which says nothing unless a program sets it up to."""
+"""Messages for people go to the logger `distlaunch`, which is silent unless the program configures it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ R = TypeVar("R")
 
 @contextmanager
 def logged() -> Iterator[None]:
-    """Messages in here are logged."""
+    """Log the messages of this block."""
     with listener.told_to(_log):
         yield
 
 
 def quiet(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose messages are logged."""
+    """Wrap the function so that its messages are logged."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -34,7 +34,7 @@ def quiet(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _log(kind: str, text: str) -> None:
-    import logging  # 10 ms, and most calls have nothing to say
+    import logging  # takes 10 ms, and most calls have no message
 
     logger = logging.getLogger("distlaunch")
     if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):

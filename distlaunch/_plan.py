@@ -1,4 +1,4 @@
-"""Launching: what is asked for, what would be sent for it, and sending it."""
+"""Launching: requests, plans, and their submission."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Plan:
 
     @quiet
     def render(self) -> Mapping[str, str]:
-        """The request as texts that a person can read: file name to content, as `--dry-run` prints them."""
+        """The request as readable text: file name to content, as `--dry-run` prints it."""
         return dict(rendered.render(self._planned).texts)
 
     @quiet
     def write(self, directory: str | os.PathLike[str]) -> list[str]:
-        """Write all that it takes to run it by hand, as `--render-to` does; the paths of the files."""
+        """Write all that is needed to run it by hand, as `--render-to` does. Returns the paths of the files."""
         request = self._planned.request
         to = replace(request, options=replace(request.options, render_to=str(directory)))
         return list(rendered.render(self._planned._replace(request=to)).written)
@@ -55,7 +55,7 @@ class Plan:
 
     @quiet
     def submit(self) -> Run:
-        """Send exactly this. A plan can be sent once."""
+        """Submit exactly this plan. A plan can be submitted once."""
         return send(self._planned)
 
     def __repr__(self) -> str:
@@ -90,28 +90,33 @@ def submit(
 ) -> Run:
     """Start a script on every node, and return at once.
 
-    `backend` is `local` unless it or a `cluster` of the settings is named. `module`: `script` is a module's name; `program`: a
-    program that is no Python. `options` are those of the command line with underscores: `nodes=4`, `nproc_per_node=8`,
-    `time=3600`, `env={"A": "1"}`, `partition="gpu"`. Settings files and `DISTLAUNCH_*` count as they do there.
+    `backend` is `local` unless a backend, or a `cluster` of the settings, is named. `module`: `script` is the name of a
+    module. `program`: `script` is a program, not a Python script. `options` are those of the command line, with
+    underscores: `nodes=4`, `nproc_per_node=8`, `time=3600`, `env={"A": "1"}`, `partition="gpu"`. Settings files and
+    `DISTLAUNCH_*` variables apply as they do there.
 
-    Raises `LaunchError`. Where submitting goes wrong, or Ctrl-C interrupts it, what was started is ended.
+    Raises `LaunchError`. If submission fails or is interrupted by Ctrl-C, what was started is ended.
     """
     return plan(script, args, backend=backend, cluster=cluster, module=module, program=program, **options).submit()
 
 
 def request(
-    script: str | os.PathLike[str], args: Iterable[str], backend: str | None, cluster: str | None, given: Mapping[str, Any]
+    script: str | os.PathLike[str],
+    args: Iterable[str],
+    backend: str | None,
+    cluster: str | None,
+    given: Mapping[str, Any],
 ) -> Request:
-    """The checked request. Nobody follows it at a terminal, so it is a detached one."""
+    """The checked request. It is detached, as no terminal follows it."""
     if isinstance(args, str):
-        raise SpecError(f"args is one text, {args!r}", hint='write a list: ["--epochs", "20"]')
+        raise SpecError(f"args is a single string, {args!r}", hint='write a list: ["--epochs", "20"]')
     found = options.values(given, backend, cluster)
     found |= {"script": str(script), "args": [str(arg) for arg in args], "cluster": cluster, "detach": True}
     return resolve(backend or (None if cluster else "local"), found)
 
 
 def send(planned: launch.Launch) -> Run:
-    """Send it; `RequestError` where somebody has cancelled it before."""
+    """Submit the run. Raises `RequestError` if another process cancels it before it is submitted."""
     signals = Unattended()
     with logged():
         try:

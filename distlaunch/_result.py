@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The first failure of a run: what everything after it follows from."""
+    """The first failure of a run, from which all later ones follow."""
 
     failure_class: str
-    """As docs/agent-stream.md lists them: `user_code`, `out_of_memory`, `node`, `cancelled`, …"""
+    """As listed in docs/agent-stream.md: `user_code`, `out_of_memory`, `node`, `cancelled`, …"""
 
     message: str
     rank: int | None = None
-    """None: it was no worker's."""
+    """None if the failure was not a worker's."""
 
     local_rank: int | None = None
     node: int | None = None
     host: str | None = None
     exit_code: int | None = None
-    """Of that worker, where it ended with one."""
+    """Exit code of that worker, if it exited with one."""
 
     signal: str | None = None
-    """The signal that ended it, as `SIGSEGV`."""
+    """The signal that ended the worker, such as `SIGSEGV`."""
 
     traceback: str | None = None
     may_come_back: bool = False
-    """Whether starting the run again may help: not where the script would fail again."""
+    """Whether starting the run again may help; False if the script would fail again."""
 
     @classmethod
     def from_json(cls, cause: Mapping[str, Any]) -> Cause:
-        """The cause as a run's record has it."""
+        """The cause from a run's record."""
         known = ("rank", "local_rank", "node", "host", "exit_code", "signal", "traceback")
         return cls(
             failure_class=str(cause.get("class") or ""),
@@ -56,26 +56,26 @@ class Result:
     """`success`, `failed`, `cancelled`, `timeout` or `preempted`."""
 
     exit_code: int
-    """What `distlaunch` ends with when it has followed such a run."""
+    """Exit code of `distlaunch` after following such a run."""
 
     cause: Cause | None
     """None after a success."""
 
     duration_s: float | None
     restarts: int
-    """How often its workers were started again by their agents."""
+    """How many times agents have restarted the workers."""
 
     attempt: int
-    """How often the run as a whole was started again."""
+    """How many times the run as a whole was started again."""
 
     @property
     def ok(self) -> bool:
-        """Whether it has ended well."""
+        """Whether the run succeeded."""
         return self.state == "success"
 
     @classmethod
     def from_json(cls, run: str, state: Mapping[str, Any]) -> Result:
-        """The result in what `distlaunch status --output json` says of a run that has ended."""
+        """The result from the `distlaunch status --output json` of a run that has ended."""
         cause = state.get("cause")
         took = state.get("duration_s")
         return cls(

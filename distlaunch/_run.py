@@ -1,4 +1,4 @@
-"""A run that was submitted, by anybody, at any time."""
+"""Runs that were submitted, by any process, at any time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POLL_S = 0.05
 
 
 class Run:
-    """One run. It holds no connection and no state: each call looks at the run as it is then, so threads may share it."""
+    """One run. It holds no connection and no state: each call inspects the run as it is then. Threads may share it."""
 
     def __init__(self, record: records.Run) -> None:
         self._record = record
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def created(self) -> float:
-        """When it was submitted, unix seconds."""
+        """When it was submitted, in Unix seconds."""
         return self._record.created
 
     @property
@@ -72,24 +72,24 @@ class Run:
 
     @quiet
     def status(self) -> Status:
-        """All that is known of it now, node by node: the `result` of `distlaunch status --output json`."""
+        """All that is known about it now, node by node: the `result` of `distlaunch status --output json`."""
         record = directories.again(self._record)
         return listing.whole(record, observe.state_of(record))
 
     @property
     def state(self) -> str:
-        """Its state now, as docs/cli.md lists them; the cluster is asked where the run's directory does not tell."""
+        """Its current state, as listed in docs/cli.md. The cluster is asked if the run's directory has no answer."""
         return str(self.status().get("state"))
 
     @property
     def result(self) -> Result | None:
-        """How it ended; None while it goes on."""
+        """How it ended; None if it has not."""
         return self._result(self.status())
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Wait for its end. `TimeoutError` after so many seconds.
+        """Wait for its end. Raises `TimeoutError` after `timeout` seconds.
 
-        That and Ctrl-C end the waiting alone: the run continues, and `cancel` is what ends it.
+        A timeout or Ctrl-C only ends the waiting: the run continues. `cancel` ends it.
         """
         for pause in self._pauses(timeout):
             if (found := self.result) is not None:
@@ -98,7 +98,7 @@ class Run:
         raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
 
     async def wait_async(self, timeout: float | None = None) -> Result:
-        """The same for asyncio; a task that waits may be cancelled, and the run continues."""
+        """`wait` for asyncio. A task that waits may be cancelled, and the run continues."""
         import asyncio
 
         for pause in self._pauses(timeout):
@@ -108,9 +108,9 @@ class Run:
         raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
 
     def events(self, *, follow: bool = True) -> Iterator[Event]:
-        """What happens in it, to its end; of a run that has ended, from its record, node by node, with its end last.
+        """Events of the run until its end; of a run that has ended, from its record, node by node, with its end last.
 
-        `follow=False`: what is there now. Leaving the loop leaves the run as it is.
+        `follow=False`: only the events so far. Leaving the loop does not affect the run.
         """
         with logged():
             record = streams.readable(directories.again(self._record), follow=follow)
@@ -127,7 +127,7 @@ class Run:
     def logs(
         self, *, rank: int | str | Iterable[int] | None = None, node: int | None = None, follow: bool = False
     ) -> Iterator[WorkerLine]:
-        """Lines that its workers wrote, of all ranks or of one, several, or `"0,3-5"`; `follow`: to its end."""
+        """Lines that its workers wrote. `rank`: one, several, or `"0,3-5"`; None: all. `follow`: until its end."""
         with logged():
             record = streams.readable(directories.again(self._record), follow=follow)
         if node is not None and not 0 <= node < len(record.hosts):
@@ -136,15 +136,16 @@ class Run:
 
     @quiet
     def cancel(self, *, force: bool = False, wait: bool = True) -> Result | None:
-        """End it: SIGTERM to its workers, SIGKILL after its grace time; `force`: SIGKILL at once. A run that has ended stays so.
+        """End it: SIGTERM to its workers, SIGKILL after its grace time; `force`: SIGKILL at once.
 
-        Returns how it ended, or None where it is not waited for. `CommandError` where it does not end.
+        A run that has ended does not change. Returns how the run ended, or None if its end was not awaited. Raises
+        `CommandError` if it does not end.
         """
         return self._result(ending.cancel(directories.again(self._record), force=force, wait=wait))
 
     @quiet
     def signal(self, signum: int) -> None:
-        """Pass a signal, as `signal.SIGUSR1`, on to every worker."""
+        """Pass a signal, such as `signal.SIGUSR1`, on to every worker."""
         record = observe.sent(observe.whole(directories.again(self._record)))
         if record.handle is None or record.result is not None:
             raise RequestError(f"{self.id} does not run", hint=f"distlaunch status {self.id}")
@@ -152,14 +153,14 @@ class Run:
 
     @quiet
     def requeue(self) -> int:
-        """Start it again in its directory, so that a script that keeps checkpoints goes on; as which attempt."""
+        """Start it again in its directory; a script that keeps checkpoints continues. Returns the attempt's number."""
         return again.requeue(directories.again(self._record))
 
     def _result(self, state: RunState) -> Result | None:
         return None if state.get("exit_code") is None else Result.from_json(self.id, state)
 
     def _pauses(self, timeout: float | None) -> Iterator[float]:
-        """How long to wait before each further look; ends with the time."""
+        """How long to wait before each further poll; ends with the timeout."""
         limit = None if timeout is None else time.monotonic() + timeout
         pause, most = _POLL_S, observe.backend_of(self._record).ask_every_s
         while limit is None or time.monotonic() < limit:
@@ -179,7 +180,10 @@ class Run:
 
 @quiet
 def get(run: str, *, runs_dir: str | os.PathLike[str] | None = None) -> Run:
-    """The run of that id, unique start or part of an id; `last` is the newest, `ID/3` a task. Raises `RunNotFoundError`."""
+    """The run with that id, or a unique start or part of it; `last` is the newest, `ID/3` a task.
+
+    Raises `RunNotFoundError`.
+    """
     return Run(directories.find(_root(runs_dir), run))
 
 
@@ -192,7 +196,7 @@ def runs(
     limit: int = 0,
     runs_dir: str | os.PathLike[str] | None = None,
 ) -> list[Run]:
-    """Runs, the oldest first: all, or the newest `limit` of those with these states, of this backend or cluster."""
+    """Runs with these states, of this backend and cluster, oldest first; with a `limit`, only the newest."""
     root = _root(runs_dir)
     wanted = {state} if isinstance(state, str) else None if state is None else set(state)
     found: list[Run] = []
@@ -226,7 +230,7 @@ def _ranks(rank: int | str | Iterable[int] | None) -> frozenset[int] | None:
 
 
 def _told(found: Iterator[T]) -> Iterator[T]:
-    """The same, with messages logged while the next one is looked for."""
+    """The same items, with messages logged while the next one is fetched."""
     while True:
         with logged():
             try:

@@ -1,14 +1,14 @@
 """Every error that distlaunch raises on purpose, as one tree.
 
 LaunchError
-├── RequestError            what was asked for cannot be done as asked            exit 2
+├── RequestError            the request cannot be carried out as given            exit 2
 │   ├── SpecError           an option or the script is wrong
 │   ├── ConfigError         a settings file is wrong
 │   ├── UntrustedError      others could change what would be read
 │   └── RunNotFoundError    no run, or more than one, has that id
 ├── BackendUnavailableError the backend's tool or service cannot be reached       exit 3
-└── CommandError            something that distlaunch itself does failed          exit 4
-    └── StorageError        a directory or file of ours cannot be written or read
+└── CommandError            an operation of distlaunch itself failed              exit 4
+    └── StorageError        a directory or file of distlaunch cannot be written or read
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class LaunchError(Exception):
         self.message = message
         self.hint = hint
         self.in_part = in_part
-        """Some of what was asked for may have been done all the same."""
+        """Whether the request may have been carried out in part."""
 
 
 class RequestError(LaunchError):
-    """What was asked for cannot be done as asked."""
+    """The request cannot be carried out as given."""
 
     code = "bad_request"
     exit_code = 2
@@ -47,13 +47,13 @@ class SpecError(RequestError):
 
 
 class ConfigError(RequestError):
-    """A settings file cannot be read, or holds a key or value that is not known."""
+    """A settings file cannot be read, or contains an unknown key or an invalid value."""
 
     code = "bad_config"
 
 
 class UntrustedError(RequestError):
-    """A path that code or settings are read from is not ours alone."""
+    """Other users could change a path that code or settings are read from."""
 
     code = "untrusted"
 
@@ -72,13 +72,13 @@ class BackendUnavailableError(LaunchError):
 
 
 class CommandError(LaunchError):
-    """Something that distlaunch itself does failed."""
+    """An operation of distlaunch itself failed."""
 
     code = "command_failed"
     exit_code = 4
 
 
 class StorageError(CommandError):
-    """A directory or file of ours cannot be written or read."""
+    """A directory or file of distlaunch cannot be written or read."""
 
     code = "storage"

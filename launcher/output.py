@@ -1,7 +1,7 @@
 """The only module that prints. Results go to stdout, everything else to stderr.
 
-What others wrote (hosts, schedulers, scripts, whoever named a file) reaches a terminal through `plain` alone, which every word of
-ours passes here; workers' own lines go past it, and JSON is exact.
+Foreign text (from hosts, schedulers, scripts, file names) reaches a terminal only through `plain`, which every message
+passes here. Workers' own lines bypass it, and JSON is exact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_FOREIGN = 4000
 
 
 class StdoutClosedError(Exception):
-    """Nobody reads our stdout any more (`| head`)."""
+    """Our stdout has no reader any more (`| head`)."""
 
 
 @dataclass(slots=True)
@@ -48,17 +48,17 @@ class _Manner:
 
     writer: Writer | None = None
     live: LiveLine | None = None
-    """A line on the terminal that is there for a while (`console.live_line`)."""
+    """A temporary line on the terminal (`console.live_line`)."""
 
     progress: Callable[[str, tuple[int, int] | None], None] | None = None
-    """Shows what the present wait is for."""
+    """Shows what the current wait is for."""
 
 
 _manner = _Manner()
 
 
 def setup(*, command: str | None = None, fmt: str | None = None, verbosity: int | None = None) -> None:
-    """Set what is given: the command's name for the envelope, `human` or `json`, and -1 (quiet) to 1 (verbose)."""
+    """Set the command's name for the envelope, the format (`human`, `json`), or the verbosity (-1 quiet, 1 verbose)."""
     if fmt is not None and fmt not in FORMATS:
         raise ConfigError(f"output {fmt!r} is not known", hint="known: " + ", ".join(FORMATS))
     _manner.command = _manner.command if command is None else command
@@ -72,18 +72,18 @@ def as_json() -> bool:
 
 
 def draws(fd: int = STDOUT) -> bool:
-    """Whether what goes there is drawn by rich: on a terminal that can be drawn on, for people."""
+    """Whether rich draws the output to this stream: for people, on a capable terminal."""
     return _colours(fd) and bool(os.environ.get("TERM")) and not as_json()
 
 
 def result(data: Mapping[str, Any], *lines: str) -> None:
-    """Print what was asked for: the data in an envelope, or the lines. Raises `StdoutClosedError`."""
+    """Print the result: the data in an envelope, or the lines. Raises `StdoutClosedError`."""
     _print(data, "".join(f"{plain(line)}\n" for line in lines))
 
 
 @contextmanager
 def after(what: str, hint: str | None = None, *, read: bool = False) -> Iterator[None]:
-    """For results of something that was done: where they cannot be printed, or `read`, the error says what."""
+    """Wrap the printing of an action's result: if it fails (`read`: or has no reader), the error names the action."""
     try:
         yield
     except StorageError as error:
@@ -95,7 +95,7 @@ def after(what: str, hint: str | None = None, *, read: bool = False) -> Iterator
 
 
 def document(data: Mapping[str, Any], text: str) -> None:
-    """The same with a text that may be redirected to a file: exact, but on a terminal."""
+    """Print a result whose text may be redirected to a file: exact, except on a terminal."""
     if os.isatty(STDOUT):
         result(data, *text.rstrip("\n").split("\n"))
     else:
@@ -107,7 +107,7 @@ def _print(data: Mapping[str, Any], words: str) -> None:
 
 
 def text(words: str) -> None:
-    """Print that to stdout, whatever the format. Raises `StdoutClosedError`."""
+    """Print this text to stdout, whatever the format. Raises `StdoutClosedError`."""
     if words:
         write(STDOUT, encode(words))
         drain()
@@ -118,14 +118,14 @@ def text(words: str) -> None:
 
 
 def failed_result(code: str, message: str, hint: str | None, data: Mapping[str, Any]) -> None:
-    """The envelope of a command that worked as it should and whose outcome is a failure; nothing for people."""
+    """Print the envelope of a command that worked but whose outcome is a failure; nothing without JSON."""
     if as_json():
         error = {"code": code, "message": message, "hint": hint}
         write(STDOUT, encode(_envelope(False, error=error, result=data)))
 
 
 def error(failure: LaunchError) -> None:
-    """`error[code]: message` and the hint on stderr; with JSON the envelope on stdout as well."""
+    """Print `error[code]: message` and the hint on stderr; with JSON, also the envelope on stdout."""
     _say(f"{paint(f'error[{failure.code}]', 'red')}: {failure.message}")
     if failure.hint:
         _say(f"  {paint('hint', 'bold')}: {failure.hint}")
@@ -135,7 +135,7 @@ def error(failure: LaunchError) -> None:
 
 
 def bug(trace: str) -> None:
-    """A traceback, said to be our fault."""
+    """Print a traceback as a bug in distlaunch."""
     _say(*(f"  {line}" for line in trace.rstrip("\n").split("\n")))
     message = "this is a bug in distlaunch, not in your request; please report it with the lines above"
     _say(f"{paint('error[bug]', 'red')}: {message}")
@@ -145,35 +145,35 @@ def bug(trace: str) -> None:
 
 
 def note(*lines: str) -> None:
-    """Something worth a line, or some, on stderr, unless -q."""
+    """Print lines on stderr, unless -q."""
     if not _told("note", *lines) and _manner.verbosity >= 0:
         _say(*lines)
 
 
 def detail(text: str) -> None:
-    """Something for -v."""
+    """Print a line on stderr with -v."""
     if not _told("detail", text) and _manner.verbosity > 0:
         _say(paint(text, "dim"))
 
 
 def warn(text: str) -> None:
-    """Something that a person should know, also with -q."""
+    """Print a warning on stderr, even with -q."""
     if not _told("warning", text):
         _say(f"{paint('warning', 'yellow')}: {text}")
 
 
 def report(*lines: str) -> None:
-    """The closing lines of a run that failed: on stderr, also with -q."""
+    """Print the closing lines of a failed run on stderr, even with -q."""
     _say(*lines)
 
 
 def _told(kind: Kind, *lines: str) -> bool:
-    """Tell whoever listens in place of stderr; whether somebody does."""
+    """Pass the message to a listener that replaces stderr. Returns whether there is one."""
     return listener.told(kind, "\n".join(OURS.sub("", line) for line in lines))
 
 
 def foreign(where: str, data: bytes, *, important: bool = True) -> None:
-    """A line that no agent and no worker wrote: a scheduler, ssh, or what is left of a stream that was damaged."""
+    """Print a line that neither an agent nor a worker wrote: from a scheduler, ssh, or a damaged stream."""
     text = data.rstrip(b"\r").replace(b"\0", b"").decode(errors="surrogateescape")
     more = f" [... {len(text) - _MAX_FOREIGN} characters more]" if len(text) > _MAX_FOREIGN else ""
     if text or not data:
@@ -181,7 +181,7 @@ def foreign(where: str, data: bytes, *, important: bool = True) -> None:
 
 
 def paint(text: str, style: str, fd: int = STDERR) -> str:
-    """The text in a colour where the stream is a terminal and NO_COLOR is not set."""
+    """The text in this style if the stream is a terminal and NO_COLOR is not set."""
     if not _colours(fd):
         return text
     return styled(text, style)
@@ -192,7 +192,7 @@ def _colours(fd: int) -> bool:
 
 
 def columns(fd: int = STDOUT) -> int:
-    """The width of the terminal there; COLUMNS, or 80, where there is none."""
+    """The width of the terminal on this stream; without one, COLUMNS or 80."""
     try:
         return os.get_terminal_size(fd).columns or 80
     except OSError:
@@ -201,7 +201,7 @@ def columns(fd: int = STDOUT) -> int:
 
 
 def write(fd: int, data: bytes) -> bool:
-    """Write all bytes, as they are; False once nobody reads them."""
+    """Write all bytes unchanged. Returns False once they have no reader."""
     if fd in _manner.closed:
         return False
     if _manner.writer is None:
@@ -211,52 +211,52 @@ def write(fd: int, data: bytes) -> bool:
 
 
 def progress(text: str, part: tuple[int, int] | None = None) -> None:
-    """What the present wait is for now, if someone watches it; `part`: how much of how much is done."""
+    """Report what the current wait is for, if that is shown. `part`: the amount done, and the total."""
     if _manner.progress is not None:
         _manner.progress(text, part)
 
 
 def progress_by(show: Callable[[str, tuple[int, int] | None], None] | None) -> None:
-    """What `progress` calls from now on."""
+    """Set the function that `progress` calls."""
     _manner.progress = show
 
 
 def expect_live() -> None:
-    """There may be a live line from now on: it is withdrawn before anything is written to a terminal."""
+    """Prepare for a live line, which is withdrawn before anything is written to a terminal."""
     _manner.live = _manner.live or LiveLine()
 
 
 def draw_live(line: str, wanted: Callable[[], bool]) -> None:
-    """Draw that line on stderr, in place of the one before, unless a worker's line is open or it is not `wanted` any more."""
+    """Draw this live line on stderr, unless a worker's line is open or the live line is no longer `wanted`."""
     if _manner.live is not None and not congested() and STDERR not in _manner.closed:
         with contextlib.suppress(OSError):
             _manner.live.draw(STDERR, line.encode(), wanted)
 
 
 def clear_live() -> None:
-    """Take it away."""
+    """Remove the live line."""
     if _manner.live is not None:
         with contextlib.suppress(OSError):
             _manner.live.clear()
 
 
 def drain() -> None:
-    """Wait until all is written that was to be, or nobody reads it."""
+    """Wait until all output is written or has no reader."""
     if _manner.writer is not None:
         _manner.writer.drain()
 
 
 def congested() -> bool:
-    """Whether so much waits to be written that no more should be made, as somebody may still read it."""
+    """Whether output waits to be written and may still be read, so that no more should be produced for now."""
     writer = _manner.writer
     return writer is not None and writer.waiting > writing.BACKLOG_BYTES and not writer.given_up
 
 
 @contextmanager
 def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
-    """A pager that waits, a full pipe, a stopped terminal: in here they keep a thread of ours waiting, and nobody else.
+    """Print in a thread, so that a waiting pager, a full pipe or a stopped terminal blocks nothing else.
 
-    In the end what was printed is waited for; once `stopping` is true, only while somebody reads on.
+    On exit, wait until all output is written; once `stopping` is true, only while it is being read.
     """
     writer = _manner.writer = Writer(stopping, _write_now)
     try:
@@ -267,12 +267,12 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
         finally:
             _manner.writer = None
             writer.put(-1, b"")
-            if writer.waiting:  # nothing that is said now may wait, either
+            if writer.waiting:  # later output must not block either
                 _manner.closed.update({fd: OSError(errno.EAGAIN, "no one reads it") for fd in (STDOUT, STDERR)})
 
 
 def _write_now(fd: int, data: bytes) -> bool:
-    """Write all bytes; False once nobody reads them."""
+    """Write all bytes. Returns False once they have no reader."""
     if fd in _manner.closed:
         return False
     try:
@@ -281,16 +281,16 @@ def _write_now(fd: int, data: bytes) -> bool:
         else:
             writing.write_all(fd, data)
     except OSError as reason:
-        # Also a terminal that is gone (EIO) or a full disk: a run that is followed must not die of its printing.
+        # Also a closed terminal (EIO) or a full disk: printing must not end a run that is followed.
         _manner.closed[fd] = reason
         if fd == STDOUT and reason.errno != errno.EPIPE:
-            warn(f"stdout is written no more: {reason.strerror}")
+            warn(f"stdout is no longer written: {reason.strerror}")
         return False
     return True
 
 
 def _say(*lines: str) -> None:
-    """Each is a line. Further lines of one text are kept where they are indented, so that none looks like a word of ours."""
+    """Print lines. Only indented parts of a text become lines, so that foreign text cannot look like our messages."""
     parts = (part for line in lines for part in re.split(r"\n(?=  )", line))
     write(STDERR, encode("".join(f"{plain(part)}\n" for part in parts)))
 

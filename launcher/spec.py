@@ -13,6 +13,8 @@ from launcher.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from launcher.agent.messages import LentTerminal, Rendezvous
+
 
 Kind = Literal["script", "module", "program", "function"]
 Start = Literal["fork", "spawn"]
@@ -26,7 +28,16 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 _SET_BY_US = dict.fromkeys(
     (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"),
+        *(
+            "RANK",
+            "LOCAL_RANK",
+            "GROUP_RANK",
+            "ROLE_RANK",
+            "ROLE_NAME",
+            "ROLE_WORLD_SIZE",
+            "MASTER_ADDR",
+            "TORCHELASTIC_RUN_ID",
+        ),
         *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
         *("DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_ATTEMPT", "DISTLAUNCH_ATTEMPT_REASON"),
     ),
@@ -38,12 +49,12 @@ _SET_BY_US = dict.fromkeys(
     "GROUP_WORLD_SIZE": "--nodes sets it",
     "TORCHELASTIC_MAX_RESTARTS": "--max-restarts sets it",
 }
-"""What every worker is given, as torchrun does it, whatever a person asks for; with what to do instead."""
+"""Variables that every worker gets, as from torchrun, whatever the user sets; with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRange:
-    """How many nodes: exactly `min`, or with `max` above it an elastic run that goes on with any number between."""
+    """A number of nodes: exactly `min`, or with a larger `max` any number in between, for an elastic run."""
 
     min: int
     max: int
@@ -57,7 +68,7 @@ class NodeRange:
 
     @classmethod
     def parse(cls, text: str) -> NodeRange:
-        """`4` or `2:4`; raises `SpecError` for anything else."""
+        """Parse `4` or `2:4`. Raises `SpecError` for anything else."""
         match = re.fullmatch(r"(-?\d{1,9})(?::(-?\d{1,9}))?", text.strip(), re.ASCII)
         if match is None:
             raise SpecError(f"nodes {text!r} is not a number", hint="give --nodes 4, or --nodes 2:4 for an elastic run")
@@ -81,15 +92,15 @@ class JobSpec:
     """Used in ids and job names: lower-case letters, digits and dashes."""
 
     command: tuple[str, ...]
-    """Script, module or program, then its arguments; never a shell string. Of a function its name."""
+    """Script, module or program, then its arguments; never a shell string. For a function, its name."""
 
     kind: Kind = "script"
     function: str | None = None
-    """The request to call it, as agents take it."""
+    """The request to call the function, in the form that agents take."""
 
     nodes: NodeRange = NodeRange(min=1, max=1)
     all_nodes: bool = False
-    """No number was given: a backend with a list of hosts takes all of them."""
+    """No number was given: a backend with a list of hosts uses all of them."""
 
     workers_per_node: int | Literal["auto"] = "auto"
     """`auto`: one per GPU, or one on a host without GPUs."""
@@ -97,36 +108,36 @@ class JobSpec:
     cwd: str
     """Absolute working directory of the workers."""
 
-    python: str = ""
-    """Interpreter of the workers; empty: the backend's default."""
+    python: str | None = None
+    """Interpreter of the workers; None: the backend's default."""
 
     env: Mapping[str, str]
     secrets: tuple[str, ...] = ()
     """Names of variables whose values come from the launcher's environment and stay out of files."""
 
     ship_secrets: bool = False
-    """Files that look like credentials are sent along, too."""
+    """Whether files that look like credentials are sent, too."""
 
     start: Start = "fork"
     preload: tuple[str, ...] = ()
     time_limit_s: float | None = None
     grace_s: float = 30.0
     agents: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `Job` that the launcher only passes on, by name: options name theirs (`launcher.settings.options.option`)."""
+    """Fields of `Job` that the launcher only passes on, by name (`job` in `launcher.settings.options.option`)."""
 
     debug: int | None = None
-    """The rank in which pdb is opened where an exception would end it."""
+    """The rank in which pdb opens when an exception would end it."""
 
-    terminal: Mapping[str, Any] | None = None
-    """What workers have of the launcher's terminal and stdin: see `launcher.agent.job.Job`."""
+    terminal: LentTerminal | None = None
+    """How workers share the launcher's terminal and stdin: see `launcher.agent.job.Job`."""
 
     @property
     def wants_keyboard(self) -> bool:
-        """Whether one rank is to have it: then there has to be a way to that rank."""
+        """Whether one rank gets the keyboard, which requires a connection to that rank."""
         return bool(self.terminal and self.terminal["interactive"])
 
-    def job(self, *, run: str, directory: str, rendezvous: dict[str, Any]) -> Job:
-        """What agents are told whatever the backend, which replaces what it decides."""
+    def job(self, *, run: str, directory: str, rendezvous: Rendezvous) -> Job:
+        """The job for agents of any backend; a backend replaces the fields that it decides."""
         return Job(
             **self.agents,
             run=run,
@@ -146,7 +157,7 @@ class JobSpec:
             time_limit_s=self.time_limit_s,
             grace_s=self.grace_s,
             debug=self.debug,
-            terminal=dict(self.terminal) if self.terminal else None,
+            terminal=self.terminal,
         )
 
     def __post_init__(self) -> None:
@@ -157,7 +168,7 @@ class JobSpec:
 def parse_duration(text: str, what: str) -> float:
     """Seconds in `90s`, `10m`, `2h`, `1d`, `HH:MM:SS` or `D-HH:MM:SS`; a number without unit is refused.
 
-    Schedulers disagree on whether a bare `30` means seconds or minutes, so we ask.
+    Schedulers disagree on whether a bare `30` means seconds or minutes.
     """
     text = text.strip()
     if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII):
@@ -180,38 +191,44 @@ def parse_size(text: str, what: str) -> int:
     return int(float(match[1]) * _UNITS_BYTES[match[2].upper()])
 
 
-def parse_log_limit(text: str) -> int:
-    """Bytes; 0 for `none`."""
-    size = 0 if text.strip() == "none" else parse_size(text, "log-limit")
-    if size < _LEAST_LOG_BYTES and text.strip() != "none":
+def parse_log_limit(text: str) -> int | None:
+    """Bytes; None for `none`."""
+    if text.strip() == "none":
+        return None
+    size = parse_size(text, "log-limit")
+    if size < _LEAST_LOG_BYTES:
         raise SpecError(f"log-limit {text!r} is below 1MB", hint="write 1MB or more, or none")
     return size
 
 
 def run_name(text: str) -> str:
-    """A name that every backend takes: lower-case letters, digits, dashes, at most 32, starting with a letter."""
+    """A name valid for every backend: at most 32 lower-case letters, digits and dashes, starting with a letter."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:32].strip("-")
     return name if name and name[0].isalpha() else f"run-{name}".strip("-")
 
 
 def check_variables(pairs: Iterable[str]) -> None:
-    """Raise `SpecError` unless all are `K=V` or `K` of variables that a person may set. No value is repeated."""
+    """Raise `SpecError` unless all are `K=V` or `K` of variables that users may set. Errors contain no values."""
     for pair in pairs:
         name, given, _ = pair.partition("=")
         if not _ENV_NAME.match(name):
             shown = f"{name}=..." if given else name
-            raise SpecError(f"env {shown!r}: {name!r} is not a variable name", hint="write --env NAME=VALUE or --env NAME")
+            raise SpecError(
+                f"env {shown!r}: {name!r} is not a variable name", hint="write --env NAME=VALUE or --env NAME"
+            )
         if name in _SET_BY_US:
             raise SpecError(f"env {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
 
 
 def check_secrets(secrets: Iterable[str]) -> None:
-    """Raise `SpecError` unless all are names of variables that a person may set."""
+    """Raise `SpecError` unless all are names of variables that users may set."""
     for name in secrets:
         if not _ENV_NAME.match(name):
             shown = name.partition("=")[0]
             hint = f"write --secret {shown}, with the value in the environment of distlaunch" if "=" in name else None
-            raise SpecError(f"secret {shown!r}{' with a value' if '=' in name else ''} is not a variable name", hint=hint)
+            raise SpecError(
+                f"secret {shown!r}{' with a value' if '=' in name else ''} is not a variable name", hint=hint
+            )
         if name in _SET_BY_US:
             raise SpecError(f"secret {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
 
@@ -223,20 +240,22 @@ def check_modules(modules: Iterable[str]) -> None:
             raise SpecError(f"preload {name!r} is not a module name", hint="write --preload package.module")
 
 
-def check_port(port: int) -> None:
-    """Raise `SpecError` unless it is a port, or 0."""
+def parse_port(port: int) -> int | None:
+    """The port; None for 0, a free one."""
     if not 0 <= port <= 65535:
         raise SpecError(f"master-port {port} is not a port", hint="give 1 to 65535, or 0 for a free one")
+    return port or None
 
 
-def check_role(text: str) -> None:
-    """Raise `SpecError` for a name that cannot be a variable's value."""
+def parse_role(text: str) -> str:
+    """The name; raises `SpecError` if it cannot be a variable's value."""
     if not text or "\0" in text:
         raise SpecError(f"role {text!r} is not a name")
+    return text
 
 
 def parse_workers(text: str) -> int | Literal["auto"]:
-    """`auto` or a number from 1 on."""
+    """Parse `auto` or a number of at least 1."""
     text = text.strip()
     if text == "auto":
         return "auto"
@@ -249,14 +268,16 @@ def parse_workers(text: str) -> int | Literal["auto"]:
 
 
 def check_here(pairs: Iterable[str]) -> None:
-    """Raise `SpecError` for a `K` without a value that is not set here."""
+    """Raise `SpecError` for a `K` without a value that is not set in the environment."""
     for name in pairs:
         if "=" not in name and name not in os.environ:
-            raise SpecError(f"env {name}: not set in the current environment", hint=f"set it first, or write --env {name}=VALUE")
+            raise SpecError(
+                f"env {name}: not set in the current environment", hint=f"set it first, or write --env {name}=VALUE"
+            )
 
 
 def check_secrets_here(secrets: Iterable[str]) -> None:
-    """Raise `SpecError` for a secret that is not set here."""
+    """Raise `SpecError` for a secret that is not set in the environment."""
     for name in secrets:
         if name not in os.environ:
             raise SpecError(f"secret {name}: not set in the current environment", hint=f"export {name} first")

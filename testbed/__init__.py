@@ -1,4 +1,4 @@
-"""Real clusters on one machine: hosts in network namespaces, with real Slurm, sshd and Kubernetes. See docs/testbed.md."""
+"""Real clusters on one machine: hosts in network namespaces, with Slurm, sshd and Kubernetes. See docs/testbed.md."""
 
 from testbed.errors import NotAvailableError, TestbedError, WaitError
 from testbed.hosts import Host

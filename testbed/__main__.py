@@ -1,4 +1,4 @@
-"""A testbed for people: `python -m testbed up --hosts 4 --slurm`, and `clean` for what a crashed one left."""
+"""Run a testbed by hand: `python -m testbed up --hosts 4 --slurm`; `clean` removes what a crashed one left behind."""
 
 from __future__ import annotations
 
@@ -35,20 +35,24 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--cpus", type=int, default=2, help="CPUs that each host says it has (default: 2)")
     up.add_argument("--switches", type=sizes, default=(), help="hosts below each leaf switch, as 2,2")
     up.add_argument(
-        "--directory", type=Path, help="an empty directory for its files, which stay (default: one in /tmp that does not)"
+        "--directory",
+        type=Path,
+        help="an empty directory for its files, which stay (default: one in /tmp that does not)",
     )
-    commands.add_parser("build", help="build Kubernetes' programs now, as `up --kubernetes` does when they are not there")
+    commands.add_parser(
+        "build", help="build Kubernetes' programs now, as `up --kubernetes` does when they are not there"
+    )
     commands.add_parser("clean", help="remove what testbeds of dead owners left behind")
     return top
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """`2,2` as numbers."""
+    """Parse `2,2`."""
     return tuple(int(part) for part in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """`a,b` as words."""
+    """Parse `a,b`."""
     return tuple(text.split(","))
 
 
@@ -67,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def clean() -> int:
-    """Remove leftovers; testbeds whose owner lives are not touched."""
+    """Remove leftovers, but no testbed whose owner is alive."""
     packages.require(packages.NETWORK)
     with registry.locked():
         removed = registry.clean()
@@ -76,7 +80,8 @@ def clean() -> int:
         print(f"removed testbed {record.index} ({record.network}), left by process {record.pid}")
     for record in kept:
         print(
-            f"testbed {record.index} ({record.network}) belongs to process {record.pid}, which is alive: {record.owner.command()}"
+            f"testbed {record.index} ({record.network}) belongs to process {record.pid}, which is alive: "
+            f"{record.owner.command()}"
         )
     if not removed:
         print("nothing to remove")
@@ -84,7 +89,7 @@ def clean() -> int:
 
 
 def build() -> int:
-    """Have all programs; those that do not build are named."""
+    """Build all programs that are missing; report those that fail to build."""
     reasons = []
     for each in kube_builds.ALL:
         try:
@@ -97,18 +102,23 @@ def build() -> int:
 
 
 def up(args: argparse.Namespace) -> int:
-    """Bring one up, say how to use it, and wait for Ctrl-C."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT too: a shell's background command ignores it
+    """Bring up a testbed, print how to use it, and wait for Ctrl-C."""
+    # SIGINT too: a shell makes background commands ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     slurm = None
     kubernetes = None
     if args.kubernetes or args.controllers or args.simulated:
         kubernetes = KubeOptions(gpus_per_host=args.gpus, controllers=args.controllers, simulated_nodes=args.simulated)
     if args.slurm or args.accounting or args.switches or (args.gpus and not kubernetes):
-        slurm = SlurmOptions(cpus_per_host=args.cpus, gpus_per_host=args.gpus, accounting=args.accounting, switches=args.switches)
+        slurm = SlurmOptions(
+            cpus_per_host=args.cpus, gpus_per_host=args.gpus, accounting=args.accounting, switches=args.switches
+        )
     try:
         with Testbed(args.directory).up(args.hosts, slurm=slurm, ssh=args.ssh, kubernetes=kubernetes) as testbed:
-            print(describe(testbed, slurm=slurm is not None, ssh=args.ssh, kubernetes=kubernetes is not None), flush=True)
+            print(
+                describe(testbed, slurm=slurm is not None, ssh=args.ssh, kubernetes=kubernetes is not None), flush=True
+            )
             while True:
                 signal.pause()
     except KeyboardInterrupt:
@@ -117,12 +127,12 @@ def up(args: argparse.Namespace) -> int:
 
 
 def interrupt(_number: int, _frame: object) -> NoReturn:
-    """End like at Ctrl-C."""
+    """Exit as on Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def describe(testbed: Testbed, *, slurm: bool, ssh: bool, kubernetes: bool) -> str:
-    """How to use it."""
+    """How to use the testbed."""
     first, last = testbed.hosts[0], testbed.hosts[-1]
     lines = [
         f"testbed {testbed.record.index}: {first.name} ({first.address}) to {last.name} ({last.address})",

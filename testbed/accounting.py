@@ -1,4 +1,4 @@
-"""Accounting for a testbed's Slurm: slurmdbd and its data base, both on the controller."""
+"""Accounting for a testbed's Slurm: slurmdbd and its database, both on the controller."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from testbed.slurm_conf import Files
 
 SMALL = (
-    "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0",
-    "--innodb-lock-wait-timeout=900", "--performance-schema=0",
+    "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-doublewrite=0", "--innodb-lock-wait-timeout=900", "--performance-schema=0",
 )  # fmt: skip
-"""A data base that is thrown away needs neither room nor care."""
+"""Options for a throwaway database: small, and without durability."""
 
 
 def start(controller: Host, files: Files) -> None:
-    """Start both, and make the cluster known to slurmdbd, which slurmctld expects."""
+    """Start both, and register the cluster with slurmdbd, as slurmctld expects."""
     own = {"SLURM_CONF": str(files.conf)}
     start_database(controller, files)
     conf = files.directory / "slurmdbd.conf"
     conf.write_text(slurm_conf.slurmdbd_conf(controller, files))
-    conf.chmod(0o600)  # slurmdbd insists
+    conf.chmod(0o600)  # slurmdbd requires this
     controller.daemon(("slurmdbd", "-D"), files.logs / "slurmdbd.log", env=own)
     said: list[str] = []
 
@@ -41,7 +41,7 @@ def start(controller: Host, files: Files) -> None:
 
 
 def start_database(controller: Host, files: Files) -> None:
-    """MariaDB with a data directory of its own. All may enter: it listens on the controller's loopback address, its own too."""
+    """Start MariaDB with its own data directory. Any user may connect, but only over the controller's own loopback."""
     data, socket = files.directory / "mariadb", files.state / "mariadb.socket"
     common = ("--no-defaults", f"--datadir={data}", "--user=root")
     controller.run(

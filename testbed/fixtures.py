@@ -1,4 +1,4 @@
-"""Fixtures: one testbed of each kind per session, brought up when the first test asks for it, and always taken down."""
+"""Fixtures: one testbed of each kind per session, brought up on first use, and always taken down."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOST_AFTER_S = 10
 def make(
     hosts: int = HOSTS, *, slurm: SlurmOptions | None = None, ssh: bool = False, kubernetes: KubeOptions | None = None
 ) -> Iterator[Testbed]:
-    """Bring a testbed up for tests; where there can be none, they skip and say why."""
+    """Bring up a testbed for tests; if it is not available, they skip with the reason."""
     try:
         testbed = Testbed().up(hosts, slurm=slurm, ssh=ssh, kubernetes=kubernetes)
     except NotAvailableError as error:
@@ -41,7 +41,9 @@ def make(
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
     """Four hosts with Slurm, two fake GPUs each, on two switches; no accounting, as on many clusters. Leave it idle."""
-    options = SlurmOptions(gpus_per_host=2, cpus_per_host=4, switches=(2, 2), kill_wait_s=30)  # as by default: what ends may save
+    options = SlurmOptions(
+        gpus_per_host=2, cpus_per_host=4, switches=(2, 2), kill_wait_s=30
+    )  # Slurm's default: a stopped job can save
     with make(slurm=options) as testbed:
         yield testbed.slurm
 
@@ -76,7 +78,7 @@ def kube_namespace(kube: Kube) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kube_nodes() -> Iterator[Kube]:
-    """A Kubernetes with three real nodes of 8 fake GPUs each, which are soon lost. Leave no pods, and the nodes Ready."""
+    """A Kubernetes with three real nodes of 8 fake GPUs each, soon considered lost. Leave no pods, and nodes Ready."""
     with make(3, kubernetes=KubeOptions(gpus_per_host=8, lost_after_s=LOST_AFTER_S)) as testbed:
         yield testbed.kube
 
@@ -90,7 +92,7 @@ def kube_nodes_namespace(kube_nodes: Kube) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kube_controllers(kube_nodes: Kube) -> Kube:
-    """`kube_nodes` once it also knows JobSets, TrainJobs, PyTorchJobs and Kueue's queues."""
+    """`kube_nodes` with JobSets, TrainJobs, PyTorchJobs and Kueue's queues added."""
     try:
         kube_nodes.add_controllers()
     except NotAvailableError as error:
@@ -100,12 +102,14 @@ def kube_controllers(kube_nodes: Kube) -> Kube:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's, whose limit a build would exceed
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Build Kubernetes' programs before the first test that needs them; once, then they are in a cache."""
+    """Build Kubernetes' programs before the first test that needs them; later runs find them in a cache."""
     if item.get_closest_marker("k8s") and not os.environ.get(kube_given.VARIABLE) and os.geteuid() == 0:
         reporter = item.config.pluginmanager.get_plugin("terminalreporter")
         for build in filter(kube_programs.missing, kube_builds.ALL):
             if reporter and not kube_programs.why_not(build):
-                reporter.write_line(f"building {build.name} {build.version} for tests marked k8s: once, then it is in a cache")
-            with suppress(NotAvailableError):  # remembered: the tests that need it skip and say it
+                reporter.write_line(
+                    f"building {build.name} {build.version} for tests marked k8s: once, then it is in a cache"
+                )
+            with suppress(NotAvailableError):  # remembered: tests that need it skip with the reason
                 kube_programs.require(build)
     return (yield)

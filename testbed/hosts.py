@@ -1,4 +1,4 @@
-"""A host of the testbed: a network namespace with a name, a mount and a UTS namespace of its own."""
+"""A host of the testbed: a network namespace with a name, and its own mount and UTS namespaces."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from testbed.processes import Process
 
 LINK = "eth0"
-"""What a host calls its only link."""
+"""The name of a host's only link."""
 
 
 @dataclass(eq=False)
 class Host:
-    """One machine of the testbed; its file system is the real machine's, unless `private_directory` hides a part of that."""
+    """One host of the testbed; its file system is this machine's, unless `private_directory` hides a part of it."""
 
     name: str
     address: str
     netns: str
-    """Its network namespace, as `ip netns` shows it."""
+    """The name of its network namespace, as `ip netns` shows it."""
 
     switch: str
-    """The network namespace with the bridge; the far end of its link is called like the host there."""
+    """The network namespace of the bridge; the far end of the host's link has the host's name there."""
 
     anchor: Process
-    """The process that keeps its namespaces while nothing else runs in it."""
+    """The process that keeps its namespaces alive while nothing else runs in them."""
 
     _anchor_popen: subprocess.Popen[bytes] = field(repr=False)
     _started: list[subprocess.Popen[Any]] = field(default_factory=list, repr=False)
 
     def argv(self, *argv: str, cwd: str | None = None) -> tuple[str, ...]:
-        """What to run on the machine so that `argv` runs in this host."""
+        """The command on this machine that runs `argv` in this host."""
         enter = ("nsenter", f"--target={self.anchor.pid}", "--net", "--uts", "--mount", f"--wdns={cwd or os.getcwd()}")
         return (*enter, "--", *argv)
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of what runs here: the machine's, with a PATH that has the daemons."""
+        """The environment of programs in the host: this machine's, with the daemons' directories on PATH."""
         return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{PATH}", "HOSTNAME": self.name, **(more or {})}
 
     def run(
@@ -61,21 +61,23 @@ class Host:
         stdin: str = "",
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in this host to its end, with its output kept.
+        """Run a program in this host until it exits, and capture its output.
 
         Args:
-            env: variables in addition to the machine's.
+            env: variables in addition to this machine's.
             check: whether an exit code other than 0 is a `TestbedError`.
 
         Raises:
-            WaitError: it did not end within `timeout_s`; its process group was killed.
+            WaitError: it did not exit within `timeout_s`; its process group was killed.
         """
-        return processes.run(self.argv(*argv, cwd=cwd), timeout_s=timeout_s, env=self.env(env), stdin=stdin, check=check)
+        return processes.run(
+            self.argv(*argv, cwd=cwd), timeout_s=timeout_s, env=self.env(env), stdin=stdin, check=check
+        )
 
     def popen(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None, **more: Any
     ) -> subprocess.Popen[Any]:
-        """Start a program in this host, in a session of its own; it ends with the host at the latest."""
+        """Start a program in this host, in its own session; it is killed with the host at the latest."""
         options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **more}
         process = subprocess.Popen(self.argv(*argv, cwd=cwd), env=self.env(env), **options)
         self._started.append(process)
@@ -88,23 +90,23 @@ class Host:
         return process
 
     def _holds(self, pid: int) -> bool:
-        """Whether a process has come into one of its namespaces, which is how it is found again."""
+        """Whether a process has entered one of the host's namespaces, by which it is found again."""
         return bool(processes.namespaces(pid) & processes.namespaces(self.anchor.pid) - processes.namespaces("self"))
 
     def daemon(self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> subprocess.Popen[Any]:
-        """Start a program whose output goes to the end of a file."""
+        """Start a program that appends its output to a file."""
         with log.open("ab") as file:
             return self.popen(argv, env=env, stdout=file, stderr=file, cwd="/")
 
     def processes(self) -> list[Process]:
-        """All that runs in it, however it was started: daemons and what was started over ssh or Slurm, too."""
+        """All processes in the host, however they were started: over ssh or Slurm, too."""
         with processes.pinned((self.anchor,)) as own:
             return [process for process in processes.inside(own) if process != self.anchor]
 
     def kill(self) -> None:
-        """The host dies: SIGKILL to all its processes. Its network stays, so connections are reset; cf. `cut_off`.
+        """Kill the host: SIGKILL to all its processes. Its network stays, so connections are reset; cf. `cut_off`.
 
-        All are stopped before, so that none sees another's end and tells of it.
+        All are stopped first, so that none sees another exit and reports it.
         """
         with processes.pinned((self.anchor,)) as own:
             for process in processes.inside(own):
@@ -114,19 +116,19 @@ class Host:
         self.reap()
 
     def reap(self) -> None:
-        """Collect those of our children that have ended."""
+        """Reap child processes that have exited."""
         self._started = [process for process in self._started if process.poll() is None]
 
     def cut_off(self) -> None:
-        """Take its cable out: what it sends and what is sent to it vanishes."""
+        """Disconnect the host: packets to and from it are lost."""
         self._on_switch("ip", "link", "set", self.name, "down")
 
     def reconnect(self) -> None:
-        """Plug its cable in again."""
+        """Undo `cut_off`."""
         self._on_switch("ip", "link", "set", self.name, "up")
 
     def slow_link(self, rate_kbit: int) -> None:
-        """Let no more than so many kilobits a second pass, each way; what does not fit waits up to 400 ms, then is lost."""
+        """Limit the link to `rate_kbit` kilobits per second each way; packets wait up to 400 ms, then are dropped."""
         shape = ("root", "tbf", "rate", f"{rate_kbit}kbit", "burst", "16kb", "latency", "400ms")
         self._on_switch("tc", "qdisc", "replace", "dev", self.name, *shape)
         self.run(("tc", "qdisc", "replace", "dev", LINK, *shape), check=True)
@@ -137,9 +139,9 @@ class Host:
         self.run(("tc", "qdisc", "delete", "dev", LINK, "root"), check=True)
 
     def private_directory(self, directory: Path, *, size_bytes: int | None = None) -> None:
-        """Give it a disk of its own at a directory, empty and in memory: it shares that directory with nobody.
+        """Give the host an empty in-memory disk at a directory, which it then shares with no other host.
 
-        What runs in it already sees the new disk too, except for what it holds open.
+        Processes that already run in it see the new disk too, except through files that they hold open.
         """
         size = f"size={size_bytes}" if size_bytes else "size=50%"
         self.run(("mount", "-t", "tmpfs", "-o", f"{size},mode=1777", "tmpfs", str(directory)), check=True, cwd="/")
@@ -149,11 +151,11 @@ class Host:
         self.run(("umount", "--lazy", str(directory)), check=True, cwd="/")
 
     def path(self, path: Path) -> Path:
-        """Where the machine itself finds one of the host's files."""
+        """The path on this machine of one of the host's files."""
         return Path(f"/proc/{self.anchor.pid}/root{path.absolute()}")
 
     def fill(self, directory: Path) -> Path:
-        """Write to a private directory until its disk is full, and return the file that can be deleted to make room again."""
+        """Write to a private directory until its disk is full; return the file to delete to make room again."""
         directory_here = self.path(directory)
         if os.stat(directory_here).st_dev == os.stat(directory).st_dev:
             raise TestbedError(
@@ -168,11 +170,11 @@ class Host:
         return filler
 
     def down(self) -> None:
-        """Collect our children, whose processes the registry has ended."""
+        """Reap child processes, which the registry has killed."""
         for process in (*self._started, self._anchor_popen):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=60)
 
     def _on_switch(self, program: str, *args: str) -> None:
-        """Run `ip` or `tc` where the far end of its link is."""
+        """Run `ip` or `tc` in the switch's namespace, at the far end of the host's link."""
         processes.run((program, "-netns", self.switch, *args), timeout_s=120, check=True)

@@ -1,4 +1,4 @@
-"""A real Kubernetes: its control plane on the testbed's controller, its users, and what may befall it."""
+"""A real Kubernetes: its control plane on the testbed's controller, its users, and faults to inject."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ USERS = {
     "kube-scheduler": ("system:kube-scheduler", "system:authenticated"),
     "stranger": ("stranger", "system:authenticated"),
 }
-"""Name and group by file name; `stranger` may do nothing."""
+"""Name and group by file name; `stranger` has no rights."""
 
 
 @dataclass
 class Kube(AdminObjects):
-    """One cluster. `kubeconfig` is the administrator's, whose rights have no limits."""
+    """One cluster. `kubeconfig` is the administrator's, with unlimited rights."""
 
     options: KubeOptions
     controller: Host
@@ -65,14 +65,14 @@ class Kube(AdminObjects):
 
     @classmethod
     def require(cls, options: KubeOptions) -> None:
-        """Have all programs that are needed, or say why not (`NotAvailableError`)."""
+        """Install or build all programs that are needed, or raise `NotAvailableError`."""
         packages.require(packages.KUBERNETES, *((packages.KUBERNETES_NODE,) if options.nodes else ()))
         more = [COREDNS] * options.nodes + [KWOK] * bool(options.simulated_nodes)
         kube_programs.require(ETCD, KUBERNETES, *more, *kube_kinds.builds(options.controllers))
 
     @classmethod
     def start(cls, options: KubeOptions, hosts: Sequence[Host], controller: Host, record: Record) -> Kube:
-        """Start one: its control plane, then DNS and its nodes."""
+        """Start a cluster: its control plane, then DNS and its nodes."""
         files = KubeFiles(Path(record.directory) / "kubernetes")
         made = cls(files, options, controller, _tokens={"admin": secrets.token_hex(16)})
         for number, host in enumerate(hosts if options.nodes else (), 1):
@@ -117,20 +117,20 @@ class Kube(AdminObjects):
         return self._api
 
     def connect(self) -> KubeApi:
-        """The API as the administrator, by a connection of its own: for another thread."""
+        """The API as the administrator, over a connection of its own, for another thread."""
         return KubeApi(self.server, self.files.ca, self._tokens["admin"])
 
     def kubectl(
         self, *args: str, stdin: str = "", kubeconfig: Path | None = None, timeout_s: float = 120, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl on the machine itself, as the administrator or with another kubeconfig."""
+        """Run kubectl on this machine, as the administrator or with another kubeconfig."""
         argv = (kube_programs.find(KUBERNETES, "kubectl"), f"--kubeconfig={kubeconfig or self.kubeconfig}", *args)
         return processes.run(argv, timeout_s=timeout_s, stdin=stdin, check=check)
 
-    # What is added later
+    # Additions to a running cluster
 
     def add_controllers(self, *names: str) -> None:
-        """Install controllers of other kinds of jobs (without names: all) and those that they need, unless they run already."""
+        """Install controllers of other kinds of jobs (by default all) and those that they need, unless installed."""
         wanted = [name for name in kube_kinds.wanted(names or tuple(KINDS)) if name not in self._controllers]
         kube_programs.require(*(KINDS[name].build for name in wanted))
         kube_controllers.install(self, wanted)
@@ -138,7 +138,10 @@ class Kube(AdminObjects):
 
     @contextlib.contextmanager
     def simulated(self, count: int) -> Iterator[None]:
-        """So many simulated nodes within the context, tainted `simulated:NoSchedule` beside real ones. Leave no pods on them."""
+        """Add `count` simulated nodes within the context, tainted `simulated:NoSchedule` if there are real ones.
+
+        Leave no pods on them.
+        """
         kube_programs.require(KWOK)
         self._simulate(count)
         try:
@@ -148,14 +151,14 @@ class Kube(AdminObjects):
             self._stop("kwok", signal.SIGTERM)
 
     def _simulate(self, count: int) -> None:
-        """Add simulated nodes, and start what plays them."""
+        """Start kwok, which simulates nodes, and add them."""
         self._start("kwok", KWOK, kube_simulated.kwok(self.options, self.files))
         kube_simulated.add(self.connect, range(count), tainted=bool(self.nodes))
 
     # The control plane
 
     def _start_control_plane(self) -> None:
-        """Write its configuration, and start it; returns when pods can be made."""
+        """Write its configuration, and start it; returns when pods can be created."""
         for directory in (self.files.directory, self.files.logs, self.files.pki):
             directory.mkdir(exist_ok=True)
         users = USERS | {f"kubelet-{node.name}": (f"system:node:{node.name}", "system:nodes") for node in self.nodes}
@@ -181,16 +184,20 @@ class Kube(AdminObjects):
 
     def start_api(self) -> None:
         """Start the API server, and wait until it is ready."""
-        self._start("kube-apiserver", KUBERNETES, kube_conf.apiserver(self.options, self.files, self.controller.address))
-        wait_until(f"kube-apiserver to be ready (see {self.files.logs})", self._is_ready, limit_s=START_LIMIT_S, every_s=0.05)
+        self._start(
+            "kube-apiserver", KUBERNETES, kube_conf.apiserver(self.options, self.files, self.controller.address)
+        )
+        wait_until(
+            f"kube-apiserver to be ready (see {self.files.logs})", self._is_ready, limit_s=START_LIMIT_S, every_s=0.05
+        )
 
     def stop_api(self, number: int = signal.SIGKILL) -> None:
-        """End the API server: SIGKILL is a crash, SIGTERM an orderly end. What runs on the nodes runs on."""
+        """Stop the API server: SIGKILL is a crash, SIGTERM a clean shutdown. Pods on the nodes keep running."""
         self._stop("kube-apiserver", number)
         self.api.close()
 
     def restart_api(self, number: int = signal.SIGKILL) -> None:
-        """End the API server and start it again."""
+        """Stop the API server and start it again."""
         self.stop_api(number)
         self.start_api()
 
@@ -199,7 +206,7 @@ class Kube(AdminObjects):
         return self._running("kube-apiserver")
 
     def _is_ready(self) -> bool:
-        """Whether the API server answers; that it has ended is said at once."""
+        """Whether the API server responds; raises `TestbedError` if it or etcd has exited."""
         for name in ("etcd", "kube-apiserver"):
             if not self._running(name):
                 raise TestbedError(f"{name} has ended: {self._last_words(name)}")
@@ -208,37 +215,37 @@ class Kube(AdminObjects):
         return False
 
     def close(self) -> None:
-        """Close the connections; the programs end with the testbed."""
+        """Close the connections; the programs are killed with the testbed."""
         for api in (self._api, *(node.api for node in self.nodes)):
             if api:
                 api.close()
 
     def know_name(self, host: str) -> None:
-        """Let hosts know the controller, where the API server is, by one more name."""
-        with (self.files.directory.parent / "etc/hosts").open("a") as file:  # in place: it is mounted
+        """Let the hosts resolve one more name to the controller, where the API server runs."""
+        with (self.files.directory.parent / "etc/hosts").open("a") as file:  # in place: it is bind-mounted
             file.write(f"{self.controller.address}\t{host}\n")
 
-    # Within
+    # Internals
 
     def _start(self, name: str, build: kube_builds.Build, flags: dict[str, str]) -> None:
-        """Start a daemon on the controller, whose output goes to its log."""
+        """Start a daemon on the controller, which writes to its log."""
         if self._running(name):
-            raise TestbedError(f"{name} runs already")
+            raise TestbedError(f"{name} is already running")
         argv = (kube_programs.find(build, name), *kube_conf.flags(flags))
         self._daemons[name] = self.controller.daemon(argv, self.files.logs / f"{name}.log")
 
     def _running(self, name: str) -> bool:
-        """Whether a daemon of ours runs."""
+        """Whether this daemon runs."""
         return name in self._daemons and self._daemons[name].poll() is None
 
     def _stop(self, name: str, number: int) -> None:
-        """End a daemon and wait for it."""
+        """Stop a daemon and wait for it."""
         daemon = self._daemons[name]
         daemon.send_signal(number)
         daemon.wait(timeout=120)
 
     def last_words(self, lines: int = 8) -> str:
-        """The end of each log of its programs."""
+        """The end of each program's log."""
         ends = []
         for path in sorted(self.files.logs.glob("*.log")):
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The API server over HTTPS with a token: enough for tests to see and to do what no client library should stand between."""
+"""The API server over HTTPS with a token, for tests that need no client library in between."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 Object: TypeAlias = dict[str, Any]
 
-PATCH = {"merge": "application/merge-patch+json", "json": "application/json-patch+json", "apply": "application/apply-patch+yaml"}
+PATCH = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
 
 
 class ApiError(TestbedError):
-    """The API server said no."""
+    """The API server rejected a request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"the API server says {status}: {message}")
@@ -29,18 +33,18 @@ class ApiError(TestbedError):
 
 
 class ClosingSocket(ssl.SSLSocket):
-    """Closes itself: `SSLContext.wrap_socket` loses one whose peer, an API server that ends, is gone before the handshake."""
+    """Closes itself: `SSLContext.wrap_socket` leaks a socket whose peer exits before the handshake."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class KubeApi:
-    """One user's connection. Not for several threads at once.
+    """One user's connection. Not for use by several threads at once.
 
     Args:
         server: as `https://10.77.0.254:6443`.
-        ca: the certificate that the server's is signed with.
+        ca: the certificate that signs the server's.
     """
 
     def __init__(self, server: str, ca: Path, token: str) -> None:
@@ -67,7 +71,7 @@ class KubeApi:
         return self._request("GET", path, None, query).decode(errors="replace")
 
     def post(self, path: str, body: Object, **query: str) -> Object:
-        """Create an object, or ask something of one (`.../eviction`, `.../token`)."""
+        """Create an object, or post to a subresource (`.../eviction`, `.../token`)."""
         return self._json("POST", path, body, query)
 
     def patch(self, path: str, body: Any, *, kind: str = "merge", **query: str) -> Object:
@@ -80,7 +84,7 @@ class KubeApi:
 
     @contextmanager
     def lines(self, path: str, *, silent_s: float, **query: str) -> Iterator[Iterator[bytes]]:
-        """An answer that goes on, line by line: a watch, a followed log. `TimeoutError` after `silent_s` without a word."""
+        """A streamed response, line by line: a watch, a followed log. `TimeoutError` after `silent_s` without data."""
         target = _target(path, query)
         connection = self._open(silent_s)
         try:
@@ -102,12 +106,16 @@ class KubeApi:
             self._connection.close()
         self._connection = None
 
-    def _json(self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json") -> Object:
+    def _json(
+        self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json"
+    ) -> Object:
         value: Object = json.loads(self._request(method, path, body, query, content))
         return value
 
-    def _request(self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json") -> bytes:
-        """Send one request; a connection that the server has closed meanwhile is opened again, once."""
+    def _request(
+        self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json"
+    ) -> bytes:
+        """Send one request; a connection that the server has closed is opened again, once."""
         target = _target(path, query)
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
@@ -139,7 +147,7 @@ def _target(path: str, query: dict[str, str]) -> str:
 
 
 def message(said: bytes) -> str:
-    """What an error object says, or whatever else came."""
+    """The message of an error object, or the end of any other response."""
     try:
         return str(json.loads(said)["message"])
     except (ValueError, KeyError, TypeError):

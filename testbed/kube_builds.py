@@ -1,4 +1,4 @@
-"""What Kubernetes' programs are built from: their Go modules, with versions."""
+"""The Go modules, with versions, that Kubernetes' programs are built from."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Build:
     module: str
     version: str
     programs: Mapping[str, str]
-    """Package by program; an empty one is `main`."""
+    """Package by program; an empty one stands for `main`."""
 
     main: str = ""
-    """A main package of ours."""
+    """Source of our own main package."""
 
     staging: bool = True
-    """Whether Kubernetes' libraries are those of `KUBERNETES_VERSION`; then builds share what is compiled."""
+    """Whether Kubernetes' libraries are those of `KUBERNETES_VERSION`, so that builds share compiled code."""
 
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Other modules and their versions: builds that require the same ones have the same libraries, which are compiled once."""
+    """Other modules and their versions: builds that require the same ones share libraries, which are compiled once."""
 
     room_gb: float = 0.5
-    """What building it takes of the disk, beside what other builds have left in Go's caches."""
+    """Disk space for the build, besides what other builds have left in Go's caches."""
 
     fork_of: str = ""
-    """The module whose packages these are, by the names that they have in it."""
+    """The module that this is a fork of; packages keep their names in that one."""
 
     ldflags: str = "-s -w"
     trees: tuple[str, ...] = ()
-    """Directories of the module that are kept beside its programs: manifests."""
+    """Directories of the module to keep with its programs: manifests."""
 
     @property
     def directory(self) -> Path:
-        """Where its programs are once they are built."""
+        """The directory of its programs once they are built."""
         return cache() / f"{self.name}-{self.version}"
 
 
@@ -65,7 +65,7 @@ func main() {
 	coremain.Run()
 }
 """
-"""CoreDNS with the plugins that a cluster's DNS needs; all of them together bring the clients of four clouds."""
+"""CoreDNS with the plugins that a cluster's DNS needs; all plugins would bring the clients of four clouds."""
 
 MAJOR, MINOR, _ = KUBERNETES_VERSION.split(".")
 VERSION = "k8s.io/component-base/version.git"
@@ -103,7 +103,7 @@ CONTROLLERS = {
     "github.com/kubeflow/trainer/v2": "v2.0.1",
     "github.com/kubeflow/training-operator": "v1.9.3",
 }
-"""Those that Kueue itself is made for, so that all of them are compiled with the same libraries."""
+"""The versions that Kueue is made for, so that all of them are compiled with the same libraries."""
 
 JOBSET = Build(
     name="jobset",
@@ -153,9 +153,9 @@ KUBE_ROUTER = Build(
     main=Path(__file__).with_name("kube_policies.go").read_text(encoding="utf-8"),
 )
 ALL = (ETCD, KUBERNETES, COREDNS, KWOK, KUBE_ROUTER, JOBSET, TRAINER, TRAINING_OPERATOR, KUEUE)
-"""The smallest one first: what is wrong with a Go toolchain shows at once."""
+"""The smallest one first, so that a broken Go toolchain shows early."""
 
 
 def cache() -> Path:
-    """Where what was built is kept, for all checkouts of this user."""
+    """The cache of built programs, for all checkouts of this user."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distlaunch-testbed"

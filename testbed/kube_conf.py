@@ -1,4 +1,4 @@
-"""What Kubernetes' programs read: their flags and files, made from the options and the hosts."""
+"""Flags and files of Kubernetes' programs, made from the options and the hosts."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONTEXT = "testbed"
-"""What each kubeconfig calls its only context."""
+"""The name of each kubeconfig's only context."""
 
 PORT = 6443
 DOMAIN = "cluster.local"
 SERVICES = "10.96.0.0/16"
-"""Cluster addresses of Services, which nothing here answers: there is no kube-proxy."""
+"""Cluster addresses of Services, which nothing answers: there is no kube-proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeOptions:
-    """How a testbed's Kubernetes shall be."""
+    """Options of a testbed's Kubernetes."""
 
     nodes: bool = True
-    """Whether the hosts are real nodes, with kubelet and containerd; without there is a control plane alone."""
+    """Whether the hosts are real nodes, with kubelet and containerd; otherwise there is only a control plane."""
 
     gpus_per_host: int = 0
-    """Each node says that it has so many `nvidia.com/gpu`."""
+    """Number of `nvidia.com/gpu` that each node reports."""
 
     controllers: tuple[str, ...] = ()
-    """Of other kinds of jobs: `jobset`, `trainer`, `training-operator`, `kueue`."""
+    """Controllers of other kinds of jobs: `jobset`, `trainer`, `training-operator`, `kueue`."""
 
     simulated_nodes: int = 0
-    """So many nodes that only seem to run pods: `sim-0`, `sim-1`, ... with 8 `nvidia.com/gpu` each. Beside real nodes they are
-    tainted `simulated:NoSchedule`. With thousands, a `lost_after_s` of minutes saves much work."""
+    """Number of nodes that only simulate pods: `sim-0`, `sim-1`, ... with 8 `nvidia.com/gpu` each. Next to real nodes,
+    they are tainted `simulated:NoSchedule`. With thousands, a `lost_after_s` of minutes saves much work."""
 
     lost_after_s: int = 15
-    """A node that is silent for so long is NotReady (Kubernetes: 50)."""
+    """Seconds of silence after which a node is NotReady (Kubernetes: 50)."""
 
     evicted_after_s: int = 300
-    """Pods of such a node are deleted after so long, if they say nothing else themselves."""
+    """Seconds after which the pods of such a node are deleted, unless their own tolerations differ."""
 
     flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """More flags by program: `{"kube-apiserver": {"event-ttl": "10s"}}`."""
+    """Additional flags by program: `{"kube-apiserver": {"event-ttl": "10s"}}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeFiles:
-    """Where its files are."""
+    """Paths of a cluster's files."""
 
     directory: Path
 
@@ -65,22 +65,22 @@ class KubeFiles:
 
     @property
     def ca(self) -> Path:
-        """What a client verifies the API server with."""
+        """The certificate with which clients verify the API server."""
         return self.pki / "apiserver.crt"
 
     @property
     def images(self) -> Path:
-        """What each node's containerd has instead of a registry."""
+        """The images for each node's containerd, which has no registry."""
         return self.directory / "images.tar"
 
     @property
     def tokens(self) -> Path:
-        """The users that there are from the beginning."""
+        """The static users and their tokens."""
         return self.directory / "tokens.csv"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.user("admin")
 
     def user(self, name: str) -> Path:
@@ -89,17 +89,17 @@ class KubeFiles:
 
 
 def flags(values: Mapping[str, str]) -> tuple[str, ...]:
-    """As a command line has them."""
+    """Flags as command-line arguments."""
     return tuple(f"--{name}={value}" for name, value in values.items())
 
 
 def etcd(directory: Path) -> dict[str, str]:
-    """One that forgets everything when the machine loses power, and is fast."""
+    """Flags of etcd: fast, without durability."""
     return {"data-dir": str(directory / "etcd"), "unsafe-no-fsync": "true", "log-level": "warn"}
 
 
 def apiserver(options: KubeOptions, files: KubeFiles, address: str) -> dict[str, str]:
-    """Real authentication and authorization; the certificate is its own."""
+    """Flags of the API server: real authentication and authorization, and its own certificate."""
     return {
         "etcd-servers": "http://127.0.0.1:2379",
         "bind-address": address,
@@ -113,7 +113,7 @@ def apiserver(options: KubeOptions, files: KubeFiles, address: str) -> dict[str,
         "token-auth-file": str(files.tokens),
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
-        # A node is Ready from the beginning, not only when a controller has taken its taint away: a thousand writes less.
+        # A node is Ready at once, not only when a controller has removed its taint, which saves a thousand writes.
         **({} if options.nodes else {"disable-admission-plugins": "TaintNodesByCondition"}),
         "allow-privileged": "true",
         "kubelet-preferred-address-types": "InternalIP",
@@ -126,7 +126,7 @@ def apiserver(options: KubeOptions, files: KubeFiles, address: str) -> dict[str,
 
 
 def controller_manager(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
-    """All controllers; with more requests a second than it is allowed by default, for many simulated nodes."""
+    """Flags of the controller manager: all controllers, and a higher request rate, for many simulated nodes."""
     return {
         "kubeconfig": str(files.user("kube-controller-manager")),
         "service-account-private-key-file": str(files.pki / "accounts.key"),
@@ -142,7 +142,7 @@ def controller_manager(options: KubeOptions, files: KubeFiles) -> dict[str, str]
 
 
 def scheduler(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
-    """The default scheduler."""
+    """Flags of the default scheduler."""
     return {
         "kubeconfig": str(files.user("kube-scheduler")),
         "leader-elect": "false",
@@ -154,7 +154,7 @@ def scheduler(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
 
 
 def kubeconfig(server: str, ca: Path, user: str, token: str, namespace: str = "default") -> str:
-    """One user's way to the cluster; JSON is YAML."""
+    """One user's kubeconfig; JSON is YAML."""
     authority = base64.b64encode(ca.read_bytes()).decode()
     return json.dumps(
         {

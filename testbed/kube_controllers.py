@@ -1,7 +1,7 @@
-"""Controllers of other kinds of jobs: JobSet, Kubeflow Trainer, Kubeflow's older training operator, and the queues of Kueue.
+"""Controllers of other kinds of jobs: JobSet, Kubeflow Trainer, Kubeflow's training operator, and Kueue's queues.
 
-They run on the testbed's controller instead of in pods. Their own manifests are used but for their Deployments: as no Service has
-an address here, the API server reaches their webhooks by a name in its /etc/hosts.
+They run on the testbed's controller instead of in pods. Their own manifests are used, except for Deployments. No
+Service has an address here, so the API server reaches their webhooks by names in its /etc/hosts.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120
 CERTIFICATES = Path("/tmp/k8s-webhook-server")
-"""Where they all look for their certificates; each sees a directory of its own there."""
+"""Where all controllers look for their certificates; each one's own directory is mounted there."""
 
 HEALTH = 100
-"""Added to the port of its webhooks this is the port where a controller says whether it is ready."""
+"""Offset from a controller's webhook port to its readiness port."""
 
 PLAIN = ("Namespace", "CustomResourceDefinition", "Secret")
 INIT_CONTAINER = """- name: init-pytorch
   image: {{.InitContainerImage}}
   imagePullPolicy: IfNotPresent
-  command: ['sh', '-c', 'for i in $(seq {{.MaxTries}}); do getent hosts {{.MasterAddr}} && exit 0; sleep 1; done; exit 1']
+  command: ['sh', '-c', 'for i in $(seq {{.MaxTries}}); do getent hosts {{.MasterAddr}} && exit 0; \
+sleep 1; done; exit 1']
 """
-"""What waits for the master's name, in words that our image has."""
+"""The container that waits for the master's name, with commands that the testbed's image has."""
 
 
 class Cluster(Protocol):
@@ -63,20 +64,20 @@ class Cluster(Protocol):
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
 
     def connect(self) -> KubeApi:
-        """A further connection."""
+        """A new connection as the administrator."""
 
     def kubectl(self, *args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator."""
 
     def know_name(self, host: str) -> None:
-        """Have the API server resolve this name to the controller's address."""
+        """Make the API server resolve this name to the controller's address."""
 
 
 def install(kube: Cluster, names: Sequence[str]) -> None:
-    """Install these controllers; returns when all answer."""
+    """Install these controllers; returns when all respond."""
     all_of_them = [Controller(name, kube, kube.connect()) for name in names]
     if not all_of_them:
         return
@@ -85,13 +86,15 @@ def install(kube: Cluster, names: Sequence[str]) -> None:
     wait_until("all new kinds to be served", lambda: all_served(kube.api), limit_s=LIMIT_S)
     with ThreadPoolExecutor(len(all_of_them)) as pool:
         list(pool.map(Controller.run, all_of_them))
-    for controller in all_of_them:  # one may look later for kinds that another has brought
-        wait_until(f"{controller.name}'s webhooks to answer (see {kube.files.logs})", controller.answers, limit_s=LIMIT_S)
+    for controller in all_of_them:  # one may discover another's kinds late
+        wait_until(
+            f"{controller.name}'s webhooks to answer (see {kube.files.logs})", controller.answers, limit_s=LIMIT_S
+        )
         controller.api.close()
 
 
 def all_served(api: KubeApi) -> bool:
-    """Whether the API server has all kinds that were made known to it."""
+    """Whether the API server serves all kinds that are registered with it."""
     for crd in api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]:
         spec = crd["spec"]
         for version in (each["name"] for each in spec["versions"] if each["served"]):
@@ -103,29 +106,29 @@ def all_served(api: KubeApi) -> bool:
 
 @dataclass
 class Controller:
-    """One of them in one cluster."""
+    """One controller in one cluster."""
 
     name: str
     kube: Cluster
     api: KubeApi = field(repr=False)
     secret: tuple[str, str] = ("", "")
-    """Where it puts its certificate: namespace and name."""
+    """The secret for its certificate: namespace and name."""
 
     webhooks: list[Object] = field(default_factory=list, repr=False)
-    """What the API server is to ask it."""
+    """Its webhooks that have yet to answer: path and rules."""
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """Its entry in `KINDS`."""
         return KINDS[self.name]
 
     @property
     def directory(self) -> Path:
-        """Its files."""
+        """The directory of its files."""
         return self.kube.files.directory / self.name
 
     def prepare(self) -> None:
-        """Make its kinds known, and its webhooks, which nobody answers yet."""
+        """Register its kinds, and its webhooks, which do not answer yet."""
         documents = self._documents()
         self.secret = place_of(next(text for text in documents if kind_of(text) == "Secret"))
         plain = "\n---\n".join(
@@ -137,28 +140,34 @@ class Controller:
                 self._install_webhooks(text)
 
     def run(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the controller, and wait until it is ready."""
         certificates = self.directory / "serving-certs"
         certificates.mkdir()
         daemon = self._start()
         self._copy_certificates(certificates, daemon)
-        wait_until(f"{self.name} to be ready (see {self.kube.files.logs})", lambda: self._is_ready(daemon), limit_s=LIMIT_S)
+        wait_until(
+            f"{self.name} to be ready (see {self.kube.files.logs})", lambda: self._is_ready(daemon), limit_s=LIMIT_S
+        )
         for made in self.kind.objects:
             self.kube.kubectl("apply", "-f", "-", stdin=json.dumps(made))
 
     def _documents(self) -> list[str]:
-        """Its manifests, one by one."""
+        """Its manifests, one document each."""
         tree = self.kind.overlay.partition("/")[0]
         shutil.copytree(kube_programs.directory(self.kind.build) / tree, self.directory / tree)
         overlay = self.directory / self.kind.overlay / "kustomization.yaml"
         lines = overlay.read_text().splitlines()
-        overlay.write_text("\n".join(line for line in lines if "third-party/jobset" not in line))  # it is on the internet
+        overlay.write_text(
+            "\n".join(line for line in lines if "third-party/jobset" not in line)
+        )  # it is fetched from the internet
         return re.split(r"^---$", self.kube.kubectl("kustomize", str(overlay.parent)).stdout, flags=re.MULTILINE)
 
     def _install_webhooks(self, text: str) -> None:
-        """Let the API server call its webhooks by a name, instead of by a Service's address."""
+        """Make the API server call its webhooks by a host name, instead of a Service's address."""
         made = json.loads(
-            self.kube.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text).stdout
+            self.kube.kubectl(
+                "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text
+            ).stdout
         )
         hosts = set()
         for webhook in made["webhooks"]:
@@ -172,7 +181,7 @@ class Controller:
         self.kube.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(made))
 
     def _start(self) -> subprocess.Popen[Any]:
-        """Start its program, which sees a directory of its own where certificates are."""
+        """Start its program, with its own directory mounted at `CERTIFICATES`."""
         CERTIFICATES.mkdir(exist_ok=True)
         health, port = f":{self.kind.port + HEALTH}", self.kind.port
         values = dict(self.kind.flags)
@@ -202,7 +211,7 @@ class Controller:
         )
 
     def _copy_certificates(self, directory: Path, daemon: subprocess.Popen[Any]) -> None:
-        """Do what a kubelet would: put the secret that the controller has filled where it looks for files."""
+        """Do what a kubelet would: copy the secret that the controller has filled to the files that it reads."""
         namespace, name = self.secret
 
         def filled() -> dict[str, str] | None:
@@ -210,13 +219,18 @@ class Controller:
             data: dict[str, str] = self.api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}").get("data") or {}
             return data if "tls.crt" in data else None
 
-        data = wait_until(f"{self.name} to have made its certificate (see {self.kube.files.logs})", filled, limit_s=LIMIT_S) or {}
-        for file in sorted(data, key="tls.crt".__eq__):  # it looks for the certificate, so the others come first
+        data = (
+            wait_until(
+                f"{self.name} to have made its certificate (see {self.kube.files.logs})", filled, limit_s=LIMIT_S
+            )
+            or {}
+        )
+        for file in sorted(data, key="tls.crt".__eq__):  # it waits for the certificate, so the others come first
             (directory / f".{file}").write_bytes(base64.b64decode(data[file]))
             (directory / f".{file}").rename(directory / file)
 
     def _is_ready(self, daemon: subprocess.Popen[Any]) -> bool:
-        """Whether it says that its webhooks answer."""
+        """Whether it reports that its webhooks are ready."""
         self._is_alive(daemon)
         url = f"http://{self.kube.controller.address}:{self.kind.port + HEALTH}/readyz"
         try:
@@ -226,11 +240,11 @@ class Controller:
             return False
 
     def answers(self) -> bool:
-        """Whether it knows all webhooks for kinds that there are; it looks for some kinds only now and then."""
+        """Whether it answers at the webhooks of all served kinds; it looks for some kinds only now and then."""
         while self.webhooks:
             if any(self._is_served(rule) for rule in self.webhooks[-1]["rules"]):
                 url = f"https://{self.kube.controller.address}:{self.kind.port}{self.webhooks[-1]['path']}"
-                unverified = ssl._create_unverified_context()  # its name is known to the hosts alone
+                unverified = ssl._create_unverified_context()  # only the hosts can resolve its name
                 unverified.sslsocket_class = ClosingSocket
                 try:
                     urllib.request.urlopen(url, data=b"{}", timeout=5, context=unverified).close()
@@ -244,15 +258,17 @@ class Controller:
         return True
 
     def _is_served(self, rule: Object) -> bool:
-        """Whether the API server has the kinds of a webhook's rule."""
+        """Whether the API server serves the kinds of a webhook's rule."""
         places = [f"/apis/{group}/{version}" for group in rule["apiGroups"] if group for version in rule["apiVersions"]]
         served = [(self.api.get_or_none(place) or {"resources": ()})["resources"] for place in places]
         return any(resource["name"] in rule["resources"] for resources in served for resource in resources)
 
     def _is_alive(self, daemon: subprocess.Popen[Any]) -> None:
-        """Say at once that it has ended."""
+        """Raise `TestbedError` if it has exited."""
         if daemon.poll() is not None:
-            raise TestbedError(f"{self.name} has ended: {(self.kube.files.logs / f'{self.name}.log').read_text()[-800:]}")
+            raise TestbedError(
+                f"{self.name} has ended: {(self.kube.files.logs / f'{self.name}.log').read_text()[-800:]}"
+            )
 
 
 def kind_of(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A cluster that is there already, and of which tests have one namespace: whatever kubeconfig leads to it."""
+"""An existing cluster, given by a kubeconfig, in which tests use one namespace."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "DISTLAUNCH_TEST_KUBECONFIG"
-"""Names the kubeconfig whose current context is to be tested in; KUBECONFIG alone is not taken for permission."""
+"""Names the kubeconfig whose current context tests use; KUBECONFIG alone is not taken for permission."""
 
 IMAGE_VARIABLE = "DISTLAUNCH_TEST_IMAGE"
 IMAGE = "pytorch/pytorch"
 
 
 class ClientApi(KubeApi):
-    """The API by the client library, which knows certificates and login plugins."""
+    """The API through the client library, which supports certificates and login plugins."""
 
     def __init__(self, kubeconfig: str) -> None:
         import kubernetes.config
@@ -42,11 +42,11 @@ class ClientApi(KubeApi):
         self._pool = RESTClientObject(self._configuration).pool_manager
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
     @contextmanager
     def lines(self, path: str, *, silent_s: float, **query: str) -> Iterator[Iterator[bytes]]:
-        """The same by the client library's connections."""
+        """See `KubeApi`; over the client library's connections."""
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -54,7 +54,9 @@ class ClientApi(KubeApi):
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
         limit = Timeout(connect=60, read=silent_s)
         try:
-            answer = self._pool.request("GET", url, headers=headers, timeout=limit, retries=False, preload_content=False)
+            answer = self._pool.request(
+                "GET", url, headers=headers, timeout=limit, retries=False, preload_content=False
+            )
             if answer.status >= 300:
                 raise ApiError(answer.status, message(answer.data))
             try:
@@ -66,7 +68,9 @@ class ClientApi(KubeApi):
         except (HTTPError, OSError) as error:
             raise TestbedError(f"GET {path}: the API server cannot be reached: {error!r}") from error
 
-    def _request(self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json") -> bytes:
+    def _request(
+        self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json"
+    ) -> bytes:
         headers = {item["key"]: item["value"] for item in self._configuration.auth_settings().values()}
         data = None if body is None else json.dumps(body).encode()
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
@@ -78,14 +82,14 @@ class ClientApi(KubeApi):
 
 @dataclass
 class GivenCluster(KubeObjects):
-    """Pods run in it; nothing befalls its machines."""
+    """A cluster for pods, without faults to inject."""
 
     kubeconfig: Path
     _api: ClientApi = field(repr=False)
 
     @property
     def api(self) -> ClientApi:
-        """The API, as whoever the kubeconfig names."""
+        """The API, as the kubeconfig's user."""
         return self._api
 
     @contextmanager
@@ -97,20 +101,22 @@ class GivenCluster(KubeObjects):
         self._api.delete(jobs, propagationPolicy="Background")
 
     def kubectl(self, *args: str, stdin: str = "", timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run the kubectl that is on PATH."""
+        """Run the kubectl on PATH."""
         found = shutil.which("kubectl")
         if found is None:
             raise TestbedError("there is no kubectl on PATH")
-        return processes.run((found, f"--kubeconfig={self.kubeconfig}", *args), timeout_s=timeout_s, stdin=stdin, check=True)
+        return processes.run(
+            (found, f"--kubeconfig={self.kubeconfig}", *args), timeout_s=timeout_s, stdin=stdin, check=True
+        )
 
 
 def named() -> bool:
-    """Whether somebody has named one."""
+    """Whether a cluster is given."""
     return bool(os.environ.get(VARIABLE))
 
 
 def given() -> GivenCluster | None:
-    """The cluster that somebody has named; None: tests make their own. Raises `NotAvailableError`."""
+    """The given cluster; None if tests make their own. Raises `NotAvailableError`."""
     path = os.environ.get(VARIABLE, "")
     if not path:
         return None

@@ -1,4 +1,4 @@
-"""A container image without a registry: almost empty, on a runtime that mounts this machine's programs and Python into it."""
+"""A container image without a registry: almost empty, as the runtime mounts this machine's programs and Python."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ from pathlib import Path
 from typing import Any
 
 IMAGE = "distlaunch.test/torch:latest"
-"""What a PyTorch image is elsewhere: `python3` has torch, and there is a shell. As it is the latest, Kubernetes asks a registry
-for it unless `imagePullPolicy` is `IfNotPresent`."""
+"""Stands for a PyTorch image: it has a shell, and a `python3` with torch. Because of the tag `latest`, Kubernetes asks
+a registry for it unless `imagePullPolicy` is `IfNotPresent`."""
 
 PINNED = "distlaunch.test/torch:1"
-"""The same, for which that is the default."""
+"""The same image under a tag for which that policy is the default."""
 
 AS_USER = "distlaunch.test/torch-user:1"
-"""The same again, whose user is not root."""
+"""The same image with a user other than root."""
 
 PAUSE = "distlaunch.test/pause:latest"
-"""What every pod's sandbox runs."""
+"""The image of every pod's sandbox."""
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SETTINGS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl", "/etc/localtime")
+SETTINGS = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/ssl",
+    "/etc/localtime",
+)
 FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -39,7 +46,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def mounted() -> list[str]:
-    """What of this machine containers see, read-only: its programs, its libraries, this Python and what is installed for it."""
+    """The paths of this machine that containers see, read-only: programs, libraries, this Python and its packages."""
     python = {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix), sys.prefix, sys.base_prefix}
     wanted = [path for path in (*SYSTEM, *SETTINGS, *sorted(python)) if os.path.exists(path)]
     whole = [path for path in wanted if not (path in SYSTEM and os.path.islink(path))]
@@ -47,7 +54,7 @@ def mounted() -> list[str]:
 
 
 def runtime_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """What `ctr oci spec` prints, with those mounts."""
+    """The output of `ctr oci spec`, with those mounts."""
     mounts = [{"destination": path, "type": "bind", "source": path, "options": ["bind", "ro"]} for path in mounted()]
     return {**spec, "mounts": [*spec["mounts"], *mounts]}
 
@@ -79,7 +86,7 @@ def write(path: Path) -> None:
 
 
 def _layer() -> bytes:
-    """The image's only layer: a few files, and the places where something is mounted."""
+    """The image's only layer: a few files, and the mount points."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as layer:
         directories = {
@@ -114,12 +121,14 @@ def _layer() -> bytes:
 
 
 def _sandbox() -> list[str]:
-    """`sleep` and its libraries: a sandbox is the one container that gets no mounts."""
+    """`sleep` and its libraries: a sandbox is the only container without mounts."""
     program = shutil.which("sleep", path="/usr/bin:/bin")
     assert program
     told = subprocess.run(("ldd", program), capture_output=True, text=True, timeout=30, check=True).stdout
     libraries = re.findall(r"(/\S+) \(0x", told)
-    return [os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) for path in (program, *libraries)]
+    return [
+        os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) for path in (program, *libraries)
+    ]
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes, *, mode: int = 0o644) -> None:

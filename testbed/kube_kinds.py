@@ -1,4 +1,4 @@
-"""The controllers that a testbed may have: what each is built from, what it is called, how it is set up."""
+"""The controllers that a testbed may run, with the build, names and settings of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ RUNTIME = {
                         "name": "node",
                         "template": {
                             "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-                            "spec": {"template": {"spec": {"containers": [{"name": "node", "image": kube_image.PINNED}]}}},
+                            "spec": {
+                                "template": {"spec": {"containers": [{"name": "node", "image": kube_image.PINNED}]}}
+                            },
                         },
                     }
                 ]
@@ -35,29 +37,29 @@ RUNTIME = {
         },
     },
 }
-"""Kubeflow's own `torch-distributed`, with our image."""
+"""Kubeflow's own `torch-distributed`, with the testbed's image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One controller: where it is, and what it is called."""
+    """One controller's build and settings."""
 
     build: Build
     overlay: str
-    """Its kustomization, in the directory with its program."""
+    """Its kustomization, below the directory with its program."""
 
     port: int
-    """Of its webhooks."""
+    """The port of its webhooks."""
 
     config: dict[str, Any] = field(default_factory=dict)
-    """What its `--config` file has, but for ports."""
+    """The contents of its `--config` file, except for ports."""
 
     flags: dict[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
-    """Kinds that it could do and shall not, because they are large and take long."""
+    """Kinds that are not installed, because they are large and slow."""
 
     objects: tuple[Object, ...] = ()
-    """What is made once it runs."""
+    """Objects to create once it runs."""
 
 
 KINDS = {
@@ -78,7 +80,11 @@ KINDS = {
         build=kube_builds.TRAINING_OPERATOR,
         overlay="manifests/overlays/standalone",
         port=9443,
-        flags={"metrics-bind-address": "0", "enable-scheme": "pytorchjob", "pytorch-init-container-image": kube_image.PINNED},
+        flags={
+            "metrics-bind-address": "0",
+            "enable-scheme": "pytorchjob",
+            "pytorch-init-container-image": kube_image.PINNED,
+        },
         without=tuple(f"{name}jobs.kubeflow.org" for name in ("jax", "mpi", "paddle", "tf", "xgboost")),
     ),
     "kueue": Kind(

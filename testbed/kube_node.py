@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 READY_LIMIT_S = 120
 OWN = {"/var/lib/kubelet": "kubelet", "/var/lib/containerd": "containerd", "/var/lib/cni": "cni-state"}
-"""Directories that their programs use whatever they are told, or whose paths must be short; each node has its own."""
+"""Directories that programs use regardless of settings, or whose paths must be short; each node has its own."""
 
 QUICK = {"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "4", "HTTP2_PING_TIMEOUT_SECONDS": "3"}
-"""How soon a kubelet gives a connection up on which nothing comes (30 and 15): a node that was cut off is back so much later."""
+"""How soon a kubelet drops a silent connection (defaults: 30 and 15), which delays the return of a cut-off node."""
 
 IN_MEMORY = ("/run/containerd", "/var/log")
 
 
 @dataclass
 class KubeNode:
-    """One node, named like its host. `host.cut_off()` and `host.slow_link()` do what they say to its pods too."""
+    """One node, named like its host. `host.cut_off()` and `host.slow_link()` affect its pods too."""
 
     host: Host
     number: int
-    """From 1."""
+    """Counted from 1."""
 
     cgroup: str
     """The name of its control groups."""
@@ -53,20 +53,22 @@ class KubeNode:
 
     @property
     def name(self) -> str:
-        """As `kubectl get nodes` shows it."""
+        """Its name, as `kubectl get nodes` shows it."""
         return self.host.name
 
     @property
     def directory(self) -> Path:
-        """Its files."""
+        """The directory of its files."""
         return self.files.directory / self.name
 
     def set_up(self, dns: str) -> None:
-        """Write its configuration and give it its own directories; the programs are started by `start`."""
+        """Write its configuration and mount its own directories; `start` starts the programs."""
         (self.directory / "cni").mkdir(parents=True)
         (self.directory / "cni" / "pods.conflist").write_text(kube_node_conf.cni(self.number))
         (self.directory / "containerd.toml").write_text(kube_node_conf.containerd(self.directory))
-        (self.directory / "kubelet.yaml").write_text(kube_node_conf.kubelet(self.options, self.host.address, dns, self.cgroup))
+        (self.directory / "kubelet.yaml").write_text(
+            kube_node_conf.kubelet(self.options, self.host.address, dns, self.cgroup)
+        )
         plain = json.loads(self.host.run(("ctr", "oci", "spec"), check=True).stdout)
         (self.directory / "runtime.json").write_text(json.dumps(kube_image.runtime_spec(plain)))
         fstab = self.directory / "fstab"
@@ -75,7 +77,7 @@ class KubeNode:
         kube_cgroups.make(self.cgroup)
 
     def _mounts(self) -> list[str]:
-        """What it has of its own in the machine's file system."""
+        """Its private mounts, as lines of an fstab."""
         lines = []
         for place, name in OWN.items():
             Path(place).mkdir(parents=True, exist_ok=True)
@@ -94,14 +96,14 @@ class KubeNode:
     # Its programs
 
     def start(self) -> None:
-        """Start containerd and kubelet, as `up` did and as is needed after `kill`; returns when the node is Ready."""
+        """Start containerd and kubelet, as on `up`, or again after `kill`; returns when the node is Ready."""
         self.start_containerd()
         self.start_kubelet()
         self.wait_ready()
         self.gpus(self.options.gpus_per_host)
 
     def start_containerd(self) -> None:
-        """Start containerd, and have the images in it."""
+        """Start containerd, and import the images."""
         self._start("containerd", ("containerd", "--config", str(self.directory / "containerd.toml")))
         answers = ("ctr", "--connect-timeout=2s", "version")
         wait_until(
@@ -111,11 +113,13 @@ class KubeNode:
         )
         archive = str(self.files.images)
         self.host.run(
-            ("ctr", "--namespace=k8s.io", "images", "import", "--snapshotter=native", archive), timeout_s=120, check=True
+            ("ctr", "--namespace=k8s.io", "images", "import", "--snapshotter=native", archive),
+            timeout_s=120,
+            check=True,
         )
 
     def start_kubelet(self) -> None:
-        """Start the kubelet, and wait until the API server can ask it for logs; pods go on where they are."""
+        """Start the kubelet, and wait until the API server can request logs from it; running pods continue."""
         values = {
             "config": str(self.directory / "kubelet.yaml"),
             "kubeconfig": str(self.files.user(f"kubelet-{self.name}")),
@@ -124,16 +128,18 @@ class KubeNode:
             **self.options.flags.get("kubelet", {}),
         }
         self._start("kubelet", (kube_programs.find(KUBERNETES, "kubelet"), *flags(values)))
-        wait_until(f"the kubelet of {self.name} to listen (see {self.files.logs})", self._listens, limit_s=120, every_s=0.05)
+        wait_until(
+            f"the kubelet of {self.name} to listen (see {self.files.logs})", self._listens, limit_s=120, every_s=0.05
+        )
 
     def stop_kubelet(self, number: int = signal.SIGKILL) -> None:
-        """End the kubelet: its pods run on, and after `lost_after_s` the node is NotReady."""
+        """Stop the kubelet: its pods keep running, and after `lost_after_s` the node is NotReady."""
         daemon = self._daemons["kubelet"]
         daemon.send_signal(number)
         daemon.wait(timeout=120)
 
     def kill(self) -> None:
-        """The node dies with all that runs on it; its network stays, so connections are reset; cf. `host.cut_off()`."""
+        """Kill the node with all its pods; its network stays, so connections are reset (cf. `host.cut_off()`)."""
         self.host.kill()
         kube_cgroups.kill(self.cgroup)
 
@@ -149,12 +155,12 @@ class KubeNode:
         return dict(node["status"]) if node else {}
 
     def is_ready(self) -> bool:
-        """Whether the API server takes it for Ready."""
+        """Whether the API server considers it Ready."""
         conditions = {condition["type"]: condition["status"] for condition in self.status().get("conditions", ())}
         return conditions.get("Ready") == "True"
 
     def wait_ready(self, *, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait until it takes pods."""
+        """Wait until it is Ready."""
 
         def ready() -> bool:
             self._check()
@@ -163,41 +169,41 @@ class KubeNode:
         wait_until(f"node {self.name} to be Ready (see {self.files.logs})", ready, limit_s=limit_s)
 
     def wait_lost(self, *, limit_s: float = 120) -> None:
-        """Wait until the API server takes it for lost."""
+        """Wait until the API server considers it lost."""
         wait_until(f"node {self.name} to be NotReady", lambda: not self.is_ready(), limit_s=limit_s)
 
     def gpus(self, number: int, resource: str = "nvidia.com/gpu") -> None:
-        """Say that it has so many GPUs; returns when pods can have them."""
+        """Report this number of GPUs; returns when pods can request them."""
         if not number and resource not in self.status()["capacity"]:
             return
         said = {"capacity": {resource: str(number)}, "allocatable": {resource: str(number)}}
         self.api.patch(f"/api/v1/nodes/{self.name}/status", {"status": said})
 
     def label(self, **labels: str | None) -> None:
-        """Set labels, or with None take them away; dashes and slashes by `**{"topology.kubernetes.io/zone": "a"}`."""
+        """Set labels, or remove them with None; names with slashes as `**{"topology.kubernetes.io/zone": "a"}`."""
         self.api.patch(f"/api/v1/nodes/{self.name}", {"metadata": {"labels": labels}})
 
     def cordon(self, on: bool = True) -> None:
-        """Let no new pods come to it; or let them come again."""
+        """Keep new pods off the node, or allow them again."""
         self.api.patch(f"/api/v1/nodes/{self.name}", {"spec": {"unschedulable": on}})
 
-    # Within
+    # Internals
 
     def _listens(self) -> bool:
-        """Whether the kubelet answers."""
+        """Whether the kubelet listens."""
         self._check()
         return listens(self.host, 10250)
 
     def _check(self) -> None:
-        """Say at once that one of its programs has ended."""
+        """Raise `TestbedError` if one of its programs has exited."""
         for name in self._daemons:
             if not self._alive(name):
                 raise TestbedError(f"the {name} of {self.name} has ended: {self._log(name).read_text()[-800:]}")
 
     def _start(self, name: str, argv: tuple[str, ...]) -> None:
-        """Start one of its programs, whose output goes to its log."""
+        """Start one of its programs, which writes to its log."""
         if self._alive(name):
-            raise TestbedError(f"the {name} of {self.name} runs already")
+            raise TestbedError(f"the {name} of {self.name} is already running")
         self._daemons[name] = self.host.daemon(argv, self._log(name), env=QUICK)
 
     def _alive(self, name: str) -> bool:
@@ -209,8 +215,10 @@ class KubeNode:
 
 
 def join_networks(controller: Host, nodes: Sequence[KubeNode]) -> None:
-    """Routes between the pods of all nodes, and to them from the controller, where DNS is."""
+    """Add routes between the pods of all nodes, and to them from the controller, where DNS is."""
     for member in (controller, *(node.host for node in nodes)):
         others = [node for node in nodes if node.host is not member]
-        batch = "".join(f"route add {kube_node_conf.pod_network(node.number)} via {node.host.address}\n" for node in others)
+        batch = "".join(
+            f"route add {kube_node_conf.pod_network(node.number)} via {node.host.address}\n" for node in others
+        )
         processes.run(("ip", "-netns", member.netns, "-batch", "-"), stdin=batch, timeout_s=120, check=True)

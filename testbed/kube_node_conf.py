@@ -1,4 +1,4 @@
-"""What the programs of a real node read: kubelet, containerd and the network plugins."""
+"""Configuration of a real node's programs: kubelet, containerd and the network plugins."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CNI_BIN = "/usr/lib/cni"
-"""Where Debian's containernetworking-plugins are."""
+"""The directory of Debian's containernetworking-plugins."""
 
 SYSCTLS: Mapping[str, int] = {
     "vm/overcommit_memory": 1, "vm/panic_on_oom": 0, "kernel/panic": 10, "kernel/panic_on_oops": 1,
     "kernel/keys/root_maxkeys": 1000000, "kernel/keys/root_maxbytes": 25000000,
 }  # fmt: skip
-"""What a kubelet sets for the whole machine; a host sees them set already, so it leaves them alone."""
+"""What a kubelet would set for the whole host; hosts see these values as already set, so it leaves them alone."""
 
 
 def pod_network(number: int) -> str:
-    """The addresses of a node's pods, which only hosts of the testbed have routes to."""
+    """The addresses of a node's pods, to which only hosts of the testbed have routes."""
     return f"10.244.{number}.0/24"
 
 
@@ -66,8 +66,10 @@ def containerd(directory: Path) -> str:
     return f"""version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", \
+"io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.tracing", \
+"io.containerd.tracing.processor.v1.otlp"]
 
 [plugins."io.containerd.internal.v1.opt"]
   path = "/var/lib/containerd/opt"
@@ -93,7 +95,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
 
 def cni(number: int) -> str:
-    """A bridge in each host; the hosts have routes to one another's."""
+    """The network configuration: a bridge in each host; the hosts have routes to one another's."""
     bridge = {
         "type": "bridge",
         "bridge": "cni0",

@@ -1,4 +1,4 @@
-"""What is in a cluster, and what is done to it: pods, and as its administrator namespaces, users and their rights."""
+"""A cluster's objects: pods and, for its administrator, namespaces, users and their rights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KubeObjects(ABC):
         """The API."""
 
     def pods(self, namespace: str, selector: str = "") -> list[Object]:
-        """A namespace's pods, by name."""
+        """A namespace's pods, sorted by name."""
         found = self.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
@@ -47,9 +47,15 @@ class KubeObjects(ABC):
         return self.api.get_or_none(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     def wait_pods(
-        self, namespace: str, what: str, condition: Callable[[list[Object]], T], *, selector: str = "", silent_s: float = SILENT_S
+        self,
+        namespace: str,
+        what: str,
+        condition: Callable[[list[Object]], T],
+        *,
+        selector: str = "",
+        silent_s: float = SILENT_S,
     ) -> T:
-        """Wait until a namespace's pods, by name, are as a condition asks; it is asked at each change of one of them."""
+        """Wait until a namespace's pods, sorted by name, meet a condition; it is checked at each change."""
 
         def asked(found: list[Object]) -> T:
             return condition(sorted(found, key=lambda pod: str(pod["metadata"]["name"])))
@@ -62,7 +68,7 @@ class KubeObjects(ABC):
             raise WaitError(f"{error}; events: {self.events(namespace)}") from None
 
     def wait_pod(self, namespace: str, name: str, *phases: str, silent_s: float = SILENT_S) -> Object:
-        """Wait until a pod is in one of these phases; one that has ended otherwise is told at once."""
+        """Wait until a pod is in one of these phases; if it ends in another, fail at once."""
 
         def reached(found: list[Object]) -> Object | None:
             pod = next((pod for pod in found if pod["metadata"]["name"] == name), None)
@@ -74,7 +80,7 @@ class KubeObjects(ABC):
         return self.wait_pods(namespace, f"pod {name} to be {' or '.join(phases)}", reached, silent_s=silent_s) or {}
 
     def wait_event(self, namespace: str, words: str) -> str:
-        """Wait until an event of a namespace says this; returns all of what it says."""
+        """Wait until an event of a namespace contains `words`; return its description."""
 
         def told(found: list[Object]) -> str:
             return next((brief(event) for event in found if words in str(event.get("message"))), "")
@@ -88,7 +94,7 @@ class KubeObjects(ABC):
     def wait_log(
         self, namespace: str, name: str, what: str, condition: Callable[[list[str]], T], *, silent_s: float = SILENT_S
     ) -> T:
-        """Wait until the lines of a pod's log are as a condition asks; it is asked at each line."""
+        """Wait until the lines of a pod's log meet a condition; it is checked at each line."""
         said: list[str] = []
 
         def begun(found: list[Object]) -> bool:
@@ -111,7 +117,7 @@ class KubeObjects(ABC):
             deadline = time.monotonic() + silent_s if len(said) > count else deadline
             if (pod := self.pod(namespace, name)) is None or pod["status"].get("phase") in ENDS:
                 break
-            time.sleep(0.1)  # its kubelet has gone, or does not know it yet
+            time.sleep(0.1)  # its kubelet is down, or does not know it yet
         raise WaitError(
             f"waited for {what} in the log of pod {name}; it is {(pod := self.pod(namespace, name)) and brief(pod)}; "
             f"it said: {said[-20:]}"
@@ -122,12 +128,12 @@ class KubeObjects(ABC):
         return self.api.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", **query)
 
     def events(self, namespace: str) -> list[str]:
-        """What happened in a namespace: `FailedScheduling: 0/2 nodes are available ...`."""
+        """A namespace's events: `FailedScheduling: 0/2 nodes are available ...`."""
         found = self.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
         return [f"{event['reason']}: {event.get('message', '')}" for event in found]
 
     def told(self, namespace: str) -> str:
-        """A namespace's pods, with what they said last, and its events: what somebody wants to know who sees a test fail."""
+        """A namespace's pods, with the ends of their logs, and its events: for the report of a failed test."""
         parts = []
         with suppress(TestbedError):
             for pod in self.pods(namespace):
@@ -150,7 +156,7 @@ class KubeObjects(ABC):
 
 @dataclass
 class AdminObjects(KubeObjects):
-    """What only an administrator makes: namespaces, users and their rights."""
+    """What only an administrator can create: namespaces, users and their rights."""
 
     files: KubeFiles
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1), repr=False, init=False)
@@ -161,7 +167,7 @@ class AdminObjects(KubeObjects):
         """The API server's address."""
 
     def namespace(self, prefix: str = "test") -> str:
-        """A new namespace, in which pods can be made."""
+        """Create a namespace that is ready for pods."""
         name = f"{prefix}-{next(self._numbers)}"
         self.api.post("/api/v1/namespaces", {"metadata": {"name": name}})
         self._wait_account(name)
@@ -175,7 +181,7 @@ class AdminObjects(KubeObjects):
         self.delete_namespace(name)
 
     def delete_namespace(self, name: str, *, wait: bool = False, limit_s: float = LIMIT_S) -> None:
-        """Delete a namespace with all that is in it; what its pods run is killed at once."""
+        """Delete a namespace with all its objects; its pods are killed at once."""
         self.api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds=0)
         self.api.delete(f"/api/v1/namespaces/{name}")
         if wait:
@@ -183,7 +189,7 @@ class AdminObjects(KubeObjects):
             wait_until(f"namespace {name} to be gone", lambda: self.api.get_or_none(path) is None, limit_s=limit_s)
 
     def account(self, namespace: str, name: str, rules: Sequence[Object] = ()) -> Path:
-        """A service account with these rights in its namespace (a Role's `rules`) and no others; returns its kubeconfig."""
+        """Create a service account with only these rights in its namespace (`rules`); return its kubeconfig."""
         roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
         self.api.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
         if rules:
@@ -199,20 +205,20 @@ class AdminObjects(KubeObjects):
         return self._write_kubeconfig(self.files.user(f"{namespace}-{name}"), name, token, namespace)
 
     def stranger(self) -> Path:
-        """The kubeconfig of a user whom the API server knows and who may do nothing."""
+        """The kubeconfig of a user without rights."""
         return self.files.user("stranger")
 
     def expired(self) -> Path:
-        """A kubeconfig with credentials that the API server does not take (any more)."""
+        """A kubeconfig with credentials that the API server rejects, as if they had expired."""
         return self._write_kubeconfig(self.files.user("expired"), "expired", secrets.token_hex(16))
 
     def quota(self, namespace: str, **hard: str) -> None:
-        """Limit a namespace: `pods="1"`, `**{"requests.cpu": "1"}`; returns when the limit counts."""
+        """Limit a namespace: `pods="1"`, `**{"requests.cpu": "1"}`; returns when the limit is in effect."""
         path = f"/api/v1/namespaces/{namespace}/resourcequotas"
         self.api.post(path, {"metadata": {"name": "quota"}, "spec": {"hard": {**hard, "count/podtemplates": "0"}}})
         template = {"metadata": {"name": "x"}, "template": {"spec": {"containers": [{"name": "x", "image": "x"}]}}}
 
-        def counts() -> bool:  # it is on record before admission knows it
+        def counts() -> bool:  # it is stored before admission enforces it
             try:
                 self.api.post(f"/api/v1/namespaces/{namespace}/podtemplates", template, dryRun="All")
             except ApiError as error:
@@ -232,7 +238,7 @@ class AdminObjects(KubeObjects):
             )  # fmt: skip
 
     def _write_kubeconfig(self, path: Path, user: str, token: str, namespace: str = "default") -> Path:
-        """Write one down."""
+        """Write a kubeconfig."""
         path.write_text(kube_conf.kubeconfig(self.server, self.files.ca, user, token, namespace))
         path.chmod(0o600)
         return path

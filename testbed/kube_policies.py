@@ -1,4 +1,4 @@
-"""What keeps NetworkPolicies on real nodes: the part of kube-router that k3s has, for as long as somebody wants it."""
+"""Enforces NetworkPolicies on real nodes, on demand, with the part of kube-router that k3s has."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RULES = """*filter
 -A PROBE -p tcp -m addrtype --src-type LOCAL -m multiport --dports 1:2 -j REJECT
 COMMIT
 """
-"""What it needs of the kernel."""
+"""Rules that probe what it needs of the kernel."""
 
 
 @contextmanager
 def enforced(nodes: Sequence[KubeNode]) -> Iterator[None]:
-    """NetworkPolicies count for the pods of these nodes within the context; `NotAvailableError` where they cannot."""
+    """Enforce NetworkPolicies for the pods of these nodes within the context, or raise `NotAvailableError`."""
     packages.require(packages.KUBERNETES_POLICIES)
     kube_programs.require(KUBE_ROUTER)
     with ExitStack() as stack:
@@ -49,7 +49,7 @@ def enforced(nodes: Sequence[KubeNode]) -> Iterator[None]:
 
 
 def _probe(node: KubeNode) -> None:
-    """Whether the kernel knows what it uses."""
+    """Raise `NotAvailableError` if the kernel lacks what it needs."""
     for argv, stdin in ((("ipset", "create", "probe", "hash:ip"), ""), (("iptables-restore", "--noflush"), RULES)):
         done = node.host.run(argv, stdin=stdin)
         if done.returncode:
@@ -58,13 +58,13 @@ def _probe(node: KubeNode) -> None:
 
 
 def _start(node: KubeNode) -> subprocess.Popen[Any]:
-    """Run it on a node; it begins with the pods and policies that are there."""
+    """Run it on a node; it starts with the existing pods and policies."""
     values = {"kubeconfig": str(node.files.kubeconfig), "hostname-override": node.name, "v": "1"}
     return node.host.daemon((kube_programs.find(KUBE_ROUTER, PROGRAM), *flags(values)), _log(node))
 
 
 def _wait_begun(node: KubeNode, daemon: subprocess.Popen[Any]) -> None:
-    """Wait until its own chains are there; from then on it follows pods and policies."""
+    """Wait until its own chains exist; from then on it follows pods and policies."""
 
     def begun() -> bool:
         if daemon.poll() is not None:
@@ -84,8 +84,8 @@ def _log(node: KubeNode) -> Path:
 
 
 def _forget(node: KubeNode) -> None:
-    """Leave no rules: nothing else on a node has any."""
+    """Remove all rules: nothing else on a node has any."""
     for argv in (("iptables", "--flush"), ("iptables", "--delete-chain")):
         node.host.run(argv, check=True)
-    # What a rule has used is let go of by the kernel a moment after the rule.
+    # The kernel releases a rule's sets a moment after the rule.
     wait_until(f"the sets of {node.name} to be gone", lambda: node.host.run(("ipset", "destroy")).returncode == 0)

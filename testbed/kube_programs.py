@@ -1,4 +1,4 @@
-"""Kubernetes' programs: from the directory that KUBEBUILDER_ASSETS names, else built once from their Go modules into a cache."""
+"""Kubernetes' programs: from the directory in KUBEBUILDER_ASSETS, else built once from Go modules into a cache."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIMIT_S = 3600
-"""For one module: ten minutes on two idle cores, and others may be busy on them."""
+"""Limit for one module: it takes ten minutes on two idle cores, and they may be busy."""
 
 
 _failed: dict[str, NotAvailableError] = {}
-"""Why a build failed: it is not tried twice in one process."""
+"""Why a build failed; it is not tried twice in one process."""
 
 
 def require(*builds: Build) -> None:
-    """Have these programs, building what is not there, or say why not (`NotAvailableError`)."""
+    """Build these programs if they are missing, or raise `NotAvailableError`."""
     for build in builds:
         if missing(build):
             _make(build)
 
 
 def find(build: Build, program: str) -> str:
-    """Where one of a module's programs is."""
+    """The path of one of a module's programs."""
     return str(directory(build) / program)
 
 
 def directory(build: Build) -> Path:
-    """Where a module's programs are."""
+    """The directory of a module's programs."""
     return _assets(build) or build.directory
 
 
@@ -52,18 +52,21 @@ def missing(build: Build) -> bool:
 
 
 def why_not(build: Build) -> str | None:
-    """Why a module's programs are not there and cannot be; None: they are, or can be built. The same words for all of a kind."""
+    """Why a module's programs cannot be built; None if they exist or can be. The text is the same for all modules."""
     if not missing(build):
         return None
     if build.name in _failed:
         return str(_failed[build.name])
     if _go() is None:
-        return "no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS names no directory that has it whole"
+        return (
+            "no Kubernetes here: no Go toolchain to build it with, "
+            "and KUBEBUILDER_ASSETS names no directory that has it whole"
+        )
     return _no_room(build)
 
 
 def _no_room(build: Build) -> str | None:
-    """Why there is too little disk for this build and the others that are missing; said once, as the numbers change meanwhile."""
+    """Why the disk has no room for this and all other missing builds; computed once, since the numbers change."""
     wanted = {each.name: each for each in (build, *ALL) if missing(each)}
     takes_gb = sum(each.room_gb for each in wanted.values())
     for directory in (cache(), go_cache()):
@@ -78,7 +81,7 @@ def _no_room(build: Build) -> str | None:
 
 
 def go_cache() -> Path:
-    """Where Go keeps what it has compiled; what was not used for five days it removes itself."""
+    """Go's build cache, from which Go itself removes what was not used for five days."""
     own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "go-build"
     return Path(os.environ.get("GOCACHE") or own)
 
@@ -86,7 +89,9 @@ def go_cache() -> Path:
 def _assets(build: Build) -> Path | None:
     """The directory of KUBEBUILDER_ASSETS if it has all programs of a module, so that versions are not mixed."""
     directory = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent")
-    return directory if not build.trees and all(os.access(directory / name, os.X_OK) for name in build.programs) else None
+    return (
+        directory if not build.trees and all(os.access(directory / name, os.X_OK) for name in build.programs) else None
+    )
 
 
 def _go() -> str | None:
@@ -117,7 +122,7 @@ def _make(build: Build) -> None:
 
 @contextmanager
 def _locked(build: Build) -> Iterator[None]:
-    """Hold a module's lock: two test runs do not build the same at once."""
+    """Hold a module's lock, so that two test runs do not build it at once."""
     deadline = time.monotonic() + LIMIT_S
     with (cache() / f"{build.name}.lock").open("w") as file:
         while True:
@@ -142,7 +147,9 @@ def _go_build(build: Build, go: str, directory: Path) -> None:
     lines += [f"replace {build.fork_of} => {build.module} {build.version}"] if build.fork_of else []
     lines += [f"replace {name} => {name} {STAGING_VERSION}" for name in replaced]
     language = re.findall(r"^go (\S+)", Path(told["GoMod"]).read_text(), re.MULTILINE)
-    (directory / "go.mod").write_text("\n".join(("module distlaunch.test/build", f"go {(*language, '1.24')[0]}", *lines, "")))
+    (directory / "go.mod").write_text(
+        "\n".join(("module distlaunch.test/build", f"go {(*language, '1.24')[0]}", *lines, ""))
+    )
     common = ("nice", "-n10", go, "build", "-p=2", "-trimpath", f"-ldflags={build.ldflags}")
     packages = sorted(package for package in build.programs.values() if package)
     if build.main:
@@ -151,7 +158,7 @@ def _go_build(build: Build, go: str, directory: Path) -> None:
         _run(build, (*common, f"-o=bin/{name}", "."), directory)
     else:
         _run(build, (*common, "-o=bin/", *packages), directory)
-    for name, package in build.programs.items():  # go calls a program like the last part of its package
+    for name, package in build.programs.items():  # go names a program after the last part of its package
         made = directory / "bin" / re.sub(r"/v\d+$", "", package or name).rpartition("/")[2]
         made.rename(directory / "bin" / name)
     for tree in build.trees:
@@ -159,16 +166,20 @@ def _go_build(build: Build, go: str, directory: Path) -> None:
 
 
 def _staging(build: Build, go: str, directory: Path) -> list[str]:
-    """The libraries that live in Kubernetes' own repository, which its module names by their place in it."""
-    told = json.loads(_run(build, (go, "mod", "download", "-json", f"{KUBERNETES.module}@{KUBERNETES.version}"), directory))
+    """The libraries in Kubernetes' own repository, which its module names by path."""
+    told = json.loads(
+        _run(build, (go, "mod", "download", "-json", f"{KUBERNETES.module}@{KUBERNETES.version}"), directory)
+    )
     return re.findall(r"^\s*(\S+) => \./staging/src/\S+", Path(told["GoMod"]).read_text(), re.MULTILINE)
 
 
 def _run(build: Build, argv: tuple[str, ...], directory: Path) -> str:
-    """Run one step; what it says is the reason when it fails."""
+    """Run one step; its output is the reason if it fails."""
     env = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
     try:
-        done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            argv, cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise NotAvailableError(f"no {build.name} here: building it did not end within {LIMIT_S} s") from None
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Nodes by the thousand that only seem to run pods (kwok): for how things grow, not for what runs."""
+"""Thousands of nodes that only simulate pods (kwok), to measure scaling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THREADS = 8
 
 
 def kwok(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
-    """kwok's flags; what it plays is written to a file: pods run until they are deleted."""
+    """kwok's flags; its stages are written to a file: pods run until they are deleted."""
     config = files.directory / "kwok.yaml"
     config.write_text("\n---\n".join(path.read_text() for path in _stages(kube_programs.directory(KWOK))))
     return {
@@ -39,13 +39,13 @@ def kwok(options: KubeOptions, files: KubeFiles) -> dict[str, str]:
 
 
 def _stages(directory: Path) -> list[Path]:
-    """What happens to a node and to a pod, in kwok's words; that a Job's pods end at once is left out."""
+    """kwok's stages of nodes and pods, without the one that completes a Job's pods at once."""
     names = ("node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease", "pod/fast/pod-ready")
     return [directory / "kustomize/stage" / f"{name}.yaml" for name in (*names, "pod/fast/pod-delete")]
 
 
 def add(connect: Callable[[], KubeApi], numbers: Iterable[int], *, tainted: bool, limit_s: float = 120) -> None:
-    """Make nodes, and wait until all are Ready."""
+    """Create nodes, and wait until all are Ready."""
     wanted = list(numbers)
 
     def make(part: list[int]) -> None:
@@ -67,9 +67,15 @@ def add(connect: Callable[[], KubeApi], numbers: Iterable[int], *, tainted: bool
 
 
 def node(number: int, *, tainted: bool) -> Object:
-    """One node as kwok wants it; Ready from the beginning, which saves a write of each."""
+    """One node as kwok expects it; Ready from the start, which saves a write of each."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now, "lastTransitionTime": now}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
     labels = {"kubernetes.io/hostname": f"sim-{number}", "kubernetes.io/os": "linux", "type": "kwok"}
     spec: dict[str, Any] = {"taints": [{"key": TAINT, "effect": "NoSchedule"}]} if tainted else {}
     return {
@@ -80,8 +86,9 @@ def node(number: int, *, tainted: bool) -> Object:
 
 
 def is_ready(item: Object) -> bool:
-    """Whether a node takes pods: Ready, and its taint of the beginning gone."""
+    """Whether a node accepts pods: Ready, and without its initial taint."""
     ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in item["status"].get("conditions", ())
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in item["status"].get("conditions", ())
     )
     return ready and all(taint["key"] == TAINT for taint in item["spec"].get("taints", ()))

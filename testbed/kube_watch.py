@@ -1,4 +1,4 @@
-"""Waiting for a cluster by its own events: whatever happens begins the limit anew, and the error says what is there."""
+"""Waiting for a cluster by its events: each event restarts the limit, and the error lists the objects."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SILENT_S = 150.0
-"""So long nothing may happen."""
+"""Seconds without an event after which a wait fails."""
 
 LIMIT_S = 240.0
-"""So long something may happen that is not what is waited for."""
+"""Seconds after which a wait fails in spite of events."""
 
 _LATER = (410, 429)
-"""What was asked for is too old by now, or an API server with much to do wants to be asked later."""
+"""Retried: the requested version is too old, or an overloaded API server asks for a later retry."""
 
 
 def wait_for(
@@ -37,12 +37,12 @@ def wait_for(
     limit_s: float = LIMIT_S,
     **query: str,
 ) -> T:
-    """Wait until the objects of a collection are as a condition asks, and return what it says.
+    """Wait until the objects of a collection meet a condition, and return its result.
 
     Args:
         path: of the collection, as `/api/v1/namespaces/NAME/pods`.
-        what: what is waited for, as the error will say it: "two pods to run".
-        condition: asked at the beginning and after each change; what it raises ends the wait.
+        what: what is waited for, as named in the error: "two pods to run".
+        condition: called at the start and after each change; an exception ends the wait.
         query: `labelSelector`, `fieldSelector`.
     """
     deadline = time.monotonic() + limit_s
@@ -59,7 +59,7 @@ def wait_for(
 
 
 def changes(api: KubeApi, path: str, silent_s: float, query: dict[str, str]) -> Generator[list[Object], None, None]:
-    """A collection now and after each of its changes; ends when there was none for `silent_s`."""
+    """A collection now and after each of its changes; ends after `silent_s` without a change."""
     deadline, versions = time.monotonic() + silent_s, None
     while time.monotonic() < deadline:
         try:
@@ -73,7 +73,7 @@ def changes(api: KubeApi, path: str, silent_s: float, query: dict[str, str]) -> 
             with api.lines(path, silent_s=max(1.0, deadline - time.monotonic()), **more) as lines:
                 for line in lines:
                     event = json.loads(line)
-                    if event["type"] == "ERROR":  # too old by now: all is listed again
+                    if event["type"] == "ERROR":  # the version is too old: list again
                         break
                     item = event["object"]
                     known.pop(item["metadata"]["uid"], None)
@@ -87,7 +87,7 @@ def changes(api: KubeApi, path: str, silent_s: float, query: dict[str, str]) -> 
             if error.status < 500 and error.status not in _LATER:
                 raise
             time.sleep(0.1)
-        except (TestbedError, ValueError):  # the API server is away, or went in the middle of a line
+        except (TestbedError, ValueError):  # the API server is down, or exited in the middle of a line
             time.sleep(0.1)
     yield api.get(path, **query)["items"]
 
@@ -114,5 +114,5 @@ def _condition(condition: Object) -> str:
 
 
 def briefly(items: Sequence[Object]) -> str:
-    """Objects one by one."""
+    """Objects, one per line."""
     return "".join(f"{brief(item)}\n" for item in items)

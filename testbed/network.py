@@ -1,4 +1,4 @@
-"""Hosts from nothing: one bridge in a network namespace of its own, to which each host and the machine have one link."""
+"""The hosts' network: a bridge in its own network namespace, to which each host and this machine have one link."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 SWITCH = "switch"
 MACHINE = "submit"
-"""What hosts call the machine itself, which is where users are."""
+"""The hosts' name for this machine, where users are."""
 
 CONTROLLER = "ctl"
 
 _NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default")
 _NEIGHBOURS_PER_TESTBED = 16384
-"""The kernel keeps one table of neighbours for all namespaces, by default of 1024: that is 32 hosts that all know one another."""
+"""The kernel has one neighbour table for all namespaces, by default of 1024: 32 hosts that all know one another."""
 
 
 def address(record: Record, number: int) -> str:
-    """The address of host `number`, from 1; 253 is the machine, 254 the controller."""
+    """The address of host `number`, from 1; 253 is this machine, 254 the controller."""
     return str(record.network[number])
 
 
 def build(record: Record, names: Sequence[str], directory: Path, made: dict[str, Host]) -> None:
-    """Make the hosts and the controller, which is one too, with links and names for one another; `made` has those begun."""
+    """Create the hosts and the controller, also a host, with links and names; `made` collects those started."""
     make_room(len(names))
     numbers = {name: number for number, name in enumerate(names, 1)} | {CONTROLLER: 254}
     switch = record.netns(SWITCH)
     ip("".join(f"netns add {record.netns(name)}\n" for name in (SWITCH, *numbers)))
-    # The bridge is not in the machine's namespace, where a firewall (Docker's) might filter what passes.
+    # The bridge is not in this machine's namespace, where a firewall (Docker's) might filter its traffic.
     ip(links(record, tuple(numbers)), "-netns", switch)
     ip(f"link set {record.link} addrgenmode none up\naddress add {address(record, 253)}/24 dev {record.link}\n")
     write_names(directory, {address(record, number): name for name, number in numbers.items()}, address(record, 253))
@@ -51,7 +51,7 @@ def build(record: Record, names: Sequence[str], directory: Path, made: dict[str,
 
 
 def make_room(hosts: int) -> None:
-    """Let the kernel know more neighbours than its default, for good, where there are more hosts than a test usually has."""
+    """Raise the kernel's limit of neighbours, permanently, if there are more hosts than a test usually has."""
     for name, least in (("gc_thresh3", _NEIGHBOURS_PER_TESTBED), ("gc_thresh2", _NEIGHBOURS_PER_TESTBED // 2)):
         file = _NEIGHBOURS / name
         if hosts > 8 and file.exists() and int(file.read_text()) < least:
@@ -60,7 +60,11 @@ def make_room(hosts: int) -> None:
 
 def links(record: Record, names: Sequence[str]) -> str:
     """The bridge and its links, as a batch for `ip` in the switch's namespace."""
-    lines = ["link set lo up", "link add br0 type bridge stp_state 0 forward_delay 0", "link set br0 addrgenmode none up"]
+    lines = [
+        "link set lo up",
+        "link add br0 type bridge stp_state 0 forward_delay 0",
+        "link set br0 addrgenmode none up",
+    ]
     ends = {name: f"peer name {LINK} netns {record.netns(name)}" for name in names}
     ends["machine"] = f"peer name {record.link} netns {os.getpid()}"
     for name, peer in ends.items():
@@ -69,8 +73,13 @@ def links(record: Record, names: Sequence[str]) -> str:
 
 
 def write_names(directory: Path, names: dict[str, str], machine: str) -> None:
-    """The hosts' own /etc/hosts; and no name server, because none can be reached."""
-    known = {"127.0.0.1": "localhost", "::1": "localhost ip6-localhost", **names, machine: f"{socket.gethostname()} {MACHINE}"}
+    """Write the hosts' own /etc/hosts, and a resolv.conf without a name server, because none can be reached."""
+    known = {
+        "127.0.0.1": "localhost",
+        "::1": "localhost ip6-localhost",
+        **names,
+        machine: f"{socket.gethostname()} {MACHINE}",
+    }
     (directory / "etc").mkdir(exist_ok=True)
     (directory / "etc/hosts").write_text("".join(f"{address}\t{name}\n" for address, name in known.items()))
     (directory / "etc/resolv.conf").write_text("# no name server: nothing leaves the testbed\n")
@@ -90,7 +99,7 @@ def host(record: Record, name: str, own_address: str, directory: Path, begun: di
         if anchor:
             begun[name] = made = Host(name, own_address, record.netns(name), record.netns(SWITCH), anchor, popen)
             (record.state / "anchors" / name).write_text(f"{anchor.pid} {anchor.start_ticks}")
-        if not anchor or not popen.stdout.readline():  # it is in its namespaces when it says so
+        if not anchor or not popen.stdout.readline():  # it prints a line once it is in its namespaces
             raise TestbedError(f"{name}: `{' '.join(argv)}` ended with {popen.wait()}")
     ip(
         f"link set lo up\nlink set {LINK} addrgenmode none up\naddress add {own_address}/24 dev {LINK}\n",
@@ -101,24 +110,24 @@ def host(record: Record, name: str, own_address: str, directory: Path, begun: di
 
 
 def mounts(directory: Path, name: str) -> Path:
-    """What a host has of its own in its file system."""
+    """Write the fstab of a host's private mounts; return its path."""
     boot_id = directory / "etc" / f"{name}.boot_id"
     boot_id.write_text(f"{uuid.uuid4()}\n")
     fstab = directory / "etc" / f"{name}.fstab"
     fstab.write_text(
         f"{escape(directory)}/etc/hosts /etc/hosts none bind 0 0\n"
         f"{escape(directory)}/etc/resolv.conf {escape(Path('/etc/resolv.conf').resolve())} none bind 0 0\n"
-        f"{escape(boot_id)} /proc/sys/kernel/random/boot_id none bind 0 0\n"  # NCCL and others know a host by it
+        f"{escape(boot_id)} /proc/sys/kernel/random/boot_id none bind 0 0\n"  # NCCL and others identify a host by it
         "tmpfs /dev/shm tmpfs mode=1777 0 0\n"
     )
     return fstab
 
 
 def escape(path: Path) -> str:
-    """A path as fstab has it."""
+    """A path, escaped for fstab."""
     return str(path).replace("\\", r"\134").replace(" ", r"\040").replace("\t", r"\011").replace("\n", r"\012")
 
 
 def ip(batch: str, *options: str) -> None:
-    """Run many `ip` commands at once."""
+    """Run a batch of `ip` commands."""
     processes.run(("ip", *options, "-batch", "-"), stdin=batch, timeout_s=120, check=True)

@@ -1,4 +1,4 @@
-"""Debian packages for the testbed: what is missing is installed, and no service of theirs is started."""
+"""Debian packages for the testbed: missing ones are installed, and their services are not started."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ NETWORK: Mapping[str, str] = {
 SLURM: Mapping[str, str] = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "mungekey": "munge",
 }  # fmt: skip
-ACCOUNTING: Mapping[str, str] = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
+ACCOUNTING: Mapping[str, str] = {
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+}
 SSH: Mapping[str, str] = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 NETWORK_DIRECTORY: Mapping[str, str] = {"sshfs": "sshfs"}
 KUBERNETES: Mapping[str, str] = {"openssl": "openssl"}
 KUBERNETES_NODE: Mapping[str, str] = {
-    "containerd": "containerd", "ctr": "containerd", "runc": "runc", "/usr/lib/cni/host-local": "containernetworking-plugins",
+    "containerd": "containerd", "ctr": "containerd", "runc": "runc",
+    "/usr/lib/cni/host-local": "containernetworking-plugins",
 }  # fmt: skip
 KUBERNETES_POLICIES: Mapping[str, str] = {"iptables": "iptables", "ipset": "ipset"}
 
@@ -38,28 +43,28 @@ SERVICES: Mapping[str, str] = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb",
     "openssh-server": "ssh", "containerd": "containerd",
 }  # fmt: skip
-"""The service that a package would bring to life, at once or when the machine boots."""
+"""The service that a package would start, at once or at boot."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
 LOCK = Path("/run/lock/distlaunch-testbed-packages.lock")
 
 _failed: dict[tuple[str, ...], str] = {}
-"""Packages that could not be installed, and why: nobody waits for that twice."""
+"""Packages that could not be installed, and why; they are not tried again."""
 
 
 def program(name: str) -> str | None:
-    """Where a program is; daemons are not on everybody's PATH."""
+    """The path of a program; daemons are not on every user's PATH."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{PATH}")
 
 
 def missing(programs: Mapping[str, str]) -> tuple[str, ...]:
-    """The packages whose programs are not there."""
+    """The packages whose programs are missing."""
     return tuple(sorted({package for name, package in programs.items() if program(name) is None}))
 
 
 def require(*groups: Mapping[str, str], limit_s: float = 170) -> None:
-    """Have these programs, or say why not (`NotAvailableError`)."""
+    """Install these programs if they are missing, or raise `NotAvailableError`."""
     if os.geteuid() != 0:
         raise NotAvailableError("the testbed needs root: no network namespaces can be made here")
     wanted = {name: package for group in groups for name, package in group.items()}
@@ -82,11 +87,13 @@ def have(packages: Sequence[str], wanted: Mapping[str, str], limit_s: float) -> 
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        packages = missing(wanted)  # somebody else may have installed them meanwhile
+        packages = missing(wanted)  # another process may have installed them meanwhile
         if packages:
             install(packages, limit_s)
     if missing(wanted):
-        raise NotAvailableError(f"the testbed needs {', '.join(missing(wanted))}: installed, but its programs are not there")
+        raise NotAvailableError(
+            f"the testbed needs {', '.join(missing(wanted))}: installed, but its programs are not there"
+        )
 
 
 def install(packages: Sequence[str], limit_s: float) -> None:
@@ -101,7 +108,7 @@ def install(packages: Sequence[str], limit_s: float) -> None:
 
 
 def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float) -> None:
-    """Run apt-get; what it says is the reason when it fails."""
+    """Run apt-get; its output is the reason if it fails."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": f"{os.environ.get('PATH', '')}:{PATH}"}
     needs = f"the testbed needs {', '.join(packages)}: {' '.join(argv[:2])}"
     try:
@@ -116,7 +123,7 @@ def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float) -> None:
 
 @contextmanager
 def no_services() -> Iterator[None]:
-    """Forbid services to start, in Debian's way, unless the machine has a policy of its own."""
+    """Keep services from starting, by Debian's policy-rc.d, unless this machine has its own."""
     if POLICY.exists():
         yield
         return

@@ -1,4 +1,4 @@
-"""Processes of a host: all that are in its namespaces, however they got there; found and ended by identity."""
+"""The processes of a host: all in its namespaces, however they got there; found and killed by identity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ("net", "uts", "mnt")
-"""Whoever leaves one of a host's namespaces (a container) is still in another."""
+"""A process that leaves one of a host's namespaces (a container) is still in another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this pid now; None when nobody has, or a zombie."""
+        """The process that has this pid now; None if there is none, or a zombie."""
         ticks = start_ticks(pid)
         return None if ticks is None else cls(pid, ticks)
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether this process, not a later one with its pid, still runs."""
         return start_ticks(self.pid) == self.start_ticks
 
     def send(self, number: int) -> None:
-        """Signal this very process, if it still runs."""
+        """Signal this process, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(self.pid)
             try:
@@ -56,9 +56,9 @@ class Process:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started; None: no such process, or a zombie. Not the agent's, which may be wrong while it is being changed:
+    """When a process started; None for no such process, or a zombie.
 
-    a testbed whose owner seems to be dead is removed.
+    Independent of the agent's, which may be wrong during development: a testbed whose owner seems dead is removed.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -69,7 +69,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def namespaces(pid: int | str) -> frozenset[int]:
-    """The namespaces that a process is in, of the kinds that a host has of its own."""
+    """The namespaces of a process, of the kinds of which a host has its own."""
     found = set()
     for kind in KINDS:
         with contextlib.suppress(OSError):
@@ -79,9 +79,9 @@ def namespaces(pid: int | str) -> frozenset[int]:
 
 @contextlib.contextmanager
 def pinned(anchors: Iterable[Process], networks: Iterable[Path] = ()) -> Iterator[frozenset[int]]:
-    """The namespaces that these processes are in, and these networks, by numbers that are theirs alone within the context.
+    """The namespaces of these processes, and these networks, by inode numbers that cannot be reused in the context.
 
-    A namespace goes with the last process in it unless a file holds it, and the next one that anybody makes may get its number.
+    A namespace vanishes with its last process unless a file holds it, and the next one created may get its number.
     """
     with contextlib.ExitStack() as stack:
 
@@ -97,28 +97,30 @@ def pinned(anchors: Iterable[Process], networks: Iterable[Path] = ()) -> Iterato
 
 
 def inside(own: Collection[int]) -> list[Process]:
-    """All processes that are in one of these namespaces, which `pinned` gave."""
+    """All processes in one of these namespaces, as `pinned` yields them."""
     wanted = frozenset(own)
     found = (Process.of(int(entry)) for entry in os.listdir("/proc") if entry.isdigit() and wanted & namespaces(entry))
     return [process for process in found if process]
 
 
 def end(own: Collection[int], *, spare: Collection[Process] = (), limit_s: float = 120) -> None:
-    """SIGKILL all processes in these namespaces, those that they start meanwhile included.
+    """SIGKILL all processes in these namespaces, including those that they start meanwhile.
 
-    The youngest first: where a parent ends before its stopped child, the kernel lets that go on, with a SIGHUP.
+    The youngest first: if a parent exits before its stopped child, the kernel resumes the child, with a SIGHUP.
     """
     deadline = time.monotonic() + limit_s
     while left := [process for process in inside(own) if process not in spare]:
         for process in sorted(left, key=lambda process: (process.start_ticks, process.pid), reverse=True):
             process.send(signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise WaitError(f"waited {limit_s:g} s for these to die: " + "; ".join(process.command() for process in left))
+            raise WaitError(
+                f"waited {limit_s:g} s for these to die: " + "; ".join(process.command() for process in left)
+            )
         wait_ended(left, limit_s=limit_s)
 
 
 def wait_ended(waited: Iterable[Process], *, limit_s: float) -> None:
-    """Return when all of them have ended, or after the limit."""
+    """Return when all of them have exited, or after the limit."""
     deadline = time.monotonic() + limit_s
     for process in waited:
         with contextlib.suppress(ProcessLookupError):
@@ -141,7 +143,7 @@ def run(
     stdin: str = "",
     check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; at the limit its whole process group is killed and it is a `TestbedError`.
+    """Run a program until it exits; at the limit, kill its process group and raise `WaitError`.
 
     Args:
         check: whether an exit code other than 0 is a `TestbedError` too.
@@ -153,7 +155,7 @@ def run(
         try:
             stdout, stderr = process.communicate(stdin, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the pid is its own
+            os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
             said = ((error.stderr or b"") + (error.stdout or b"")).decode(errors="replace")[-400:]
             raise WaitError(f"`{' '.join(argv)}` did not end within {timeout_s:g} s; it said: {said!r}") from None
     if check and process.returncode:

@@ -1,4 +1,4 @@
-"""Which testbeds this machine has: each has an index, from which its names and addresses are made, and an owner process."""
+"""This machine's testbeds: each has an index, from which its names and addresses are made, and an owner process."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LIMIT = 100
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One testbed, as written down for whoever has to clean up after its owner."""
+    """One testbed, recorded for the process that cleans up after its owner."""
 
     index: int
     pid: int
     start_ticks: int
     directory: str
     own_directory: bool
-    """Whether the directory was made for it, and goes with it."""
+    """Whether the directory was created for it, and is removed with it."""
 
     @property
     def owner(self) -> Process:
@@ -42,17 +42,17 @@ class Record:
 
     @property
     def state(self) -> Path:
-        """Its sockets; a short path, whatever the length of its directory's."""
+        """The directory of its sockets; its path is always short."""
         return STATE / str(self.index)
 
     @property
     def network(self) -> ipaddress.IPv4Network:
-        """Its addresses."""
+        """Its network."""
         return network(self.index)
 
     @property
     def link(self) -> str:
-        """The machine's own link into it."""
+        """This machine's link into it."""
         return f"dlt{self.index}"
 
     def anchors(self) -> list[Process]:
@@ -79,7 +79,7 @@ def network(index: int) -> ipaddress.IPv4Network:
 
 
 def claim(directory: Path, *, own_directory: bool) -> Record:
-    """A free index for this process; what dead owners left behind is removed first."""
+    """Claim a free index for this process, after removing what dead owners left behind."""
     me = Process.of(os.getpid())
     assert me
     with locked():
@@ -94,7 +94,7 @@ def claim(directory: Path, *, own_directory: bool) -> Record:
 
 
 def write(record: Record) -> None:
-    """Write a record down; it is there whole or not at all."""
+    """Write a record, atomically."""
     new = STATE / f"{record.index}.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o755)
@@ -108,7 +108,7 @@ def read() -> list[Record]:
     found = []
     for path in sorted(STATE.glob("*/record.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            if path.parent.name.isdigit():  # else it is about to be one
+            if path.parent.name.isdigit():  # else it is being written
                 found.append(Record(**json.loads(path.read_text())))
     return found
 
@@ -123,7 +123,7 @@ def clean() -> list[Record]:
     dead = left_over()
     known = {record.index for record in read()}
     for path in STATE.iterdir():
-        if path.suffix == ".new":  # its owner was killed while it wrote it
+        if path.suffix == ".new":  # its owner was killed while writing it
             shutil.rmtree(path, ignore_errors=True)
         elif path.name.isdigit() and int(path.name) not in known:  # its remover was killed
             remove(Record(int(path.name), 0, 0, "", own_directory=False))
@@ -133,7 +133,7 @@ def clean() -> list[Record]:
 
 
 def remove(record: Record) -> None:
-    """End all processes of a testbed and take its namespaces, links and mounts away. Asked twice, it does nothing more."""
+    """Kill all processes of a testbed and remove its namespaces, links and mounts; a second call does nothing."""
     names = sorted(NETNS.glob(record.netns("*")))
     with processes.pinned(record.anchors(), names) as own:
         processes.end(own)
@@ -147,14 +147,16 @@ def remove(record: Record) -> None:
 
 
 def routed() -> list[ipaddress.IPv4Network]:
-    """The networks that the machine has a route to, other than the default."""
+    """The networks to which this machine has a route, other than the default."""
     answer = processes.run(("ip", "-json", "-4", "route"), timeout_s=120, check=True)
-    return [ipaddress.IPv4Network(route["dst"]) for route in json.loads(answer.stdout or "[]") if route["dst"] != "default"]
+    return [
+        ipaddress.IPv4Network(route["dst"]) for route in json.loads(answer.stdout or "[]") if route["dst"] != "default"
+    ]
 
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """Hold the machine's list of testbeds."""
+    """Lock this machine's list of testbeds."""
     STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (STATE / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

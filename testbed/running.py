@@ -1,4 +1,4 @@
-"""A program that goes on, and what it says: tests wait for its words, not for time."""
+"""A running program and its output: tests wait for its output, not for time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import subprocess
 from testbed.errors import WaitError
 
 SILENT_S = 120.0
-"""Nothing that is waited for here says nothing for so long."""
+"""Seconds without output after which a wait fails."""
 
 
 class Running:
-    """A command that goes on, and what it has said so far."""
+    """A running command, and its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -25,22 +25,22 @@ class Running:
 
     @property
     def stdout(self) -> str:
-        """All that came on stdout."""
+        """All output on stdout so far."""
         return self._said["stdout"].decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """All that came on stderr."""
+        """All output on stderr so far."""
         return self._said["stderr"].decode(errors="replace")
 
     def until(self, words: str, *, count: int = 1) -> None:
-        """Read on until it has said this so often on stdout; the limit is for its silence."""
+        """Read until stdout contains `words` this many times; the limit is on its silence."""
         while self.stdout.count(words) < count:
             if not self._read(f"{count} times {words!r}"):
                 raise WaitError(f"it ended with {self.process.wait()} before it said {count} times {words!r}: {self}")
 
     def end(self) -> int:
-        """Read on until it has ended; its exit code."""
+        """Read until it exits; return its exit code."""
         while self._read("its end"):
             pass
         try:
@@ -49,11 +49,11 @@ class Running:
             raise WaitError(f"its pipes are closed, and it does not end: {self}") from None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it at once."""
+        """Signal it, by default with SIGKILL."""
         self.process.send_signal(number)
 
     def close(self) -> None:
-        """It and its pipes are gone."""
+        """Kill it and close its pipes."""
         self._pipes.close()
         self.process.kill()
         self.process.wait()
@@ -61,7 +61,7 @@ class Running:
             getattr(self.process, name).close()
 
     def _read(self, what: str) -> bool:
-        """Take what comes next; False where nothing will."""
+        """Read the next output; False if there will be none."""
         if not self._pipes.get_map():
             return False
         ready = self._pipes.select(SILENT_S)

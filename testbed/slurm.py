@@ -1,4 +1,4 @@
-"""A real Slurm in the hosts of a testbed: its daemons, its commands, and what may befall it."""
+"""A real Slurm in the hosts of a testbed: its daemons, its commands, and faults to inject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from testbed.hosts import Host
 
 LIMIT_S = 120
-"""So long nothing may change at all while something is waited for."""
+"""Limit for waits and for commands, in seconds."""
 
 _SHOWN_LINES = 15
 _FOR_GOOD = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass
 class Slurm:
-    """One cluster. `env()` is what its commands need on the machine itself, which is its submit host."""
+    """One cluster. `env()` is the environment for its commands on this machine, its submit host."""
 
     options: SlurmOptions
     hosts: tuple[Host, ...]
@@ -47,11 +47,11 @@ class Slurm:
 
     @property
     def files(self) -> Files:
-        """Where its files are."""
+        """Paths of its files."""
         return Files(self.directory, self.state)
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for sbatch, srun, squeue, ... on the machine itself; nothing of another Slurm's is left in it."""
+        """The environment for sbatch, srun, squeue, ... on this machine, without variables of another Slurm."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "SALLOC"))}
         return {**kept, "SLURM_CONF": str(self.files.conf), "PATH": f"{kept.get('PATH', '')}:{PATH}", **(more or {})}
 
@@ -65,7 +65,7 @@ class Slurm:
         cwd: str | None = None,
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of Slurm's on the machine itself; a failure is a `TestbedError` unless `check` is off."""
+        """Run a Slurm command on this machine; a failure is a `TestbedError` unless `check` is off."""
         return processes.run(argv, timeout_s=timeout_s, env=self.env(env), check=check, cwd=cwd, stdin=stdin)
 
     # Its daemons
@@ -91,37 +91,37 @@ class Slurm:
         )
 
     def stop_controller(self, number: int = signal.SIGKILL) -> None:
-        """End slurmctld: SIGKILL is a crash, SIGTERM an orderly end."""
+        """Stop slurmctld: SIGKILL is a crash, SIGTERM a clean shutdown."""
         self._stop("slurmctld", number)
 
     def restart_controller(self, number: int = signal.SIGKILL) -> None:
-        """End slurmctld and start it again: running jobs go on meanwhile."""
+        """Stop slurmctld and start it again: running jobs continue meanwhile."""
         self.stop_controller(number)
         self.start_controller()
 
     def wait_saved(self) -> None:
-        """Wait until slurmctld has written down what it knows of its jobs: what it learnt after that, a crash forgets."""
+        """Wait until slurmctld has saved the state of its jobs: a crash loses what it learns after that."""
         saved, now = self.directory / "state/job_state", time.time()
-        self.run(("scancel", self.sbatch("#!/bin/sh\n", "--hold")))  # something to write down
+        self.run(("scancel", self.sbatch("#!/bin/sh\n", "--hold")))  # a change to save
         self._wait("slurmctld to save its state", lambda: saved.exists() and saved.stat().st_mtime > now)
 
     def start_slurmd(self, host: Host) -> None:
-        """Start the slurmd of a host; the node is usable once `wait_state` says so."""
+        """Start the slurmd of a host; `wait_state` waits until the node is usable."""
         (self.directory / "spool" / host.name).mkdir(parents=True, exist_ok=True)
         self._start(f"slurmd-{host.name}", host, ("slurmd", "-D", "-N", host.name))
 
     def stop_slurmd(self, host: Host, number: int = signal.SIGKILL) -> None:
-        """End the slurmd of a host; the jobs on it run on, and after `dead_after_s` the node is DOWN."""
+        """Stop the slurmd of a host; its jobs keep running, and after `dead_after_s` the node is DOWN."""
         self._stop(f"slurmd-{host.name}", number)
 
     def configure(self, **values: str) -> None:
-        """Change lines of slurm.conf in the running cluster; those that need new daemons do not take effect."""
+        """Change lines of slurm.conf in the running cluster; those that need a restart do not take effect."""
         self.options = replace(self.options, conf={**self.options.conf, **values})
         self._write()
         self.run(("scontrol", "reconfigure"))
 
     def wire(self, *leaves: Sequence[str]) -> None:
-        """Put the hosts of these names below one leaf switch each; the cluster has had switches from the start."""
+        """Put each group of hosts, by name, below its own leaf switch; the cluster must have started with switches."""
         self.wiring = tuple(map(tuple, leaves))
         self._write()
         self.run(("scontrol", "reconfigure"))
@@ -129,7 +129,9 @@ class Slurm:
 
         def known() -> bool:
             told = self.run(("scontrol", "show", "topology")).stdout.splitlines()
-            hosts = [{*self.expand(line.partition(" Nodes=")[2])} for word in words for line in told if line.startswith(word)]
+            hosts = [
+                {*self.expand(line.partition(" Nodes=")[2])} for word in words for line in told if line.startswith(word)
+            ]
             return hosts == list(map(set, self.wiring))
 
         self._wait(f"the topology {self.wiring}", known)
@@ -141,12 +143,12 @@ class Slurm:
     # Its nodes
 
     def node_state(self, host: Host) -> str:
-        """A node's state in Slurm's words: `IDLE`, `ALLOCATED`, `DOWN`, `IDLE+DRAIN`, `DOWN+NOT_RESPONDING`."""
+        """A node's state in Slurm's terms: `IDLE`, `ALLOCATED`, `DOWN`, `IDLE+DRAIN`, `DOWN+NOT_RESPONDING`."""
         told = self.run(("scontrol", "--oneliner", "show", "node", host.name)).stdout.split()
         return next((word.removeprefix("State=") for word in told if word.startswith("State=")), "UNKNOWN")
 
     def wait_state(self, host: Host, state: str) -> None:
-        """Wait until a node has a state among its flags, as `DOWN` or `DRAIN`; for `IDLE` there must be no other."""
+        """Wait until a node has a state among its flags, such as `DOWN` or `DRAIN`; `IDLE` must be its only one."""
 
         def reached() -> str | None:
             now = self.node_state(host)
@@ -155,16 +157,16 @@ class Slurm:
         self._wait(f"{host.name} to be {state}", reached)
 
     def wait_idle(self) -> None:
-        """Wait until every node answers and has nothing to do."""
+        """Wait until every node responds and is idle."""
         for host in self.hosts:
             self.wait_state(host, "IDLE")
 
     def drain(self, host: Host, reason: str = "testbed") -> None:
-        """No more jobs for a node; the one on it ends by itself."""
+        """Give a node no more jobs; the one on it continues."""
         self.run(("scontrol", "update", f"NodeName={host.name}", "State=DRAIN", f"Reason={reason}"))
 
     def resume(self, host: Host) -> None:
-        """Undo `drain`, and bring a node that is DOWN back. Returns when jobs run there: IDLE it is called before."""
+        """Undo `drain`, or bring back a node that is DOWN. Returns when jobs run there, which is later than IDLE."""
         self.run(("scontrol", "update", f"NodeName={host.name}", "State=RESUME"))
         self.run(("srun", "--quiet", f"--nodelist={host.name}", "--nodes=1", "true"))
 
@@ -172,17 +174,19 @@ class Slurm:
 
     def sbatch(self, script: str, *options: str, timeout_s: float = LIMIT_S, cwd: str | None = None) -> str:
         """Submit a batch script, and return the job's number."""
-        done = self.run(("sbatch", "--parsable", *options), stdin=script, timeout_s=timeout_s, cwd=cwd or str(self.directory))
+        done = self.run(
+            ("sbatch", "--parsable", *options), stdin=script, timeout_s=timeout_s, cwd=cwd or str(self.directory)
+        )
         return done.stdout.strip().partition(";")[0]
 
     def job(self, number: str) -> dict[str, str]:
-        """What `scontrol show job` says of a job; empty when slurmctld has forgotten it."""
+        """The fields of `scontrol show job`; empty if slurmctld has forgotten the job."""
         done = self.run(("scontrol", "--oneliner", "show", "job", number), check=False)
         pairs = (word.partition("=") for word in done.stdout.split())
         return {key: value for key, _, value in pairs} if done.returncode == 0 else {}
 
     def wait_job(self, number: str, *states: str) -> str:
-        """Wait until a job is in one of these states; one that has ended otherwise is an error at once."""
+        """Wait until a job is in one of these states; if it ends in another, fail at once."""
         wanted = f"job {number} to be {' or '.join(states)}"
 
         def reached() -> str:
@@ -194,17 +198,19 @@ class Slurm:
         return self._wait(wanted, reached)
 
     def forget(self, *numbers: str) -> None:
-        """Let slurmctld forget these jobs, which have ended, and all others that have: it does so MinJobAge after their end."""
+        """Make slurmctld forget these and all other ended jobs, which it does MinJobAge after their end."""
         age = self.options.conf.get("MinJobAge", "300")
         self.configure(MinJobAge="2")
-        self.restart_controller(signal.SIGTERM)  # one that begins with so short an age looks every 10 s, others once a minute
+        self.restart_controller(
+            signal.SIGTERM
+        )  # started with such a short age, it looks every 10 s, else once a minute
         try:
             self._wait(f"Slurm to forget {numbers}", lambda: not any(self.job(number) for number in numbers))
         finally:
             self.configure(MinJobAge=age)
 
     def cancel_all(self) -> None:
-        """Cancel every job, and wait until nothing of them runs: for between two tests."""
+        """Cancel every job, and wait until none is left: for use between two tests."""
 
         def numbers() -> list[str]:
             return self.run(("squeue", "--noheader", "--format=%A")).stdout.split()
@@ -214,7 +220,7 @@ class Slurm:
         self._wait("no job to be left", lambda: not numbers())
 
     def story(self) -> str:
-        """What is known of it at this moment, for whoever has waited in vain."""
+        """The cluster's current state, for the error of a failed wait."""
         commands = (("squeue", "--states=all"), ("sinfo", "--Node", "--long"))
         told = [f"$ {' '.join(argv)}\n{(done := self.run(argv, check=False)).stdout}{done.stderr}" for argv in commands]
         for path in sorted(self.files.logs.glob("slurm*.log")):
@@ -222,10 +228,10 @@ class Slurm:
             told.append("\n".join((f"the last lines of {path}:", *lines)))
         return "\n".join(told)
 
-    # Within
+    # Internals
 
     def _wait(self, what: str, condition: Callable[[], T], *, limit_s: float = LIMIT_S, every_s: float = 0.1) -> T:
-        """Wait until the answer is true; an error that tells the cluster's story otherwise."""
+        """Wait until a condition is true; the error includes the cluster's `story`."""
         try:
             return wait_until(what, condition, limit_s=limit_s, every_s=every_s)
         except WaitError as error:
@@ -238,7 +244,9 @@ class Slurm:
             (self.directory / name).mkdir(exist_ok=True)
         for index in range(options.gpus_per_host):
             if not files.gpu(index).exists():
-                os.mknod(files.gpu(index), stat.S_IFCHR | 0o666, os.makedev(1, 3))  # slurmd asks for a device; this is /dev/null
+                os.mknod(
+                    files.gpu(index), stat.S_IFCHR | 0o666, os.makedev(1, 3)
+                )  # slurmd requires a device; this is /dev/null
         written = {"slurm.conf": slurm_conf.slurm_conf(options, self.hosts, self.controller, files)}
         if options.gpus_per_host:
             written["gres.conf"] = slurm_conf.gres_conf(options, self.hosts, files)
@@ -250,30 +258,34 @@ class Slurm:
             new.replace(self.directory / name)
 
     def _start_munged(self) -> None:
-        """Start this cluster's own munged: with its key and socket, whatever else runs on the machine."""
+        """Start the cluster's own munged, with its own key and socket, independent of this machine's."""
         files = self.files
-        processes.run(("mungekey", "--create", f"--keyfile={files.munge_key}"), timeout_s=LIMIT_S, env=self.env(), check=True)
+        processes.run(
+            ("mungekey", "--create", f"--keyfile={files.munge_key}"), timeout_s=LIMIT_S, env=self.env(), check=True
+        )
         own = files.munge_key.parent
         argv = (
             "munged", "--foreground", "--force", f"--socket={files.munge_socket}", f"--key-file={files.munge_key}",
             f"--pid-file={own}/pid", f"--seed-file={own}/seed", f"--log-file={own}/log",
-            "--origin=submit",  # where jobs come from, as slurmctld writes it down
+            "--origin=submit",  # the host of origin that slurmctld records for jobs
         )  # fmt: skip
         self._start("munged", self.controller, argv)
         wait_until("munged's socket to be there", files.munge_socket.exists, limit_s=LIMIT_S, every_s=0.02)
 
     def _start(self, name: str, host: Host, argv: tuple[str, ...]) -> None:
-        """Start a daemon, whose output goes to its log."""
+        """Start a daemon, which writes to its log."""
         if self._running(name):
-            raise TestbedError(f"{name} runs already")
-        self._daemons[name] = host.daemon(argv, self.files.logs / f"{name}.log", env={"SLURM_CONF": str(self.files.conf)})
+            raise TestbedError(f"{name} is already running")
+        self._daemons[name] = host.daemon(
+            argv, self.files.logs / f"{name}.log", env={"SLURM_CONF": str(self.files.conf)}
+        )
 
     def _running(self, name: str) -> bool:
-        """Whether a daemon of ours runs."""
+        """Whether this daemon runs."""
         return name in self._daemons and self._daemons[name].poll() is None
 
     def _stop(self, name: str, number: int) -> None:
-        """End a daemon and wait for it."""
+        """Stop a daemon and wait for it."""
         daemon = self._daemons[name]
         daemon.send_signal(number)
-        daemon.wait(timeout=LIMIT_S)  # slurmctld alone may take half a minute to end its threads
+        daemon.wait(timeout=LIMIT_S)  # slurmctld alone may take half a minute to stop its threads

@@ -1,4 +1,4 @@
-"""What a testbed's Slurm is like, and the configuration files that say so. Pure: text from options."""
+"""Options of a testbed's Slurm, and its configuration files. Pure: text from options."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLUSTER = "testbed"
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """A Slurm to be made; the defaults are a small cluster without accounting, as many are."""
+    """Options of a Slurm; the defaults are a small cluster without accounting, as many are."""
 
     cpus_per_host: int = 2
-    """What each host is said to have; it need not be true, nothing is confined."""
+    """CPUs that each host claims to have, real or not: nothing is confined."""
 
     memory_per_host_mb: int = 2000
     gpus_per_host: int = 0
-    """Files that stand for GPUs: they are scheduled, and CUDA_VISIBLE_DEVICES is set."""
+    """Fake GPUs per host: they are scheduled, and CUDA_VISIBLE_DEVICES is set."""
 
     gpu_type: str = ""
     """As in `--gres=gpu:TYPE:2`."""
@@ -35,42 +35,42 @@ class SlurmOptions:
     """slurmdbd with MariaDB. Without it `sacct` fails."""
 
     switches: tuple[int, ...] = ()
-    """How many hosts there are below each leaf switch, for topology/tree; empty: no topology."""
+    """Number of hosts below each leaf switch, for topology/tree; empty for no topology."""
 
     kill_wait_s: int = 3
-    """Between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL."""
 
     grace_time_s: int = 0
-    """How long a job of partition `low` may go on after the SIGTERM of its preemption, before KillWait begins."""
+    """How long a job of partition `low` may continue after the SIGTERM of its preemption, before KillWait starts."""
 
     dead_after_s: int = 15
     """SlurmdTimeout: how long a node may be silent before it is DOWN."""
 
     cred_expire_s: int = 10
-    """A requeued job starts again after this time at the earliest; Slurm's own default is 120."""
+    """Minimum seconds before a requeued job starts again; Slurm's own default is 120."""
 
     inactive_limit_s: int = 0
-    """After how long Slurm ends an allocation whose salloc or srun is gone; 0: never."""
+    """Seconds after which Slurm ends an allocation whose salloc or srun has exited; 0 for never."""
 
     conf: Mapping[str, str] = field(default_factory=dict)
-    """More lines of slurm.conf, or others instead of those here."""
+    """Additional lines of slurm.conf, which override those here."""
 
     def __post_init__(self) -> None:
         if self.cpus_per_host < 1 or self.gpus_per_host < 0:
-            raise TestbedError(f"{self.cpus_per_host} CPUs and {self.gpus_per_host} GPUs per host cannot be")
+            raise TestbedError(f"a host cannot have {self.cpus_per_host} CPUs and {self.gpus_per_host} GPUs")
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where one Slurm's files are."""
+    """Paths of one Slurm's files."""
 
     directory: Path
     state: Path
-    """Sockets; its path is short."""
+    """The directory of sockets; its path is short."""
 
     @property
     def conf(self) -> Path:
-        """What SLURM_CONF names."""
+        """The file that SLURM_CONF names."""
         return self.directory / "slurm.conf"
 
     @property
@@ -80,7 +80,7 @@ class Files:
 
     @property
     def munge_socket(self) -> Path:
-        """munged's, for daemons and commands alike."""
+        """munged's socket, for daemons and commands."""
         return self.state / "munge.socket"
 
     @property
@@ -94,7 +94,7 @@ class Files:
 
 
 def slurm_conf(options: SlurmOptions, hosts: Sequence[Host], controller: Host, files: Files) -> str:
-    """slurm.conf, whole."""
+    """The whole slurm.conf."""
     values = general(options, controller, files) | accounting(options, controller, files)
     if options.gpus_per_host:
         values["GresTypes"] = "gpu"
@@ -109,7 +109,7 @@ def slurm_conf(options: SlurmOptions, hosts: Sequence[Host], controller: Host, f
 
 
 def general(options: SlurmOptions, controller: Host, files: Files) -> dict[str, str]:
-    """What does not depend on the hosts."""
+    """The settings that do not depend on the hosts."""
     return {
         "ClusterName": CLUSTER,
         "SlurmctldHost": f"{controller.name}({controller.address})",
@@ -144,30 +144,35 @@ def general(options: SlurmOptions, controller: Host, files: Files) -> dict[str, 
 
 
 def accounting(options: SlurmOptions, controller: Host, files: Files) -> dict[str, str]:
-    """Where finished jobs are written down, if anywhere."""
+    """Where finished jobs are recorded, if anywhere."""
     if not options.accounting:
         return {"AccountingStorageType": "accounting_storage/none", "JobCompType": "jobcomp/none"}
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": controller.address,
-        "AccountingStorageEnforce": "associations,qos",  # unknown accounts are refused; root has an association of its own
-        "AccountingStoragePass": str(files.munge_socket),  # with munge, the password for slurmdbd is munged's socket
+        # Unknown accounts are refused; root has an association of its own.
+        "AccountingStorageEnforce": "associations,qos",
+        # With munge, the password for slurmdbd is munged's socket.
+        "AccountingStoragePass": str(files.munge_socket),
     }
 
 
 def partitions(options: SlurmOptions) -> list[str]:
-    """`main` is never preempted; `high` preempts `low`; `short` ends its jobs after a minute, Slurm's shortest limit."""
+    """`main` is never preempted, and `high` preempts `low`. `short` has a limit of a minute, Slurm's shortest."""
     shared = "Nodes=ALL State=UP OverSubscribe=NO"
     return [
         f"PartitionName=main Default=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=OFF {shared}",
         f"PartitionName=short MaxTime=1 DefaultTime=1 PriorityTier=1 PreemptMode=OFF {shared}",
-        f"PartitionName=low MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime={options.grace_time_s} {shared}",
+        (
+            "PartitionName=low MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE "
+            f"GraceTime={options.grace_time_s} {shared}"
+        ),
         f"PartitionName=high MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF {shared}",
     ]
 
 
 def gpus(options: SlurmOptions) -> str:
-    """A host's GPUs in Slurm's words."""
+    """A host's GPUs in Slurm's syntax."""
     return ":".join(filter(None, ("gpu", options.gpu_type, str(options.gpus_per_host))))
 
 
@@ -181,7 +186,9 @@ def gres_conf(options: SlurmOptions, hosts: Sequence[Host], files: Files) -> str
 def wiring(options: SlurmOptions, hosts: Sequence[Host]) -> tuple[tuple[str, ...], ...]:
     """The hosts below each leaf switch, in their order."""
     if options.switches and sum(options.switches) != len(hosts):
-        raise TestbedError(f"switches {options.switches} have {sum(options.switches)} hosts below them; there are {len(hosts)}")
+        raise TestbedError(
+            f"switches {options.switches} have {sum(options.switches)} hosts below them; there are {len(hosts)}"
+        )
     names = iter([host.name for host in hosts])
     return tuple(tuple(islice(names, count)) for count in options.switches)
 
@@ -199,7 +206,7 @@ def topology_conf(wired: Sequence[Sequence[str]]) -> str:
 
 
 def slurmdbd_conf(controller: Host, files: Files) -> str:
-    """slurmdbd.conf; the data base listens on the controller's own loopback address, where nobody else is."""
+    """slurmdbd.conf; the database listens on the controller's own loopback address, which nothing else uses."""
     values = {
         "DbdHost": controller.name, "DbdAddr": controller.address, "SlurmUser": "root",
         "AuthType": "auth/munge", "AuthInfo": f"socket={files.munge_socket}",

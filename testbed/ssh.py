@@ -1,4 +1,4 @@
-"""sshd in every host, and what a client needs to reach them without being asked anything."""
+"""sshd in every host, and what a client needs to connect to them without prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from testbed.hosts import Host
 
 LOGIN_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".ssh/rc")
-"""What shells, or sshd itself, run at a login, below a home."""
+"""Files below a home directory that shells or sshd itself run at login."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SshHosts:
 
     @property
     def key(self) -> Path:
-        """The client's private key, which all hosts let in as root."""
+        """The client's private key, which all hosts accept for root."""
         return self.directory / "id_ed25519"
 
     @property
@@ -49,7 +49,7 @@ class SshHosts:
         return self.directory / "inventory.ini"
 
     def argv(self, host: Host, *argv: str) -> tuple[str, ...]:
-        """What to run on this machine to run `argv` on a host over ssh."""
+        """The command on this machine that runs `argv` on a host over ssh."""
         return ("ssh", "-F", str(self.config), host.name, shlex.join(argv))
 
     def run(
@@ -59,11 +59,12 @@ class SshHosts:
         return processes.run(self.argv(host, *argv), timeout_s=timeout_s, check=check)
 
     def start_sshd(self, host: Host) -> None:
-        """Start a host's sshd, as `Testbed.up` did and as is needed after `host.kill()`; returns when it listens."""
-        sshd = packages.program("sshd")  # it insists on an absolute path
+        """Start a host's sshd, as on `Testbed.up`, or again after `host.kill()`; returns when it listens."""
+        sshd = packages.program("sshd")  # it requires an absolute path
         assert sshd
         host.daemon(
-            (sshd, "-D", "-e", "-f", str(self.directory / f"{host.name}.sshd_config")), self.directory / f"{host.name}.log"
+            (sshd, "-D", "-e", "-f", str(self.directory / f"{host.name}.sshd_config")),
+            self.directory / f"{host.name}.log",
         )
         wait_until(f"the sshd of {host.name} to listen", lambda: listens(host, 22), limit_s=120, every_s=0.02)
 
@@ -85,7 +86,7 @@ class SshHosts:
         return self.directory / f"{host.name}.key"
 
     def _write_host(self, host: Host) -> None:
-        """A host's key and its sshd's configuration."""
+        """Write a host's key and its sshd's configuration."""
         make_key(self._host_key(host), host.name)
         values = {
             "ListenAddress": "0.0.0.0",
@@ -107,7 +108,7 @@ class SshHosts:
         (self.directory / f"{host.name}.sshd_config").write_text(text)
 
     def _write_client(self) -> None:
-        """What a client needs."""
+        """Write the files that a client needs."""
         keys = {host: self._host_key(host).with_suffix(".key.pub").read_text().split()[:2] for host in self.hosts}
         self.known_hosts.write_text("".join(f"{h.name},{h.address} {' '.join(key)}\n" for h, key in keys.items()))
         blocks = [f"Host {host.name} {host.address}\n    HostName {host.address}\n" for host in self.hosts]
@@ -130,20 +131,25 @@ class SshHosts:
 
 
 def _hide_login_files(host: Host) -> None:
-    """What this machine's user has its shells do at a login (pyenv, say, with a lock that all would share) is not the hosts'."""
+    """Hide this user's login files from the hosts: pyenv's, for one, takes a lock that all hosts would share."""
     files = [str(path) for name in LOGIN_FILES if (path := Path.home() / name).exists()]
-    host.run(("sh", "-c", 'for path; do mount --bind /dev/null "$path" || exit; done', "hide", *files), check=True, cwd="/")
+    host.run(
+        ("sh", "-c", 'for path; do mount --bind /dev/null "$path" || exit; done', "hide", *files), check=True, cwd="/"
+    )
 
 
 def make_key(path: Path, comment: str) -> None:
-    """A key without a passphrase."""
+    """Create a key without a passphrase."""
     processes.run(
-        ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)), timeout_s=120, stdin="y\n", check=True
+        ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)),
+        timeout_s=120,
+        stdin="y\n",
+        check=True,
     )
 
 
 def listens(host: Host, port: int) -> bool:
-    """Whether somebody in the host listens on a TCP port, seen without connecting."""
+    """Whether a process in the host listens on a TCP port, checked without connecting."""
     lines = Path(f"/proc/{host.anchor.pid}/net/tcp").read_text().splitlines()[1:]
     sockets = (line.split() for line in lines)
     return any(fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port for fields in sockets)

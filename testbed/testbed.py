@@ -1,4 +1,4 @@
-"""A testbed: hosts on one bridge, with Slurm and sshd if wanted; everything goes with `down`."""
+"""A testbed: hosts on one bridge, with Slurm, sshd and Kubernetes if wanted; `down` removes everything."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 MAX_HOSTS = 250
 ROOM_BYTES = 500_000_000
-"""Logs, spools, a data base, and some more."""
+"""Disk space for logs, spools, a database, and a margin."""
 
 
 @final
 class Testbed:
-    """Hosts, each a network namespace of its own, on this machine.
+    """Hosts on this machine, each in its own network namespace.
 
         with Testbed().up(hosts=4, slurm=SlurmOptions()) as testbed:
             testbed.slurm.run(("srun", "-N4", "hostname"))
 
     Args:
-        directory: where configuration, logs and spools go; it stays. None: a new directory in /tmp that goes with the testbed.
-            Users other than root must be able to reach it if they are to run jobs.
+        directory: for configuration, logs and spools; it is kept. None for a new directory in /tmp, removed with the
+            testbed. Users other than root need access to it to run jobs.
     """
 
-    __test__ = False  # not a test, whatever its name says
+    __test__ = False  # not a test, in spite of its name
 
     def __init__(self, directory: Path | None = None) -> None:
         self._wanted_directory = directory
@@ -51,12 +51,17 @@ class Testbed:
         self._all: dict[str, Host] = {}
 
     def up(
-        self, hosts: int = 4, *, slurm: SlurmOptions | None = None, ssh: bool = False, kubernetes: KubeOptions | None = None
+        self,
+        hosts: int = 4,
+        *,
+        slurm: SlurmOptions | None = None,
+        ssh: bool = False,
+        kubernetes: KubeOptions | None = None,
     ) -> Testbed:
-        """Bring it up; when that fails, nothing is left.
+        """Bring it up; if that fails, nothing is left behind.
 
         Raises:
-            NotAvailableError: not root, or packages that cannot be installed, or programs that cannot be built, or a full disk.
+            NotAvailableError: not root, packages or programs that cannot be installed or built, or a full disk.
         """
         if not 1 <= hosts <= MAX_HOSTS:
             raise TestbedError(f"{hosts} hosts: from 1 to {MAX_HOSTS} are possible")
@@ -82,7 +87,7 @@ class Testbed:
         return self
 
     def _build(self, hosts: int) -> None:
-        """Claim names and addresses, and make the hosts."""
+        """Claim names and addresses, and create the hosts."""
         own = self._wanted_directory is None
         directory = Path(tempfile.mkdtemp(prefix="distlaunch-testbed-")) if own else self._wanted_directory
         assert directory
@@ -101,7 +106,7 @@ class Testbed:
         network.build(self._record, [f"n{n}" for n in range(1, hosts + 1)], self.directory, self._all)
 
     def down(self) -> None:
-        """End all processes that run in it, and remove its hosts; a second call does nothing."""
+        """Kill all its processes, and remove its hosts; a second call does nothing."""
         record = self._record
         if record is None or record.pid != os.getpid():  # a fork of its owner is not its owner
             return
@@ -126,17 +131,20 @@ class Testbed:
     def hosts(self) -> tuple[Host, ...]:
         """Its hosts n1, n2, ..., without the controller."""
         return tuple(
-            sorted((host for name, host in self._all.items() if name != network.CONTROLLER), key=lambda host: int(host.name[1:]))
+            sorted(
+                (host for name, host in self._all.items() if name != network.CONTROLLER),
+                key=lambda host: int(host.name[1:]),
+            )
         )
 
     @property
     def controller(self) -> Host:
-        """The host of slurmctld and its company; there without Slurm too."""
+        """The host of slurmctld and the other central daemons; it exists without Slurm, too."""
         return self._all[network.CONTROLLER]
 
     @property
     def directory(self) -> Path:
-        """Where its configuration, logs and spools are."""
+        """The directory of its configuration, logs and spools."""
         return Path(self.record.directory)
 
     @property
@@ -168,5 +176,7 @@ class Testbed:
     def __enter__(self) -> Testbed:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.down()

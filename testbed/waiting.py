@@ -21,14 +21,14 @@ def wait_until(
     every_s: float = 0.1,
     progress: Callable[[], object] | None = None,
 ) -> T:
-    """Ask until the answer is true, and return it: for what tells nobody when it changes.
+    """Poll a condition until it is true, and return its result: for changes that send no notification.
 
     Args:
-        what: what is waited for, as the error will say it: "n4 to be down".
-        condition: asked at least once, and once more after the limit.
-        limit_s: after so many seconds it is a `WaitError` that names the last answer.
-        every_s: pause between two questions.
-        progress: how far it has come; whenever that changes, the limit begins anew. The error has it, too.
+        what: what is waited for, as named in the error: "n4 to be down".
+        condition: called at least once, and once more after the limit.
+        limit_s: seconds after which it raises a `WaitError` that names the last result.
+        every_s: pause between two calls.
+        progress: how far it has come; whenever that changes, the limit starts again. The error includes it, too.
     """
     deadline = time.monotonic() + limit_s
     seen: object = None

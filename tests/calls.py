@@ -1,4 +1,4 @@
-"""`distlaunch.call` on a cluster: a script that calls, and what it has to say."""
+"""`distlaunch.call` on a cluster: a script that calls functions, and what it has to print."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ options = json.loads(sys.argv[1])
 
 def place(more, *, times):
     import os
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["DISTLAUNCH_RUN_ID"], helper.ADDED + more * times
+    value = helper.ADDED + more * times
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["DISTLAUNCH_RUN_ID"], value
 
 def large():
     import os
@@ -42,9 +43,9 @@ print(json.dumps([found, sizes, failed]))
 
 
 def check(write: Callable[[str, str], object], run: Callable[..., Result], options: Mapping[str, Any]) -> None:
-    """Call functions on two ranks with these options: values come back by rank, also large ones, and an exception as one.
+    """Call functions on two ranks with these options: values return by rank, large ones too, and so does an exception.
 
-    `write` makes a file in the working directory, where `run` runs this script of Python's.
+    `write` writes a file to the working directory, in which `run` runs a Python script.
     """
     write("helper.py", "ADDED = 2\n")
     write("calls.py", SCRIPT)

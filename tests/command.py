@@ -1,6 +1,7 @@
 """The command line as tests use it: `distlaunch(...)` runs a command as a user does, in a process of its own.
 
-The process is forked from one that has imported everything (tests/forked.py), unless the test is about how commands start.
+The process is forked from one that has imported everything (tests/forked.py), unless a test is about how commands
+start.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Cli:
-    """`distlaunch` with its runs, settings and home below one temporary directory, which is also its working directory."""
+    """`distlaunch`, with its runs, settings and home below one temporary directory, where it also works."""
 
     directory: Path
 
@@ -49,10 +50,16 @@ class Cli:
         return self.directory / "runs"
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str]:
-        """Its environment; None takes a variable away."""
-        env: dict[str, str | None] = {key: value for key, value in os.environ.items() if not key.startswith("DISTLAUNCH_")}
+        """Its environment; None removes a variable."""
+        env: dict[str, str | None] = {
+            key: value for key, value in os.environ.items() if not key.startswith("DISTLAUNCH_")
+        }
         env |= {"PYTHONPATH": str(ROOT), "DISTLAUNCH_RUNS_DIR": str(self.runs), "HOME": str(self.directory)}
-        env |= {"DISTLAUNCH_SYSTEM_CONFIG": str(self.directory / "system.toml"), "XDG_CONFIG_HOME": None, **(more or {})}
+        env |= {
+            "DISTLAUNCH_SYSTEM_CONFIG": str(self.directory / "system.toml"),
+            "XDG_CONFIG_HOME": None,
+            **(more or {}),
+        }
         return {key: value for key, value in env.items() if value is not None}
 
     def start(
@@ -63,12 +70,12 @@ class Cli:
         real: bool = False,
         **more: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start a command and leave it running, with pipes on stdout and stderr; `real`: by an interpreter of its own."""
-        from tests import forked  # a plugin of pytest, which wants to import it itself
+        """Start a command, with pipes for stdout and stderr, and leave it running; `real`: in a new interpreter."""
+        from tests import fork_servers, forked  # the first is a plugin, which pytest wants to import itself
 
         argv = [sys.executable, *python, *args]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        popen: Any = forked.started if real else forked.commands().popen
+        popen: Any = forked.started if real else fork_servers.commands().popen
         process: subprocess.Popen[bytes] = popen(argv, env=self.env(env), **{"cwd": self.directory, **pipes, **more})
         return process
 
@@ -80,9 +87,11 @@ class Cli:
             try:
                 stdout, stderr = process.communicate(timeout=timeout_s)
             except BaseException:
-                process.kill()  # else leaving the block would wait for it for ever
+                process.kill()  # or leaving the block would wait for it forever
                 raise
-        return Result(process.returncode, (stdout or b"").decode(errors="replace"), (stderr or b"").decode(errors="replace"))
+        return Result(
+            process.returncode, (stdout or b"").decode(errors="replace"), (stderr or b"").decode(errors="replace")
+        )
 
     def write(self, name: str, text: str) -> Path:
         """A file below its directory."""

@@ -1,4 +1,4 @@
-"""Fixtures for everybody."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_PLUGINS = ("selection", "rotation", "scheduling", "machine", "load", "chaos", "measure", "failures", "summary")
-pytest_plugins = ["testbed.fixtures", "tests.forked", *(f"tests.plugins.{name}" for name in _PLUGINS)]
+_PLUGINS = ("selection", "rotation", "scheduling", "host", "load", "chaos", "measure", "failures", "summary")
+pytest_plugins = ["testbed.fixtures", "tests.fork_servers", *(f"tests.plugins.{name}" for name in _PLUGINS)]
 
 
 @pytest.fixture
@@ -26,14 +26,15 @@ def distlaunch(tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB. Ask for it before what writes to it, so that it is taken away last."""
+    """A file system of 2 MB. Request it before what writes to it, so that it is unmounted last."""
     directory = tmp_path / "small"
     directory.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(directory)], capture_output=True)
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     yield directory
-    # An agent that has said its last word is about to end, and may still have its stream open.
+    # An agent that has sent its last message is about to exit, and may still have its stream open.
     wait_until(
-        "the disk to be let go of", lambda: subprocess.run(["umount", str(directory)], capture_output=True).returncode == 0
+        "the disk to be unmounted",
+        lambda: subprocess.run(["umount", str(directory)], capture_output=True).returncode == 0,
     )

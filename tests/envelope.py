@@ -1,4 +1,4 @@
-"""What `--output json` prints is as docs/schema/ says: of every command that a test runs."""
+"""Checks what `--output json` prints against docs/schema/, for every command that a test runs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ _BEGINS = '{"version": 1, "command": '
 
 
 def check_text(stdout: str) -> None:
-    """Where that is an envelope, check it; anything else is none of ours."""
+    """Check it if it is an envelope; other output is not checked."""
     if stdout.startswith(_BEGINS) and stdout.endswith("}\n"):
         check(json.loads(stdout))
 
 
 def check(envelope: dict[str, Any]) -> None:
-    """`AssertionError` where it is not as its command's schema has it."""
-    name = str(envelope["command"]) or "version"  # as `--version` has it
+    """Raise `AssertionError` if it does not match the schema of its command."""
+    name = str(envelope["command"]) or "version"  # that of `--version` is empty
     validator = _validator(name if name in _names() and (name != "version" or envelope["ok"]) else "error")
     if not validator.is_valid(envelope):
         from jsonschema.exceptions import best_match, relevance
 
         worst = best_match(validator.iter_errors(envelope), key=relevance)
         where = worst.json_path if worst else "$"
-        raise AssertionError(f"not as docs/schema says, at {where}: {worst and worst.message}\n{json.dumps(envelope)[:4000]}")
+        raise AssertionError(
+            f"not as docs/schema says, at {where}: {worst and worst.message}\n{json.dumps(envelope)[:4000]}"
+        )
 
 
 def check_result(command: str, result: Any) -> None:

@@ -1,7 +1,8 @@
-"""Processes for tests without the cost of their imports: forked from one that has imported everything, else like any other.
+"""Processes for tests without the cost of imports: forked from one that has imported everything, else like any other.
 
-`server.popen(argv, ...)` is `subprocess.Popen(argv, ...)`. What a fork could not do in the same way (another interpreter, its
-options, variables that are read when a process starts, modules that stand before the preloaded ones) is started as usual.
+`server.popen(argv, ...)` is `subprocess.Popen(argv, ...)`. What a fork could not do in the same way (another
+interpreter, its options, variables that are read when a process starts, modules that hide the preloaded ones) is
+started as usual.
 """
 
 from __future__ import annotations
@@ -17,12 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,15 +27,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 _TITLE_ROOM = "x" * 4096
 _READ_AT_START = re.compile(
-    r"(PYTHON|LD_|LC_|LANG|MALLOC_|GLIBC_|COVERAGE_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|BLIS_|NUMEXPR_|CUDA_|PYTORCH_|TORCH_)"
+    r"(PYTHON|LD_|LC_|LANG|MALLOC_|GLIBC_|COVERAGE_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|BLIS_|NUMEXPR_"
+    r"|CUDA_|PYTORCH_|TORCH_)"
 )
 """Variables that the interpreter or a library reads before any script runs."""
 
 _MAY_DIFFER = re.compile(
-    r"(PYTHONPATH|PYTHONUNBUFFERED|(OMP|OPENBLAS|GOTO)_NUM_THREADS|TORCH_NCCL_\w+|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|HOME|KUBECONFIG"
-    r"|CUDA_VISIBLE_DEVICES|KMP_DUPLICATE_LIB_OK|KMP_INIT_AT_FORK)$"  # sklearn sets the last two where it is imported
+    r"(PYTHONPATH|PYTHONUNBUFFERED|(OMP|OPENBLAS|GOTO)_NUM_THREADS|TORCH_NCCL_\w+|TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    r"|HOME|KUBECONFIG"
+    r"|CUDA_VISIBLE_DEVICES|KMP_DUPLICATE_LIB_OK|KMP_INIT_AT_FORK)$"  # scikit-learn sets the last two when imported
 )
-"""Those that a child can still be given, or reads again; HOME and KUBECONFIG only make defaults that nobody here uses."""
+"""Those that a child can still be given, or reads again; HOME and KUBECONFIG only set defaults that no test uses."""
 
 _UNDERSTOOD = {"args", "env", "cwd", "stdin", "stdout", "stderr", "start_new_session", "bufsize"}
 _UNDERSTOOD |= {"text", "encoding", "errors", "universal_newlines", "pipesize"}
@@ -102,7 +101,7 @@ class Server:
     """One clean process that has imported `preload`, and forks from there."""
 
     def __init__(self, preload: Sequence[str], path: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
-        """`path`: where else modules are found while they are preloaded. A name with a dot at its end: the bare package."""
+        """`path`: where else to find modules that are preloaded. A name that ends in a dot: the bare package."""
         drop = ("PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS")
         self.env = {name: value for name, value in (env or os.environ).items() if name not in drop}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -114,7 +113,9 @@ class Server:
         about = self._control.recv(1 << 20)
         if not about:
             self._control.close()
-            raise RuntimeError(f"the fork server could not import {list(preload)}: it ended with {self._process.wait()}")
+            raise RuntimeError(
+                f"the fork server could not import {list(preload)}: it ended with {self._process.wait()}"
+            )
         self.about: dict[str, Any] = json.loads(about)
         if self.about["threads"] != 1:
             self.close()
@@ -122,7 +123,7 @@ class Server:
         self._at_exit = atexit.register(self.close)
 
     def popen(self, argv: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process, by a fork where nobody can tell."""
+        """Start a process, by a fork if that makes no difference."""
         if self.why_not(argv, **options) is None:
             try:
                 return Process(self, argv, **options)
@@ -159,13 +160,15 @@ class Server:
     def why_not(
         self, argv: Sequence[Any], *, env: Mapping[str, str] | None = None, cwd: Any = None, **options: Any
     ) -> str | None:
-        """Why this is no process that can be forked; None: it can."""
+        """Why this process cannot be forked; None: it can be."""
         if not isinstance(argv, (list, tuple)) or set(options) - _UNDERSTOOD:
             return f"options {sorted(set(options) - _UNDERSTOOD)}"
         words = [os.fsdecode(arg) for arg in argv]
         directory = os.path.abspath(os.fsdecode(cwd or os.getcwd()))
         wanted = {os.fsdecode(name): os.fsdecode(value) for name, value in (os.environ if env is None else env).items()}
-        return _unlike_python(words, directory) or self._read_already(wanted) or self._shadowed(words, directory, wanted)
+        return (
+            _unlike_python(words, directory) or self._read_already(wanted) or self._shadowed(words, directory, wanted)
+        )
 
     def _read_already(self, env: Mapping[str, str]) -> str | None:
         names = {name for name in {*env, *self.env} if _READ_AT_START.match(name)} | set(self.about["read"])
@@ -173,7 +176,7 @@ class Server:
         return f"{', '.join(read)}: read when a process starts" if read else None
 
     def _shadowed(self, words: list[str], cwd: str, env: Mapping[str, str]) -> str | None:
-        """A file that an import would find instead of a module that is there already."""
+        """A file that an import would find instead of a module that has been imported already."""
         modules = self.about["modules"]
         entries = [_first_path(words, cwd), *(entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry)]
         for directory in (os.path.join(cwd, entry) for entry in entries):
@@ -182,12 +185,16 @@ class Server:
                 path = os.path.join(directory, file)
                 known = name in modules or name in ("sitecustomize", "usercustomize")
                 is_module = file.endswith((".py", ".so", ".pyc")) or os.path.isfile(os.path.join(path, "__init__.py"))
-                if known and is_module and not os.path.realpath(str(modules.get(name))).startswith(os.path.realpath(path)):
-                    return f"{path}: stands before a module that is imported already"
+                if (
+                    known
+                    and is_module
+                    and not os.path.realpath(str(modules.get(name))).startswith(os.path.realpath(path))
+                ):
+                    return f"{path}: hides a module that has been imported already"
         return None
 
     def send(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Ask for a process."""
+        """Request a process."""
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], fds)
         except BrokenPipeError as error:
@@ -210,7 +217,11 @@ def _unlike_python(words: Sequence[str], cwd: str) -> str | None:
         return f"{cwd}: no working directory"
     if ":" in words[0] and "/" not in words[0]:
         return None
-    if words[0] != sys.executable or len(words) < 2 or (words[1].startswith("-") and (words[1] != "-m" or len(words) < 3)):
+    if (
+        words[0] != sys.executable
+        or len(words) < 2
+        or (words[1].startswith("-") and (words[1] != "-m" or len(words) < 3))
+    ):
         return "another program, or options of the interpreter"
     if words[1] != "-m" and not os.path.isfile(os.path.join(cwd, words[1])):
         return f"{words[1]}: no script"
@@ -218,25 +229,29 @@ def _unlike_python(words: Sequence[str], cwd: str) -> str | None:
 
 
 def started(argv: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
-    """A process as from a terminal: one that runs the tests under nohup, or behind a script's `&`, ignores signals that count."""
-    ignored = [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) == signal.SIG_IGN]
+    """A process as from a terminal: tests under nohup, or started by a script with `&`, ignore signals that matter."""
+    ignored = [
+        number
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+        if signal.getsignal(number) == signal.SIG_IGN
+    ]
 
     before = options.pop("preexec_fn", None)
 
-    def heed() -> None:
+    def heed_signals() -> None:
         for number in ignored:
             signal.signal(number, signal.SIG_DFL)
         if before is not None:
             before()
 
     if ignored or before is not None:
-        options["preexec_fn"] = heed
+        options["preexec_fn"] = heed_signals
     process: subprocess.Popen[Any] = subprocess.Popen(argv, **options)
     return process
 
 
 def _umask() -> int:
-    """This process's, without changing it."""
+    """That of this process, without changing it."""
     with open("/proc/self/status") as status:
         return int(next(line.split()[1] for line in status if line.startswith("Umask:")), 8)
 
@@ -246,51 +261,3 @@ def _first_path(argv: Sequence[str], cwd: str) -> str:
     if argv[0] == sys.executable and argv[1] != "-m":
         return os.path.dirname(os.path.realpath(os.path.join(cwd, argv[1])))
     return cwd
-
-
-_COMMANDS = (
-    "launcher.cli.app", "launcher.cli.launch", "launcher.service.observe", "launcher.service.follow", "launcher.runs.status",
-    "launcher.backends.local.backend", "launcher.backends.slurm.backend", "launcher.backends.slurm.submitit", "jinja2",
-    "launcher.backends.ansible.backend", "ansible_runner.interface", "yaml",
-    "launcher.backends.kubernetes.backend",
-    "kubernetes.", "kubernetes.config", "kubernetes.client.configuration", "kubernetes.client.rest",
-)  # fmt: skip
-"""The command line, and what its backends import when they need it."""
-
-AT_START = dict(os.environ)
-"""This process's variables before it imports what sets some, as torch and scikit-learn do."""
-
-_TORCH = (
-    "torch.distributed.nn", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict_saver", "torch._dynamo",
-    "torchvision.models", "torchvision.io", "matplotlib.figure", "yaml",
-)  # fmt: skip
-_lock = threading.Lock()
-
-
-@cache
-def _commands() -> Server:
-    return Server(_COMMANDS, path=[str(ROOT)])
-
-
-@cache
-def _torch() -> Server:
-    return Server(_TORCH, env=AT_START)
-
-
-def commands() -> Server:
-    """The server for `distlaunch`; starts with its first use, and ends with this process."""
-    with _lock:
-        return _commands()
-
-
-@pytest.fixture(scope="session")
-def cli_server() -> Server:
-    """Forks processes that have imported what `distlaunch` may need."""
-    return commands()
-
-
-@pytest.fixture(scope="session")
-def torch_server() -> Server:
-    """Forks processes that have imported torch, and what the trainer uses beside it."""
-    with _lock:
-        return _torch()

@@ -1,4 +1,4 @@
-"""A command that is as large as torchrun takes: 400 KB of arguments and 240 KB of variables."""
+"""A command as large as torchrun accepts: 400 KB of arguments and 240 KB of variables."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ ARGUMENTS = [_CHANCE.randbytes(50_000).hex() for _ in range(4)]
 VARIABLES = [_CHANCE.randbytes(40_000).hex() for _ in range(3)]
 OPTIONS = [word for number, value in enumerate(VARIABLES) for word in ("--env", f"LARGE{number}={value}")]
 _TEXT = "\n".join([*ARGUMENTS, *VARIABLES])
-SAID = f"large {len(ARGUMENTS) + 1} {len(_TEXT)} {zlib.crc32(_TEXT.encode())}"
+PRINTED = f"large {len(ARGUMENTS) + 1} {len(_TEXT)} {zlib.crc32(_TEXT.encode())}"
 """What the script then prints."""

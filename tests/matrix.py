@@ -1,4 +1,4 @@
-"""`scripts/matrix`: the core tests under other versions of torch and Python, one after the other, and what came of them."""
+"""`scripts/matrix`: the core tests under other versions of torch and Python, one after the other, and their results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ AGENT_PYTHON = "DISTLAUNCH_TESTS_AGENT_PYTHON"
 """Variable that tells the tests' harness which Python runs the agents."""
 
 TORCH = {"2.4": ("2.4.*", "<2.3"), "2.6": ("2.6.*", ""), "newest": ("", "")}
-"""What uv is asked for, by cell: of torch, and of numpy."""
+"""The versions of torch and of numpy that uv is to install, by cell."""
 
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 _BESIDES = (
+    "torchvision",
+    "matplotlib",
     "scikit-learn",
     "typer",
     "submitit",
@@ -46,15 +48,23 @@ _TORCH_TESTS = (
     "tests/agent/test_restart.py",
     "tests/agent/test_workers_store.py",
     "tests/train/test_trainer_checkpoint.py",
+    "tests/train/test_trainer_saving.py",
     "tests/train/test_trainer_sync.py",
 )
-_PYTHON_TESTS = ("tests/agent/test_start.py", "tests/agent/test_life.py", "tests/agent/test_end.py", "tests/agent/test_output.py")
+_PYTHON_TESTS = (
+    "tests/agent/test_start.py",
+    "tests/agent/test_life.py",
+    "tests/agent/test_leftovers.py",
+    "tests/agent/test_out_of_memory.py",
+    "tests/agent/test_end.py",
+    "tests/agent/test_output.py",
+)
 _LIMIT_S = 3600
 _BEGIN, _END = "<!-- last result -->", "<!-- end -->"
 
 
 class Counts(NamedTuple):
-    """Of one cell's tests."""
+    """How many tests of a cell had which outcome."""
 
     passed: int
     failed: int
@@ -62,15 +72,15 @@ class Counts(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of one cell."""
+    """The result of one cell."""
 
     cell: str
     versions: str
     counts: Counts | None
-    """None where it could not be had."""
+    """None: the cell is not available here."""
 
     why: str = ""
-    """Then why."""
+    """Why, then."""
 
     day: str = ""
 
@@ -81,21 +91,21 @@ class Result(NamedTuple):
 
     def row(self) -> str:
         """As a line of the table in docs/matrix.md."""
-        told = " | ".join(map(str, self.counts)) if self.counts else f"{self.why} | |"
-        return f"| {self.cell} | {self.versions} | {told} | {self.day} |"
+        cells = " | ".join(map(str, self.counts)) if self.counts else f"{self.why} | |"
+        return f"| {self.cell} | {self.versions} | {cells} | {self.day} |"
 
 
-class Unavailable(Exception):  # noqa: N818 - a cell that cannot be had is no failure
-    """The index or this machine has no such version."""
+class Unavailable(Exception):  # noqa: N818 - a cell that is not available is no failure
+    """The package index or this host has no such version."""
 
 
 def cells() -> list[str]:
-    """All of them, by name."""
+    """The names of all cells."""
     return [*(f"torch-{version}" for version in TORCH), *(f"python-{version}" for version in PYTHONS)]
 
 
 def counted(report: Path) -> Counts:
-    """From pytest's report as JUnit XML; nothing passed where there is none."""
+    """The counts in pytest's report, which is JUnit XML; if there is none, nothing has passed."""
     if not report.exists():
         return Counts(0, 1, 0)
     total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
@@ -107,24 +117,37 @@ def counted(report: Path) -> Counts:
 
 
 def prepared(cell: str, directory: Path, uv: str) -> tuple[Path, dict[str, str], Sequence[str], str]:
-    """The Python that runs the tests, variables for them, the tests, and the versions in words; raises `Unavailable`."""
+    """The Python for the tests, their variables, the tests, and a text with the versions; raises `Unavailable`."""
     kind, _, version = cell.partition("-")
     if kind == "python":
-        found = _said([uv, "python", "find", "--no-project", "--no-python-downloads", version])
-        if found is None:
-            raise Unavailable(f"no Python {version} on this machine")
-        about = _said([found, "--version"]) or version
+        found = interpreter(version, uv)
+        about = _output([found, "--version"]) or version
         return Path(sys.executable), {AGENT_PYTHON: found}, [*_PYTHON_TESTS, "-m", "not torch"], f"agents under {about}"
     python = directory / cell / "bin/python"
     asked, numpy = TORCH[version]
-    if not python.exists():
-        _made([uv, "venv", "--quiet", "--python", "3.11", str(directory / cell)])
-        packages = (f"torch=={asked}" if asked else "torch", f"numpy{numpy}", *_BESIDES, *_RUNNER)
-        _made([uv, "pip", "install", "--quiet", "--python", str(python), *packages])
-    imported = _said([str(python), "-W", "ignore", "-c", "import torch; print(torch.__version__)"])
+    packages = (f"torch=={asked}" if asked else "torch", f"numpy{numpy}", *_BESIDES, *_RUNNER)
+    complete = directory / cell / "packages"  # missing if the installation was interrupted
+    if not complete.exists() or complete.read_text() != "\n".join(packages):
+        shutil.rmtree(directory / cell, ignore_errors=True)
+        _install([uv, "venv", "--quiet", "--python", "3.11", str(directory / cell)])
+        _install([uv, "pip", "install", "--quiet", "--python", str(python), *packages])
+        complete.write_text("\n".join(packages))
+    imported = _output([str(python), "-W", "ignore", "-c", "import torch; print(torch.__version__)"])
     if imported is None:
         raise Unavailable(f"torch {version} cannot be imported here")
-    return python, {}, _TORCH_TESTS, f"torch {imported}, Python {(_said([str(python), '--version']) or '').split()[-1]}"
+    about = (_output([str(python), "--version"]) or "").split()[-1]
+    return python, {}, _TORCH_TESTS, f"torch {imported}, Python {about}"
+
+
+def interpreter(version: str, uv: str) -> str:
+    """An installed Python of that version: one of pyenv's, whose shims stop uv's search, or one that uv finds."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    found = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
+    uvs = _output([uv, "python", "find", "--no-project", "--no-python-downloads", version])
+    for candidate in [*found, *([uvs] if uvs else [])]:
+        if (_output([candidate, "--version"]) or "").startswith(f"Python {version}."):
+            return candidate
+    raise Unavailable(f"no Python {version} on this host")
 
 
 def run(cell: str, directory: Path, uv: str) -> Result:
@@ -136,14 +159,16 @@ def run(cell: str, directory: Path, uv: str) -> Result:
         return Result(cell, "", None, str(error), day)
     report = directory / f"{cell}.xml"
     report.unlink(missing_ok=True)
-    # Another torch warns of other things: that alone is no failure here.
+    # Other versions of torch have other warnings, which are no failures here.
     options = ["-q", "-n2", "-o", "filterwarnings=default", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    subprocess.run([str(python), "-m", "pytest", *options, *tests], cwd=ROOT, env={**os.environ, **variables}, timeout=_LIMIT_S)
+    subprocess.run(
+        [str(python), "-m", "pytest", *options, *tests], cwd=ROOT, env={**os.environ, **variables}, timeout=_LIMIT_S
+    )
     return Result(cell, versions, counted(report), day=day)
 
 
 def written(page: str, results: Sequence[Result]) -> str:
-    """The page with the rows of these cells in place of theirs; other cells keep their last result."""
+    """The page with new rows for these cells; other cells keep their last result."""
     before, _, rest = page.partition(_BEGIN)
     table, _, after = rest.partition(_END)
     rows = dict(re.findall(r"^(\| (?:torch|python)-\S+ \|)(.*)$", table, re.MULTILINE))
@@ -153,19 +178,19 @@ def written(page: str, results: Sequence[Result]) -> str:
     return before + _BEGIN + "\n" + "\n".join([*head, *kept]) + "\n" + _END + after
 
 
-def _said(argv: Sequence[str]) -> str | None:
+def _output(argv: Sequence[str]) -> str | None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _made(argv: Sequence[str]) -> None:
+def _install(argv: Sequence[str]) -> None:
     done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, timeout=_LIMIT_S)
     if done.returncode:
         raise Unavailable((done.stderr.strip().splitlines() or ["uv failed"])[-1])
 
 
 def main() -> int:
-    """The exit code: 1 where a test failed."""
+    """The exit code: 1 if a test failed."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     parser = argparse.ArgumentParser(prog="scripts/matrix", description=__doc__)
     parser.add_argument("cells", nargs="*", metavar="CELL", help=f"of {', '.join(cells())}; without one: all")

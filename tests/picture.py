@@ -1,4 +1,4 @@
-"""`scripts/picture`: README's picture, drawn from what a real run on this machine shows."""
+"""`scripts/picture`: README's picture, drawn from the output of a real run on this host."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ files = ["a.bin", "b.bin", "c.bin"]
 time.sleep(rank / 4)
 print(f"rank {rank} reads {files[rank]}")
 """
-"""Four workers, three files: the last rank fails when the others have ended."""
+"""Four workers, three files: the last rank fails when the others have finished."""
 
 WORDS = ("local", "--nodes", "2", "--nproc-per-node", "2", "--log-ranks", "all", "read.py")
 
 _ROW, _CHARACTER, _MARGIN = 19, 8.0, 16
-_COLOURS = (
+_COLORS = (
     (r"\$ ", "#ffffff"),
     (r"(failed|success) after|  the script failed", "#ff7b72"),
     (r"  first failure", "#ffa657"),
@@ -36,7 +36,7 @@ _PLAIN = "#c9d1d9"
 
 
 def lines() -> list[str]:
-    """The command and what it shows, as on a machine of everybody's."""
+    """The command and its output, without the names of this host and its directories."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "read.py").write_text(SCRIPT)
         argv = (sys.executable, "-m", "launcher", *WORDS)
@@ -50,32 +50,45 @@ def lines() -> list[str]:
 
 
 def ordered(shown: list[str]) -> list[str]:
-    """What workers wrote on stdout stands where it did on the terminal: before the end of the run. Marks below code go."""
+    """Put lines of the workers' stdout where they were on the terminal: before the end. Remove marks below code."""
     shown = [line for line in shown if not re.fullmatch(r"(\[\d:\d\] )?[\s~^]+", line)]
-    told = [line for line in shown if re.match(r"\[\d:\d\] rank", line)]
-    rest = [line for line in shown if line not in told]
+    printed = [line for line in shown if re.match(r"\[\d:\d\] rank", line)]
+    rest = [line for line in shown if line not in printed]
     start = next(index for index, line in enumerate(rest) if line.startswith("["))
-    return rest[:start] + told + rest[start:]
+    return rest[:start] + printed + rest[start:]
 
 
 def drawn(shown: list[str]) -> str:
-    """The SVG; its texts are the lines."""
+    """The SVG, with one text per line."""
     width, height = max(map(len, shown)) * _CHARACTER + 2 * _MARGIN, len(shown) * _ROW + 2 * _MARGIN + 8
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" width="{width:g}" height="{height}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" width="{width:g}" height="{height}">'
+    )
     style = 'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="13" xml:space="preserve"'
     rows = [
-        f'<text x="{_MARGIN}" y="{_MARGIN + _ROW * number}" fill="{colour(line)}">{escape(line)}</text>'
+        f'<text x="{_MARGIN}" y="{_MARGIN + _ROW * number}" fill="{color(line)}">{escape(line)}</text>'
         for number, line in enumerate(shown, 1)
     ]
-    title = "<title>A run on two nodes fails; distlaunch names the first cause with its rank, host and traceback</title>"
+    title = (
+        "<title>A run on two nodes fails; distlaunch names the first cause with its rank, host and traceback</title>"
+    )
     return "\n".join(
-        (head, title, '<rect width="100%" height="100%" rx="8" fill="#0d1117"/>', f"<g {style}>", *rows, "</g>", "</svg>", "")
+        (
+            head,
+            title,
+            '<rect width="100%" height="100%" rx="8" fill="#0d1117"/>',
+            f"<g {style}>",
+            *rows,
+            "</g>",
+            "</svg>",
+            "",
+        )
     )
 
 
-def colour(line: str) -> str:
-    """What a line is."""
-    return next((code for pattern, code in _COLOURS if re.match(pattern, line)), _PLAIN)
+def color(line: str) -> str:
+    """The color of a line."""
+    return next((code for pattern, code in _COLORS if re.match(pattern, line)), _PLAIN)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""`scripts/prose`: words, sentences and lines of the documentation that an editor would change, as FILE:LINE: what -> better."""
+"""`scripts/prose`: what an editor would change in pages, docstrings and comments, as FILE:LINE: what -> better."""
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,12 +21,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ROOT / "scripts/words.toml"
 
+PRODUCT = ("launcher", "distlaunch", "train", "testbed", "benchmarks", "playbooks")
 WIDTH = 120
-"""Of a line that can be wrapped: code, tables and links are as long as they are."""
+"""Of a line that can be wrapped: code, tables and links may be longer."""
 
 
 class Finding(NamedTuple):
-    """One place, and what would be better there."""
+    """A place in a page, and what would be better there."""
 
     line: int
     found: str
@@ -36,12 +40,17 @@ def rules() -> dict[str, Any]:
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """What is looked at; CHANGELOG.md is a record of its time."""
+    """The pages that are examined; CHANGELOG.md is a record of its time."""
     return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
 
 
+def sources(root: Path = ROOT) -> list[Path]:
+    """The Python files whose docstrings and comments are examined."""
+    return sorted(path for tree in PRODUCT for path in (root / tree).rglob("*.py"))
+
+
 def prose(text: str) -> Iterator[tuple[int, str, str]]:
-    """Lines outside of code blocks: number, as written, and without code, links' targets and quotations of programs."""
+    """Lines outside of code blocks: number, text as written, and text without code, link targets and comments."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -51,7 +60,7 @@ def prose(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def wording(text: str, words: Mapping[str, str]) -> Iterator[Finding]:
-    """Words that the field has another one for, and sentences that semicolons hold together."""
+    """Words for which the field has others, and sentences chained by semicolons."""
     for number, _, plain in prose(text):
         for pattern, better in words.items():
             for found in re.finditer(rf"\b{pattern}\b", plain, re.IGNORECASE):
@@ -69,7 +78,7 @@ def form(text: str) -> Iterator[Finding]:
 
 
 def lists(text: str) -> Iterator[Finding]:
-    """Lists that the site's Markdown takes for a part of the paragraph before them."""
+    """Lists that the site's Markdown takes for part of the paragraph before them."""
     item, before, inside = re.compile(r"([-*]|\d+\.) "), "", False
     for number, line, _ in prose(text):
         if item.match(line):
@@ -81,28 +90,36 @@ def lists(text: str) -> Iterator[Finding]:
         before = line
 
 
-def examine(path: Path, edited: bool = True) -> list[Finding]:
-    """All of a page, in order."""
-    text = path.read_text("utf-8")
-    found = list(lists(text))
-    if edited:
-        found += [*wording(text, rules()["words"]), *form(text)]
-    return sorted(found)
+def commentary(source: str) -> str:
+    """Docstrings and comments of Python code, each on its own lines, and nothing else."""
+    lines = [""] * (source.count("\n") + 2)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            lines[token.start[0] - 1] = re.sub(r"^#\W*|noqa.*|type: ignore.*|fmt: \w+", "", token.string)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for number, line in enumerate(node.value.value.splitlines()):
+                lines[node.lineno - 1 + number] = line
+    return "\n".join(lines)
+
+
+def examine(path: Path) -> list[Finding]:
+    """All findings of a page, or of the docstrings and comments of a Python file, in order."""
+    text, words = path.read_text("utf-8"), rules()["words"]
+    if path.suffix == ".py":
+        return sorted(wording(commentary(text), words))
+    return sorted([*lists(text), *wording(text, words), *form(text)])
 
 
 def main() -> int:
-    """Print what is found; 1 where there is something."""
-    unedited = {ROOT / name for name in rules()["unedited"]["pages"]}
-    told = [
-        f"{path.relative_to(ROOT)}: no such page; take it out of scripts/words.toml" for path in unedited if not path.exists()
+    """Print the findings; 1 if there are any."""
+    findings = [
+        f"{path.relative_to(ROOT)}:{one.line}: {one.found} -> {one.better}"
+        for path in (*pages(), *sources())
+        for one in examine(path)
     ]
-    for path in pages():
-        name = path.relative_to(ROOT)
-        told += [f"{name}:{one.line}: {one.found} -> {one.better}" for one in examine(path, path not in unedited)]
-        if path in unedited and not examine(path):
-            told.append(f"{name}: edited; take it out of scripts/words.toml")
-    sys.stdout.write("".join(f"{line}\n" for line in told))
-    return 1 if told else 0
+    sys.stdout.write("".join(f"{line}\n" for line in findings))
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`scripts/schema`: JSON Schemas of what `--output json` prints, from the types in launcher/results/; `--check` compares."""
+"""`scripts/schema`: JSON Schemas for `--output json`, from the types in launcher/results/; `--check` compares them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typing_extensions
 
-if sys.version_info < (3, 12):  # pydantic takes no other there; so this is a process of its own, and tests validate by the files
+if sys.version_info < (3, 12):  # pydantic accepts no other there, so this is a process of its own
     typing.TypedDict = typing_extensions.TypedDict
 
 from pydantic import ConfigDict, TypeAdapter
@@ -30,21 +30,21 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Plain(GenerateJsonSchema):
-    """Without a title for each field, which would say its name once more."""
+    """Without a title for each field, which would repeat its name."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def _strict(module: ModuleType) -> None:
-    """Have the module's types allow no other fields, and take descriptions from docstrings."""
+    """Make the module's types allow no other fields, and take descriptions from docstrings."""
     for kind in vars(module).values():
         if typing_extensions.is_typeddict(kind):
             kind.__pydantic_config__ = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 def _schema(kind: Any) -> dict[str, Any]:
-    """Of one type; pydantic reads the docstrings of its own fields alone, so those of its bases are added."""
+    """The schema of a type; pydantic reads the docstrings of its own fields only, so those of its bases are added."""
     found: dict[str, Any] = TypeAdapter(kind).json_schema(schema_generator=_Plain)
     for base in filter(typing_extensions.is_typeddict, typing_extensions.get_original_bases(kind)):
         for name, about in _schema(base).get("properties", {}).items():
@@ -53,14 +53,18 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _envelope(names: Iterable[str], about: str, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What a command prints that may have these results, by their types' names; without any: an error alone."""
+    """The schema of what a command prints that may have these results, by type names; without any: an error only."""
     whole, error = _schema(command.Envelope), _schema(command.Error)
     defs = {"Error": error}
     for name, result in results.items():
         defs |= result.get("$defs", {})
         defs[name] = {key: value for key, value in result.items() if key != "$defs"}
     if "Failure" in defs:
-        defs["Failure"] = {"type": "string", "enum": list(map(str, ENDS)), "description": "How a run ended that was stopped."}
+        defs["Failure"] = {
+            "type": "string",
+            "enum": list(map(str, ENDS)),
+            "description": "How a run ended that was stopped.",
+        }
     properties = {**whole["properties"], "error": {"$ref": "#/$defs/Error"}}
     if names := list(names):
         properties["command"] = {**properties["command"], "enum": names}
@@ -81,7 +85,7 @@ def _envelope(names: Iterable[str], about: str, results: Mapping[str, dict[str, 
 
 
 def _planned(backend: str) -> dict[str, Any]:
-    """`Planned`, with the plan of that backend."""
+    """The schema of `Planned`, with the plan of that backend."""
     module = importlib.import_module(backends.load(backend).__module__.rpartition(".")[0] + ".plan")
     _strict(module)
     plan, found = _schema(module.Planned), _schema(cluster.Planned)
@@ -92,12 +96,14 @@ def _planned(backend: str) -> dict[str, Any]:
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """File name to schema."""
+    """All schemas, by file name."""
     for module in (run, cluster, command):
         _strict(module)
     found = {}
     for name, kinds in command.COMMANDS.items():
-        found[name] = _envelope([name], f"distlaunch {name} --output json", {kind.__name__: _schema(kind) for kind in kinds})
+        found[name] = _envelope(
+            [name], f"distlaunch {name} --output json", {kind.__name__: _schema(kind) for kind in kinds}
+        )
     for name in backends.names():
         results = {kind.__name__: _schema(kind) for kind in command.LAUNCH} | {"Planned": _planned(name)}
         printed = [flag.removeprefix("print_") for flag in backends.load(name).prints]
@@ -116,11 +122,11 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def main(args: list[str]) -> int:
-    """Write the files, or say which are not as they would be written."""
+    """Write the files, or print which are not up to date."""
     texts = {name: json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()}
     DIRECTORY.mkdir(exist_ok=True)
-    there = {path.name: path.read_text("utf-8") for path in DIRECTORY.glob("*.json")}
-    stale = sorted(name for name in {*texts, *there} if texts.get(name) != there.get(name))
+    written = {path.name: path.read_text("utf-8") for path in DIRECTORY.glob("*.json")}
+    stale = sorted(name for name in {*texts, *written} if texts.get(name) != written.get(name))
     if args == ["--check"]:
         for name in stale:
             print(f"docs/schema/{name} is not up to date: scripts/schema")

@@ -1,4 +1,4 @@
-"""The tests' own fork server: what it starts is like any other process to itself and to its owner, and ends with its owner."""
+"""The tests' fork server: to itself and its owner a process is like any other, and it ends with its owner."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print("thread j
 fds = [fd for fd in range(3, 64) if os.path.exists(f"/proc/self/fd/{fd}")]
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({
-    "argv": sys.argv, "orig": sys.orig_argv, "path": sys.path, "env": dict(os.environ), "cwd": os.getcwd(), "file": __file__,
-    "umask": os.umask(0), "name": __name__, "main": sorted(vars(sys.modules["__main__"])), "spec": str(__spec__), "fds": fds,
+    "argv": sys.argv, "orig": sys.orig_argv, "path": sys.path, "env": dict(os.environ), "cwd": os.getcwd(),
+    "file": __file__,
+    "umask": os.umask(0), "name": __name__, "main": sorted(vars(sys.modules["__main__"])), "spec": str(__spec__),
+    "fds": fds,
     "signals": {number: str(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
     "native": {name: status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt", "Threads")},
     "cmdline": open("/proc/self/cmdline", encoding="latin-1").read().rstrip("\\0").split("\\0"),
@@ -48,9 +50,9 @@ sys.stderr.write("to stderr")
 """
 RAISES = "import sys\ndef inner():\n    raise ValueError('boom')\nprint('before', end='')\ninner()\n"
 PATIENT = (
-    "import atexit, os, sys, time\natexit.register(lambda: os.write(1, b'hooks\\n'))\nprint('up', flush=True)\ntime.sleep(600)\n"
+    "import atexit, os, sys, time\natexit.register(lambda: os.write(1, b'hooks\\n'))\n"
+    "print('up', flush=True)\ntime.sleep(600)\n"
 )
-
 
 ENV = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
@@ -71,31 +73,33 @@ def starters(server: Server) -> list[Callable[..., Any]]:
 
 
 def both(server: Server, argv: list[str], given: bytes = b"", **options: Any) -> tuple[Any, Any]:
-    """How a command ends, and what it says, when it is forked and when it is started."""
+    """The exit code and the output of a command, when it is forked and when it is started."""
     found = []
     for start in starters(server):
         with start(argv, **{"stdin": -1, "stdout": -1, "stderr": -1, "env": ENV, **options}) as process:
             stdout, stderr = process.communicate(given, timeout=60)
-        found.append((process.returncode, re.sub(rb"0x[0-9a-f]+", b"0x", stdout), re.sub(rb"0x[0-9a-f]+", b"0x", stderr)))
+        found.append(
+            (process.returncode, re.sub(rb"0x[0-9a-f]+", b"0x", stdout), re.sub(rb"0x[0-9a-f]+", b"0x", stderr))
+        )
     return found[0], found[1]
 
 
-def compare(forked: bytes, real: bytes) -> None:
-    """Both have seen the same."""
+def check_same(forked: bytes, real: bytes) -> None:
+    """Fail unless both have seen the same."""
     (one, lines), (other, others) = seen(forked), seen(real)
     assert {name: (one.get(name), value) for name, value in other.items() if one.get(name) != value} == {}
     assert lines == others == [b"destroyed", b"exit hook", b"unflushedthread joined"]
 
 
 def seen(stdout: bytes) -> tuple[Any, list[bytes]]:
-    """What SHOW has seen, and its other lines."""
+    """What SHOW has printed as JSON, and its other lines."""
     lines = stdout.splitlines()
     return json.loads(next(line for line in lines if line.startswith(b"{"))), sorted(
         line for line in lines if not line.startswith(b"{")
     )
 
 
-def test_a_script_sees_the_same_and_ends_in_the_same_way(server: Server, tmp_path: Path) -> None:
+def test_a_script_sees_and_does_the_same(server: Server, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory/show.py").write_text(SHOW)
     argv = [sys.executable, "directory/show.py", "a b", "", "--", "ünï", "\udcff"]
@@ -105,7 +109,7 @@ def test_a_script_sees_the_same_and_ends_in_the_same_way(server: Server, tmp_pat
         for session, more in ((False, {}), (True, {"PYTHONUNBUFFERED": "1"})):
             forked, real = both(server, argv, b"given", cwd=tmp_path, env=env | more, start_new_session=session)
 
-            compare(forked[1], real[1])
+            check_same(forked[1], real[1])
             assert (forked[0], forked[2]) == (real[0], real[2]) == (0, b"to stderr")
             assert seen(forked[1])[0]["stdin"] == "given"
             assert (tmp_path / "kept").read_text() == "flushed without being closed"
@@ -119,7 +123,7 @@ def test_a_module_sees_the_same(server: Server, tmp_path: Path) -> None:
 
     forked, real = both(server, [sys.executable, "-m", "package", "x"], cwd=tmp_path)
 
-    compare(forked[1], real[1])
+    check_same(forked[1], real[1])
     assert (forked[0], forked[2]) == (real[0], real[2])
 
 
@@ -133,7 +137,7 @@ def test_a_module_sees_the_same(server: Server, tmp_path: Path) -> None:
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1)'])",
     ],
 )  # fmt: skip
-def test_ends_are_the_same(server: Server, tmp_path: Path, script: str) -> None:
+def test_scripts_end_in_the_same_way(server: Server, tmp_path: Path, script: str) -> None:
     (tmp_path / "ends.py").write_text(script)
 
     forked, real = both(server, [sys.executable, "ends.py"], cwd=tmp_path)
@@ -142,7 +146,7 @@ def test_ends_are_the_same(server: Server, tmp_path: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1])
-def test_signals_do_the_same(server: Server, tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_have_the_same_effect(server: Server, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "patient.py").write_text(PATIENT)
     found = []
     for start in starters(server):
@@ -151,7 +155,7 @@ def test_signals_do_the_same(server: Server, tmp_path: Path, number: signal.Sign
             assert process.poll() is None
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.01)
-            child = psutil.Process(process.pid)  # it is to be interrupted where it sleeps, and not on its way there
+            child = psutil.Process(process.pid)  # it is to be interrupted where it sleeps, not before
             wait_until("it to sleep", lambda: child.status() == psutil.STATUS_SLEEPING, every_s=0.01)  # noqa: B023
             process.send_signal(number)
             stdout, stderr = process.communicate(timeout=60)
@@ -162,10 +166,10 @@ def test_signals_do_the_same(server: Server, tmp_path: Path, number: signal.Sign
     assert found[0][0] == -number
 
 
-def test_a_function_is_called_as_an_entry_point_is(server: Server) -> None:
+def test_a_function_is_called_like_an_entry_point(server: Server) -> None:
     done = server.run(["platform:python_version"], env=ENV, capture_output=True, text=True)
 
-    assert (done.returncode, done.stderr.strip()) == (1, sys.version.split()[0]), "sys.exit() says what is no number"
+    assert (done.returncode, done.stderr.strip()) == (1, sys.version.split()[0]), "sys.exit() prints what is no number"
 
 
 @pytest.mark.parametrize(
@@ -191,15 +195,17 @@ def test_what_a_fork_cannot_do_is_started_as_usual(server: Server, tmp_path: Pat
 
 
 def test_commands_are_forked(distlaunch: Cli, cli_server: Server) -> None:
-    """Else the tests would still pass, and take twice as long."""
+    """Otherwise the tests would still pass, but take twice as long."""
     argv = [sys.executable, "-m", "launcher", "ls"]
 
     assert cli_server.why_not(argv, env=distlaunch.env(), cwd=distlaunch.directory) is None
 
 
-def test_a_module_that_runs_a_program_when_it_is_imported_can_be_preloaded(tmp_path: Path) -> None:
-    """As matplotlib does, the first time on a machine, to find its fonts."""
-    (tmp_path / "runs_one.py").write_text("import os, subprocess\nsubprocess.run(['true'], check=True)\nos.environ['ASKED']\n")
+def test_a_module_that_runs_a_program_on_import_can_be_preloaded(tmp_path: Path) -> None:
+    """As matplotlib does on its first import on a host, to find fonts."""
+    (tmp_path / "runs_one.py").write_text(
+        "import os, subprocess\nsubprocess.run(['true'], check=True)\nos.environ['ASKED']\n"
+    )
     (tmp_path / "x.py").touch()
     server = Server(["runs_one"], [str(tmp_path)], {**ENV, "ASKED": "1"})
     try:
@@ -224,7 +230,7 @@ sys.stdin.read()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, 0])
-def test_nothing_is_left_of_it_when_its_owner_ends(tmp_path: Path, number: int) -> None:
+def test_the_server_and_its_children_end_with_their_owner(tmp_path: Path, number: int) -> None:
     (tmp_path / "patient.py").write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n" + PATIENT)
     env = {**ENV, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", OWNER], cwd=tmp_path, env=env, stdin=-1, stdout=-1) as owner:

@@ -1,4 +1,4 @@
-"""README's picture shows what a run shows today."""
+"""README's picture shows what a run prints today."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests import picture
 from tests.tutorial import form
 
 
-def test_the_picture_is_what_a_run_shows() -> None:
+def test_the_picture_is_what_a_run_prints() -> None:
     drawn = [unescape(text) for text in re.findall(r"<text [^>]*>(.*)</text>", picture.PICTURE.read_text("utf-8"))]
 
     assert form("\n".join(drawn)) == form("\n".join(picture.lines())), "draw it anew: scripts/picture"
@@ -25,5 +25,7 @@ def test_the_figures_in_readme_are_those_of_the_benchmarks() -> None:
     assert [row[0] for row in rows] == ["1", "8"]
     for workers, ours, theirs, ratio in rows:
         assert re.search(
-            rf"^\| {workers} \| distlaunch \| {ours} \|.*\n\| \| torchrun \| {theirs} \|[^|]*\| {ratio} ", measured, re.MULTILINE
+            rf"^\| {workers} \| distlaunch \| {ours} \|.*\n\| \| torchrun \| {theirs} \|[^|]*\| {ratio} ",
+            measured,
+            re.MULTILINE,
         )

@@ -1,4 +1,4 @@
-"""docs/schema: the schemas of what `--output json` prints are those of the types, and tests hold every JSON to them."""
+"""docs/schema: the schemas of `--output json` are those of the types, and tests check every JSON against them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def printed(command: str, ok: bool = True, **content: Any) -> str:
     return json.dumps({"version": 1, "command": command, "ok": ok, **content}) + "\n"
 
 
-def test_the_files_are_those_of_the_types() -> None:
+def test_the_schemas_are_those_of_the_types() -> None:
     check = [sys.executable, "-m", "tests.schema", "--check"]  # as scripts/schema runs it
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -48,18 +48,22 @@ def test_every_command_has_a_schema() -> None:
         printed("logs", result={}),
     ],
 )
-def test_what_is_not_as_its_schema_says_is_found_in_every_command_of_a_test(text: str) -> None:
+def test_output_that_does_not_match_its_schema_fails_any_test_that_runs_a_command(text: str) -> None:
     with pytest.raises(AssertionError, match="not as docs/schema says"):
         Result(0, text, "")
 
 
-def test_what_is_as_its_schema_says_is_taken() -> None:
+def test_output_that_matches_its_schema_is_accepted() -> None:
     error = {"code": "run_failed", "message": "it failed", "hint": None}
-    texts = [printed("cancel", result=ENDED), printed("cancel", ok=False, error=error), printed("x", ok=False, error=error)]
+    texts = [
+        printed("cancel", result=ENDED),
+        printed("cancel", ok=False, error=error),
+        printed("x", ok=False, error=error),
+    ]
     assert [Result(0, text, "").stdout for text in texts] == texts
 
 
-def test_the_version_is_printed_as_its_schema_says(distlaunch: Cli) -> None:
+def test_the_printed_version_matches_its_schema(distlaunch: Cli) -> None:
     result = distlaunch("--version", env={"DISTLAUNCH_OUTPUT": "json"}).json["result"]
     with pytest.raises(AssertionError, match="not as docs/schema says"):
         Result(0, printed("", result={**result, "more": 1}), "")

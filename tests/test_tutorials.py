@@ -1,4 +1,4 @@
-"""Every code block of the pages for those who begin is run; those of clusters beside the clusters' other tests."""
+"""Every code block of the pages for beginners is run; those for clusters beside the clusters' other tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 HERE = {"start.md", "local.md"}
-"""Pages that are played on this machine."""
+"""Pages that are played on this host."""
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("path", [path for path in tutorial.PAGES if path.name in HERE], ids=lambda path: path.stem)
-def test_on_this_machine(distlaunch: Cli, path: Path) -> None:
+def test_a_page_runs_on_this_host(distlaunch: Cli, path: Path) -> None:
     """The set-up command is README's, which tests/test_documented_commands.py runs."""
     text = path.read_text("utf-8")
     for line in (ROOT / "README.md").read_text("utf-8").splitlines():
@@ -38,7 +38,9 @@ def test_every_page_is_played() -> None:
         name for name in ("slurm.md", "ssh.md", "kubernetes.md") if name in tests
     }
     assert [path.name for path in tutorial.PAGES if len(tutorial.blocks(path)) < 4] == []
-    assert [path.name for path in tutorial.PAGES[1:] if tutorial.EXIT_CODE not in path.read_text("utf-8")] == [], "a failing run"
+    assert [path.name for path in tutorial.PAGES[1:] if tutorial.EXIT_CODE not in path.read_text("utf-8")] == [], (
+        "a failing run"
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_every_page_is_played() -> None:
         (["c", "..."], "a\nb\n", False),
     ],
 )
-def test_output_that_differs_is_seen(shown: list[str], output: str, is_right: bool) -> None:
+def test_a_difference_in_output_is_found(shown: list[str], output: str, is_right: bool) -> None:
     if is_right:
         tutorial.compare("x", shown, output)
     else:
@@ -59,9 +61,10 @@ def test_output_that_differs_is_seen(shown: list[str], output: str, is_right: bo
 
 
 @pytest.mark.parametrize(
-    "block", ["bash\nls\n", "console\n$ distlaunch x\n", "rust\nfn main() {}\n", "console\n$ distlaunch x\n$ echo $?\n0\n"]
+    "block",
+    ["bash\nls\n", "console\n$ distlaunch x\n", "rust\nfn main() {}\n", "console\n$ distlaunch x\n$ echo $?\n0\n"],
 )
-def test_what_is_not_understood_or_fails_is_told(tmp_path: Path, block: str) -> None:
+def test_a_block_that_is_not_understood_or_fails_is_an_error(tmp_path: Path, block: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# A page\n\n```{block}```\n")
 

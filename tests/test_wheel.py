@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`distlaunch` of an environment that holds the wheel and typer, and no torch."""
+    """`distlaunch` in an environment with the wheel and typer, but without torch."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=120)
     site = next((venv / "lib").glob("python3*")) / "site-packages"
@@ -41,7 +41,7 @@ def clean_environment(directory: Path) -> dict[str, str]:
     return {**env, "DISTLAUNCH_RUNS_DIR": str(directory / "runs"), "HOME": str(directory)}
 
 
-def test_the_wheel_holds_the_scripts_as_data_and_two_top_level_packages(wheel: Path) -> None:
+def test_the_wheel_has_the_scripts_as_data_and_two_top_level_packages(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {name.split("/")[0] for name in names if not name.startswith("distlaunch-")} == {"launcher", "distlaunch"}
@@ -53,23 +53,27 @@ def test_the_wheel_holds_the_scripts_as_data_and_two_top_level_packages(wheel: P
         "agent/node/agent.py",
     ):
         assert f"launcher/{wanted}" in names
-    assert {"distlaunch/__init__.py", "distlaunch/__main__.py", "distlaunch/py.typed", "launcher/agent/node/called.py"} <= set(
-        names
-    )
+    assert {
+        "distlaunch/__init__.py",
+        "distlaunch/__main__.py",
+        "distlaunch/py.typed",
+        "launcher/agent/node/called.py",
+    } <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.startswith("launcher/_data/train/.")]
 
 
-def test_its_python_package_and_its_command_are_those_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+def test_the_package_and_the_command_run_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("print('hello')\n")
-    code = "import distlaunch; run = distlaunch.submit('hello.py'); print(run.wait(60).ok, [line.text for line in run.logs()])"
+    code = "import distlaunch; run = distlaunch.submit('hello.py'); "
+    code += "print(run.wait(60).ok, [line.text for line in run.logs()])"
     argvs = [[str(installed.parent / "python"), "-c", code], [str(installed), "ls"]]
-    said = [
+    runs = [
         subprocess.run(argv, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120)
         for argv in argvs
     ]
-    assert [(done.returncode, done.stderr) for done in said] == [(0, ""), (0, "")]
-    assert said[0].stdout == "True ['hello']\n"
-    assert "hello.py" in said[1].stdout
+    assert [(done.returncode, done.stderr) for done in runs] == [(0, ""), (0, "")]
+    assert runs[0].stdout == "True ['hello']\n"
+    assert "hello.py" in runs[1].stdout
     (tmp_path / "launcher.py").write_text("")
     env = {**clean_environment(tmp_path), "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([str(installed), "ls"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
@@ -78,17 +82,21 @@ def test_its_python_package_and_its_command_are_those_of_the_wheel(installed: Pa
 
 
 @pytest.mark.torch
-def test_reduce_runs_from_an_empty_directory_with_an_interpreter_that_has_torch(installed: Path, tmp_path: Path) -> None:
+def test_reduce_runs_from_an_empty_directory_with_an_interpreter_that_has_torch(
+    installed: Path, tmp_path: Path
+) -> None:
     argv = [str(installed), "local", "--nodes", "2", "--nproc-per-node", "2", "--python", sys.executable]
     argv += ["--log-ranks", "all", "reduce.py"]
-    done = subprocess.run(argv, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120
+    )
 
     assert done.returncode == 0, done.stderr
     assert "using the bundled reduce.py" in done.stderr
     assert done.stdout.count("after 10") == 4
 
 
-def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, wheel: Path, tmp_path: Path) -> None:
+def test_without_torch_local_reports_it_and_how_to_install_it(installed: Path, wheel: Path, tmp_path: Path) -> None:
     env = {**clean_environment(tmp_path), "PATH": str(installed.parent)}
     done = subprocess.run(
         [str(installed), "local", "reduce.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
@@ -97,7 +105,17 @@ def test_without_torch_local_says_so_and_how_to_get_it(installed: Path, wheel: P
     assert done.returncode == 3
     assert "no torch here" in done.stderr
     assert f"pip install '{wheel}[train]', or name" in done.stderr
-    asked = [sys.executable, "-m", "uv", "pip", "install", "--dry-run", "--no-deps", "--python", str(installed.parent / "python")]
+    asked = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--python",
+        str(installed.parent / "python"),
+    ]
     assert subprocess.run([*asked, f"{wheel}[train]"], capture_output=True, timeout=120).returncode == 0
     assert str(installed.parent / "python") in done.stderr
     assert not (tmp_path / "runs").exists()
@@ -118,23 +136,25 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
 
 
 def places(source: bytes) -> list[tuple[str, int]]:
-    """What a program consists of and on which lines, but for the texts that are statements."""
+    """The statements and calls of a program with their lines, except texts that are statements."""
     return [
         (type(node).__name__, node.lineno)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, (ast.stmt, ast.Call)) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        if isinstance(node, (ast.stmt, ast.Call))
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     ]
 
 
-def test_the_agents_byte_code_is_used_and_that_of_another_python_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agents_bytecode_is_used_but_not_by_another_version_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from importlib.util import MAGIC_NUMBER
 
     from launcher.payload import agent_archive
 
     path = tmp_path / "agent.pyz"
-    show = (
-        "import sys\nsys.path[:0] = sys.argv[1:]\nfrom distlaunch_agent.ssh import calls\nprint(calls.main.__code__.co_filename)"
-    )
+    show = "import sys\nsys.path[:0] = sys.argv[1:]\n"
+    show += "from distlaunch_agent.ssh import calls\nprint(calls.main.__code__.co_filename)"
     for magic, compiled_in in ((MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
         monkeypatch.setattr("launcher.payload.agent_archive.MAGIC_NUMBER", magic)
         agent_archive.packed.cache_clear()

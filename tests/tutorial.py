@@ -1,4 +1,4 @@
-"""docs/start.md and the tutorials, played as a reader does: files are written, commands are run, output is compared."""
+"""docs/start.md and the tutorials, played as by a reader: files are written, commands are run, output is compared."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Step(NamedTuple):
 
 
 def blocks(path: Path) -> list[Block]:
-    """All of a page."""
+    """All code blocks of a page."""
     found = re.findall(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return [Block(*block) for block in found]
 
 
 def steps(block: Block) -> list[Step]:
-    """The commands of a shell's block."""
+    """The commands of a shell block."""
     if block.kind == "bash":
         return [Step(line, None) for line in block.text.splitlines()]
     parts = block.text.removeprefix("$ ").split("\n$ ")
@@ -53,8 +53,13 @@ def steps(block: Block) -> list[Step]:
 
 
 def form(text: str) -> list[str]:
-    """The lines, in any order, without what differs from run to run and from machine to machine."""
-    differs = {r"directory: \S+": "directory", r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN", r"[\d.]+ s\b": "TIME", r":\d+:": ":PORT:"}
+    """The lines, in any order, without what differs from run to run and from host to host."""
+    differs = {
+        r"directory: \S+": "directory",
+        r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN",
+        r"[\d.]+ s\b": "TIME",
+        r":\d+:": ":PORT:",
+    }
     differs |= {r'"\S*/(\w+\.py)"': r'"\1"', r"(master [\d.]+):\d+": r"\1:PORT"}
     for pattern, word in differs.items():
         text = re.sub(pattern, word, text)
@@ -62,7 +67,7 @@ def form(text: str) -> list[str]:
 
 
 def play(path: Path, run: Callable[..., Result], write: Callable[[str, str], object]) -> None:
-    """Do what the page says. `run` gets the words after `distlaunch`; whatever it does not know how to play fails."""
+    """Do what the page says. `run` gets the words after `distlaunch`; a block that cannot be played fails."""
     exit_code = 0
     for block in blocks(path):
         if block.title:
@@ -85,7 +90,7 @@ def play(path: Path, run: Callable[..., Result], write: Callable[[str, str], obj
 
 
 def compare(command: str, shown: list[str], output: str) -> None:
-    """Every line that is shown is there; all lines are shown where none stands for others."""
+    """Every line that is shown was printed; without `...`, all lines are shown."""
     is_here = re.sub(r"\bvm\b", socket.gethostname(), "\n".join(line for line in shown if line != SKIPPED))
     wanted, found = form(is_here), form(output)
     if SKIPPED in shown:

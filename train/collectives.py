@@ -4,8 +4,9 @@
     torchrun --nproc-per-node 4 collectives.py --pairs pairs.svg
     torchrun --nproc-per-node 4 collectives.py --lesson ring-all-reduce
 
-Time, algbw and busbw are nccl-tests': with them the numbers of any tool can be compared. Exit status 1 if a result was wrong.
-Over NCCL on GPUs, over gloo elsewhere or with --backend gloo; mpi where torch was built with it. Needs torch and nothing else.
+Time, algbw and busbw are defined as in nccl-tests, so that they can be compared with those of other tools. The exit
+status is 1 if a result was wrong. Runs over NCCL on GPUs, over gloo elsewhere or with --backend gloo, and over MPI
+with --backend mpi if torch was built with it. Needs only torch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from comm import links, pairs, show
+from comm import heat_map, links, pairs, show
 from comm.lessons import LESSONS
 from comm.operations import DTYPES, OPERATIONS
 from comm.timing import Manner, Row, measure
@@ -40,7 +41,7 @@ def size(text: str) -> int:
 
 
 def names(known: Any) -> Any:
-    """A parser for a list of names with commas, or `all`."""
+    """A parser for a comma-separated list of names, or `all`."""
 
     def parse(text: str) -> list[str]:
         given = list(known) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
@@ -67,10 +68,14 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--no-check", action="store_true", help="do not check the results")
-    parser.add_argument("--limit", type=float, metavar="GB/s", help="draw the limit here, instead of where the facts say")
+    parser.add_argument(
+        "--limit", type=float, metavar="GB/s", help="draw the limit here, instead of where the facts say"
+    )
     parser.add_argument("--json", metavar="FILE", help="all rows as JSON")
     parser.add_argument("--plot", metavar="FILE", help="busbw over size, as .svg, or as .png by matplotlib")
-    parser.add_argument("--pairs", metavar="FILE", nargs="?", const="", help="bandwidth and latency of every pair of ranks")
+    parser.add_argument(
+        "--pairs", metavar="FILE", nargs="?", const="", help="bandwidth and latency of every pair of ranks"
+    )
     parser.add_argument("--lesson", type=names(LESSONS), metavar="NAME", help=f"{', '.join(LESSONS)}, or all")
     chosen = parser.parse_args(argv)
     for name in ("plot", "pairs"):
@@ -78,7 +83,9 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
         if path and not path.endswith((".svg", ".png")):
             parser.error(f"--{name} {path}: pictures are SVG or PNG; name a file that ends in .svg or .png")
         if path and path.endswith(".png") and importlib.util.find_spec("matplotlib") is None:
-            parser.error(f"--{name} {path}: PNG takes matplotlib (pip install matplotlib); name a file that ends in .svg")
+            parser.error(
+                f"--{name} {path}: PNG needs matplotlib (pip install matplotlib); name a file that ends in .svg"
+            )
     for path in (chosen.json, chosen.plot, chosen.pairs):
         if path and not os.path.isdir(os.path.dirname(path) or "."):
             parser.error(f"{path}: there is no directory {os.path.dirname(path)!r}")
@@ -90,9 +97,9 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def join(backend: str, store: Any = None, timeout: timedelta | None = None) -> torch.device:
-    """Join torchrun's process group, or make one of this process alone; where this rank's buffers are.
+    """Join torchrun's process group, or create one for this process alone; return the device of this rank's buffers.
 
-    A `store` that all ranks have already is used in place of a new one.
+    A `store` that all ranks already share is used instead of a new one.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if backend == "auto":
@@ -102,14 +109,15 @@ def join(backend: str, store: Any = None, timeout: timedelta | None = None) -> t
     if backend == "nccl" and local_rank >= torch.cuda.device_count():
         have = torch.cuda.device_count()
         raise SystemExit(
-            f"collectives.py: error: local rank {local_rank} has no GPU of its own: the host shows {have}; use --backend gloo"
+            f"collectives.py: error: local rank {local_rank} has no GPU of its own: the host shows {have}; "
+            "use --backend gloo"
         )
     device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
     launched = "RANK" in os.environ or backend == "mpi"
     if not launched:
-        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in torch's list
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing from torch's exports
     alone = {"RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group(
         backend,
@@ -123,14 +131,14 @@ def join(backend: str, store: Any = None, timeout: timedelta | None = None) -> t
 
 
 def say(text: str) -> None:
-    """Rank 0 speaks."""
+    """Print a line on rank 0."""
     if dist.get_rank() == 0:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
 def write(path: str, text: str) -> None:
-    """Rank 0 writes."""
+    """Write a file on rank 0."""
     if dist.get_rank() == 0:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -138,9 +146,9 @@ def write(path: str, text: str) -> None:
 
 
 def draw(path: str, what: str, *about: Any) -> None:
-    """Rank 0 makes a picture, of the kind that the file's name says."""
+    """Draw a `plot` or a `heat_map` on rank 0, in the format of the file's suffix."""
     if not path.endswith(".png"):
-        write(path, getattr(show, what)(*about))
+        write(path, heat_map.svg(*about) if what == "heat_map" else show.plot(*about))
     elif dist.get_rank() == 0:
         from comm import png  # matplotlib takes a second to import
 
@@ -149,7 +157,7 @@ def draw(path: str, what: str, *about: Any) -> None:
 
 
 def main() -> int:
-    """Measure, print and check; the exit status."""
+    """Measure, print and check; return the exit status."""
     chosen = options()
     device = join(chosen.backend)
     try:
@@ -158,12 +166,12 @@ def main() -> int:
         where = links.hosts()
         return pair_up(chosen, device, where) if chosen.pairs is not None else table(chosen, device, where)
     finally:
-        if sys.exc_info()[0] is None:  # else peers may be gone, and taking the group down could wait for them
+        if sys.exc_info()[0] is None:  # else peers may have exited, and destroying the group could wait for them
             dist.destroy_process_group()
 
 
 def learn(lessons: list[str], device: torch.device) -> int:
-    """Run lessons; 1 where one does not hold."""
+    """Run lessons; return 1 if one fails."""
     for name in lessons:
         say(f"{name}: {LESSONS[name].__doc__}")
         if name == "ping-pong" and dist.get_world_size() < 2:
@@ -178,30 +186,36 @@ def learn(lessons: list[str], device: torch.device) -> int:
 
 
 def pair_up(chosen: argparse.Namespace, device: torch.device, where: list[str]) -> int:
-    """The matrix of all pairs."""
+    """Measure and show the matrix of all pairs."""
     many = len(set(where)) < len(where)
     labels = [f"{host.split()[0]}:{rank}" if many else host.split()[0] for rank, host in enumerate(where)]
     matrix = pairs.measure(device, labels, size_bytes=min(chosen.max, 4 << 20))
-    for text in show.terminal_map(matrix):
+    for text in heat_map.terminal(matrix).splitlines():
         say(text)
     for rank in matrix.slow_ranks():
         say(f"slow: {labels[rank]}, with most others")
     for one, other, part in matrix.slow()[:10]:
         say(f"slow: {labels[one]} - {labels[other]}, {part:.0%} of the median")
     if chosen.json:
-        write(chosen.json, json.dumps({"names": labels, "latency_s": matrix.latency_s, "gbytes_per_s": matrix.gbytes_per_s}))
+        write(
+            chosen.json,
+            json.dumps({"names": labels, "latency_s": matrix.latency_s, "gbytes_per_s": matrix.gbytes_per_s}),
+        )
     if chosen.pairs:
         draw(chosen.pairs, "heat_map", matrix, f"{len(labels)} ranks over {dist.get_backend()}")
     return 0
 
 
 def table(chosen: argparse.Namespace, device: torch.device, where: list[str]) -> int:
-    """Time over size, for each operation."""
+    """Measure and print the time over size of each operation."""
     manner = Manner(device, chosen.dtype, chosen.warmup, chosen.iters, chosen.seconds, not chosen.no_check)
     ranks, backend = dist.get_world_size(), dist.get_backend()
     title = f"{ranks} ranks on {len(set(where))} host{'s' * (len(set(where)) > 1)} over {backend}"
     limit = links.Limit(chosen.limit, "given") if chosen.limit else links.limit(device, len(set(where)) > 1)
-    say(f"# {title}, torch {torch.__version__}" + (f"; limit {limit.gbytes_per_s:g} GB/s ({limit.what})" if limit else ""))
+    say(
+        f"# {title}, torch {torch.__version__}"
+        + (f"; limit {limit.gbytes_per_s:g} GB/s ({limit.what})" if limit else "")
+    )
     say(show.HEAD)
     rows: list[Row] = []
     for name in chosen.ops:
@@ -220,7 +234,13 @@ def table(chosen: argparse.Namespace, device: torch.device, where: list[str]) ->
     wrong = sum(row.wrong or 0 for row in rows)
     if wrong:
         say(f"{wrong} elements were wrong")
-    about = {"ranks": ranks, "hosts": len(set(where)), "backend": str(backend), "torch": str(torch.__version__), "limit": limit}
+    about = {
+        "ranks": ranks,
+        "hosts": len(set(where)),
+        "backend": str(backend),
+        "torch": str(torch.__version__),
+        "limit": limit,
+    }
     if chosen.json:
         write(chosen.json, json.dumps({**about, "rows": [row.to_json() for row in rows]}, indent=1) + "\n")
     if chosen.plot and rows:

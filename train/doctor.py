@@ -1,8 +1,8 @@
-"""What `distlaunch doctor` runs on the nodes: JSON lines of each rank, with versions, disks, paths, clock, arithmetic, links.
+"""Print versions, disks, network paths, clock, arithmetic and links as JSON lines; run by `distlaunch doctor`.
 
     torchrun --nproc-per-node 2 doctor.py [--seconds 5]
 
-Nothing here judges: `distlaunch doctor` compares the nodes with one another. Needs torch and nothing else.
+This script judges nothing; `distlaunch doctor` compares the nodes. Needs only torch.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from comm import links, pairs, paths
 from torch.distributed.rendezvous import rendezvous
 
 PREFIX = "doctor: "
-"""Marks the line among what else a rank may print."""
+"""Marks the report among a rank's other output."""
 
 _MANY = 16
-"""More ranks exchange less per pair: there are so many pairs."""
+"""Above this number of ranks, each pair exchanges less, since there are many pairs."""
 
 _MEET = timedelta(seconds=60)
 _PATIENCE_S = 240.0
-"""So long may a slow link take for one exchange."""
+"""How long one exchange over a slow link may take."""
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same everywhere."""
+    """Versions, and the GPU's name, which must match on all nodes."""
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else ""  # type: ignore[no-untyped-call]
     return {
         "python": platform.python_version(),
@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
 
 
 def disk(path: str) -> dict[str, Any]:
-    """Free and total bytes, and why it cannot be written, if so."""
+    """Free and total bytes of the disk at `path`, and the error if it cannot be written."""
     found: dict[str, Any] = {"free": None, "total": None, "error": None}
     try:
         usage = shutil.disk_usage(path)
@@ -64,7 +64,7 @@ def disk(path: str) -> dict[str, Any]:
 
 
 def clock_offset_s(rank: int) -> float:
-    """This host's clock minus rank 0's: the exchange with the shortest way there and back counts, as in NTP."""
+    """This host's clock minus rank 0's, from the exchange with the shortest round trip, as in NTP."""
     best, offset = float("inf"), 0.0
     for peer in range(1, dist.get_world_size()):
         for _ in range(5):
@@ -97,12 +97,12 @@ _groups: list[Any] = []
 
 
 def _gloo() -> Any:
-    """A group over gloo, where times must not wait for a GPU."""
+    """The gloo group, for exchanges whose timing must not wait for a GPU."""
     return _groups[0]
 
 
 def gemm_tflops(device: torch.device, seconds: float) -> float:
-    """The median rate of a square matrix product, repeated for so long: bfloat16 on a GPU, float32 and one thread on a CPU."""
+    """The median rate of a square matrix product, run for `seconds`: bfloat16 on a GPU, float32 on one CPU thread."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.bfloat16) if on_gpu else (512, torch.float32)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -119,9 +119,9 @@ def gemm_tflops(device: torch.device, seconds: float) -> float:
 
 
 def meet(report: dict[str, Any]) -> Any:
-    """The store of all ranks; a rank that does not get there says which port it was."""
+    """The store of all ranks; a rank that cannot reach it reports the port."""
     rank = int(report["rank"])
-    try:  # rank 0 waits longer, so that others can say why they do not come
+    try:  # rank 0 waits longer, so that the others can report why they did not connect
         return next(rendezvous("env://", timeout=_MEET * (1 if rank else 2)))[0]
     except (RuntimeError, ValueError) as error:
         if rank:
@@ -132,7 +132,7 @@ def meet(report: dict[str, Any]) -> Any:
 
 
 def look_at_paths(store: Any, report: dict[str, Any]) -> bool:
-    """Put into the report what passes between nodes; whether a process group can be formed at all."""
+    """Add the network paths between nodes to the report; return whether a process group can be formed."""
     node, nodes, master = report["node"], int(os.environ.get("GROUP_WORLD_SIZE", "1")), os.environ["MASTER_ADDR"]
     if report["local_rank"] == 0:
         report["paths"] = found = paths.look(store, node, nodes, master)
@@ -145,15 +145,17 @@ def look_at_paths(store: Any, report: dict[str, Any]) -> bool:
 
 
 def say(report: dict[str, Any]) -> None:
-    """One line; what a later one of the rank says counts."""
+    """Print the report as one line; a rank's later line supersedes its earlier ones."""
     sys.stdout.write(PREFIX + json.dumps(report) + "\n")
     sys.stdout.flush()
 
 
 def compare(report: dict[str, Any], store: Any, device: torch.device, chosen: argparse.Namespace) -> None:
-    """Put into the report what takes all ranks together: clocks, arithmetic at the same time, pairs."""
+    """Add to the report what needs all ranks: clocks, simultaneous arithmetic, pairs."""
     join("auto", store, timedelta(seconds=chosen.seconds + _PATIENCE_S))
-    _groups.append(None if device.type == "cpu" else dist.new_group(backend="gloo"))  # the default one is over gloo already
+    _groups.append(
+        None if device.type == "cpu" else dist.new_group(backend="gloo")
+    )  # the default group is over gloo already
     rank = dist.get_rank()
     where = links.hosts()
     report["machine"] = where[rank]
@@ -171,8 +173,10 @@ def compare(report: dict[str, Any], store: Any, device: torch.device, chosen: ar
 
 
 def main() -> int:
-    """Look, measure and print: what each node knows alone, then what passes between them, then how fast."""
-    parser = argparse.ArgumentParser(prog="doctor.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print the report: first each node's own facts, then the paths between nodes, then their speeds."""
+    parser = argparse.ArgumentParser(
+        prog="doctor.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="of arithmetic")
     parser.add_argument(
         "--size", type=int, default=0, help="bytes that each pair of ranks exchanges; 0: 4 MiB, for many ranks less"
@@ -181,7 +185,12 @@ def main() -> int:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    report: dict[str, Any] = {"rank": rank, "local_rank": local_rank, "host": socket.gethostname(), "versions": versions()}
+    report: dict[str, Any] = {
+        "rank": rank,
+        "local_rank": local_rank,
+        "host": socket.gethostname(),
+        "versions": versions(),
+    }
     report["node"] = int(os.environ.get("GROUP_RANK", "0"))
     directories = [os.getcwd(), tempfile.gettempdir(), "/dev/shm", *chosen.disk]  # noqa: S108 - its size is the question
     report["disks"] = {path: disk(path) for path in dict.fromkeys(directories)} if local_rank == 0 else {}

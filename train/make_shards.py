@@ -1,11 +1,11 @@
-"""Make WebDataset shards of a directory of images, of one of torchvision's data sets, or of made-up photographs.
+"""Make WebDataset shards from a directory of images, one of torchvision's data sets, or synthetic photographs.
 
-    python make_shards.py DIRECTORY OUT                            a directory with a directory per class, JPEGs as they are
-    python make_shards.py cifar10 OUT --data-dir DIR            torchvision's training set, as PNG (--test: its test set)
-    python make_shards.py synthetic OUT --samples 1000          made up, as JPEG
+    python make_shards.py DIRECTORY OUT                      a directory per class, JPEGs copied unchanged
+    python make_shards.py cifar10 OUT --data-dir DIR         torchvision's training set, as PNG (--test: its test set)
+    python make_shards.py synthetic OUT --samples 1000       generated, as JPEG
 
-Writes OUT/data-000000.tar and so on, shuffled by the seed, with `jpg` or `png` and `cls` for each sample, and their indices.
-`train.py --data 'OUT/data-{000000..000127}.tar'`, or `--data OUT`, trains on them.
+Writes OUT/data-000000.tar and so on, shuffled by the seed, with an image and a `cls` member per sample, and an index
+per shard. `train.py --data 'OUT/data-{000000..000127}.tar'`, or `--data OUT`, trains on them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from trainer import order
 from trainer.datasets import directory as directories
 from trainer.datasets import imagenet, shard_index, shards, small
 from trainer.errors import InputError
+from trainer.files import whole
 
 
 class Origin(NamedTuple):
-    """Where samples come from."""
+    """A source of samples."""
 
     samples: int
     classes: Sequence[str]
     read: Callable[[int], tuple[str, bytes, int]]
-    """Of a sample's number: the suffix, the bytes of the image, its class."""
+    """Maps a sample's number to the suffix and the bytes of its image, and its class."""
 
 
 def from_directory(directory: str) -> Origin:
@@ -48,7 +49,7 @@ def from_directory(directory: str) -> Origin:
 
 
 def from_torchvision(name: str, data_dir: str, *, train: bool, download: bool) -> Origin:
-    """CIFAR or MNIST as PNG, or ImageNet's files as they are."""
+    """CIFAR or MNIST as PNG, or ImageNet's files unchanged."""
     if name == "imagenet":
         files = imagenet.open_set(data_dir, train=train)
         return Origin(len(files), files.classes, lambda number: ("jpg", *_plain(files.read(number))))
@@ -65,7 +66,7 @@ def from_torchvision(name: str, data_dir: str, *, train: bool, download: bool) -
 
 
 def synthetic(samples: int, classes: int, shape: tuple[int, int, int], seed: int, quality: int = 92) -> Origin:
-    """Made-up photographs: noise at all scales, as strong at each as in real ones, in the colour of the class."""
+    """Synthetic photographs: noise at all scales, as strong at each as in real ones, tinted by class."""
     from torchvision.io import encode_jpeg
 
     channels, height, width = shape
@@ -86,7 +87,7 @@ def synthetic(samples: int, classes: int, shape: tuple[int, int, int], seed: int
 
 
 def write_shards(origin: Origin, out: Path, per_shard: int, seed: int, name: str = "data") -> list[Path]:
-    """The shards, complete under their names or not there, and their indices."""
+    """Write the shards, each under its name only when complete, and their indices; return the shards' paths."""
     if importlib.util.find_spec("webdataset") is None:
         raise InputError("making shards needs webdataset: pip install webdataset")
     from webdataset import TarWriter
@@ -96,28 +97,31 @@ def write_shards(origin: Origin, out: Path, per_shard: int, seed: int, name: str
     written = []
     for shard, first in enumerate(range(0, origin.samples, per_shard)):
         path = out / f"{name}-{shard:06d}.tar"
-        part = path.with_name(path.name + ".part")
-        with TarWriter(str(part), encoder=False) as tar:
+        with whole(path) as part, TarWriter(str(part), encoder=False) as tar:
             for place, number in enumerate(numbers[first : first + per_shard], first):
                 suffix, blob, label = origin.read(number)
                 tar.write({"__key__": f"{place:08d}", suffix: blob, "cls": str(label).encode()})
-        os.replace(part, path)
         shard_index.build(str(path))
         written.append(path)
     return written
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Make the shards; the exit status."""
+    """Make the shards; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="make_shards.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog="make_shards.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("source", help=f"a directory, synthetic, imagenet, {', '.join(small.PIXELS)}")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--name", default="data", help="what the shards' names begin with (%(default)s)")
     parser.add_argument("--samples-per-shard", type=int, default=1000, metavar="N", help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the shuffle (%(default)s)")
-    parser.add_argument("--data-dir", default="~/.cache/torch/datasets", metavar="DIR", help="where torchvision's data sets are")
+    parser.add_argument(
+        "--data-dir", default="~/.cache/torch/datasets", metavar="DIR", help="where torchvision's data sets are"
+    )
     parser.add_argument("--test", action="store_true", help="the test set of torchvision's data set")
     parser.add_argument("--download", action="store_true", help="let torchvision download its data set")
     parser.add_argument("--samples", type=int, default=1000, help="of the synthetic data (%(default)s)")
@@ -133,7 +137,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 2
     samples, size = shards.open_shards("::".join(map(str, written))), sum(path.stat().st_size for path in written)
     sys.stdout.write(
-        f"{len(samples):,} samples of {samples.classes} classes in {len(written)} shards, {size / 1e6:,.1f} MB: {args.out}\n"
+        f"{len(samples):,} samples of {samples.classes} classes in {len(written)} shards, {size / 1e6:,.1f} MB: "
+        f"{args.out}\n"
     )
     return 0
 

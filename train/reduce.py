@@ -1,10 +1,11 @@
-"""The smallest distributed program: one all_reduce whose result everybody knows.
+"""The smallest distributed program: one all_reduce with a known result.
 
     torchrun --nproc-per-node 4 reduce.py
 
-Rank r brings r + 1; after an all_reduce(SUM) every rank must hold world_size * (world_size + 1) / 2, with 4 ranks 10.
-Each rank prints its value before and after in one line, and ends with status 1 if the sum is wrong. NCCL on GPUs, gloo
-elsewhere or with CUDA_VISIBLE_DEVICES= (empty); without torchrun it is a world of one. Needs torch and nothing else.
+Rank r contributes r + 1; after an all_reduce(SUM), every rank must hold world_size * (world_size + 1) / 2: 10 with 4
+ranks. Each rank prints its value before and after in one line, and exits with status 1 if the sum is wrong. Runs over
+NCCL on GPUs, over gloo elsewhere or with CUDA_VISIBLE_DEVICES= (empty). Without torchrun, the world is this process
+alone. Needs only torch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 
 def problem(total: int, world_size: int) -> str | None:
-    """What is wrong with `total` as the sum of 1 to `world_size`; None if nothing is."""
+    """What is wrong with `total` as the sum of 1 to `world_size`; None if it is right."""
     expected = world_size * (world_size + 1) // 2
     if total == expected:
         return None
@@ -27,19 +28,20 @@ def problem(total: int, world_size: int) -> str | None:
 
 
 def join() -> torch.device:
-    """Join torchrun's process group, or make one of this process alone; where this rank computes."""
+    """Join torchrun's process group, or create one for this process alone; return this rank's device."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = torch.cuda.is_available()
     if on_gpu and local_rank >= torch.cuda.device_count():
         raise SystemExit(
-            f"reduce.py: error: local rank {local_rank} on {socket.gethostname()} has no GPU of its own: the host shows "
-            f"{torch.cuda.device_count()}. Start as many ranks, or set CUDA_VISIBLE_DEVICES= to reduce on the CPU."
+            f"reduce.py: error: local rank {local_rank} on {socket.gethostname()} has no GPU of its own: "
+            f"the host shows {torch.cuda.device_count()}. "
+            "Start as many ranks, or set CUDA_VISIBLE_DEVICES= to reduce on the CPU."
         )
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    store = None if launched else dist.HashStore()  # type: ignore[attr-defined]  # public, but not in torch's list
+    store = None if launched else dist.HashStore()  # type: ignore[attr-defined]  # public, but missing from torch's exports
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         store=store,
@@ -51,7 +53,7 @@ def join() -> torch.device:
 
 
 def main() -> int:
-    """Reduce, print and check; the exit status."""
+    """Reduce, print and check; return the exit status."""
     as_written = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="reduce.py", description=__doc__, formatter_class=as_written).parse_args()
     device = join()

@@ -1,7 +1,7 @@
-"""Two ranks or more: an all_reduce, then the last rank is killed; started again, one more all_reduce.
+"""Two ranks or more: an all_reduce, then the last rank is killed; after the restart, one more all_reduce.
 
-Each leaves its times (unix seconds) in the directory that BENCH_DIRECTORY names: `crash`, and after its first sum of the restart
-`again-RANK`.
+Ranks write times (unix seconds) to the directory that BENCH_DIRECTORY names: `crash`, and `again-RANK` after the first
+sum of the restart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def reduce() -> None:
-    """One all_reduce, whose result must be right."""
+    """Run one all_reduce, and check its result."""
     value = torch.ones(1)
     dist.all_reduce(value)
     if value.item() != dist.get_world_size():

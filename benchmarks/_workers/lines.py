@@ -1,8 +1,8 @@
-"""A rank that writes BENCH_LINES lines as fast as a pipe takes them: formatted before it begins, in blocks, all ranks at once.
+"""A rank that writes BENCH_LINES lines as fast as a pipe takes them: formatted before, in blocks, all ranks at once.
 
     rank 3 line 000041 xxxx...     80 bytes with the newline
 
-Leaves its times (begin and end, unix seconds) in the directory that BENCH_DIRECTORY names.
+Writes its times (begin and end, unix seconds, and CPU seconds) to the directory that BENCH_DIRECTORY names.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ def text(rank: int, lines: int) -> bytes:
 
 
 def cpu_s() -> float:
-    """What this process has used."""
+    """CPU time that this process has used."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
-    """Wait for the others, write, leave the times."""
-    rank, world_size, directory = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(os.environ["BENCH_DIRECTORY"])
+    """Wait for the other ranks, write the lines, then the times."""
+    rank, world_size, directory = (
+        int(os.environ["RANK"]),
+        int(os.environ["WORLD_SIZE"]),
+        Path(os.environ["BENCH_DIRECTORY"]),
+    )
     written = memoryview(text(rank, int(os.environ["BENCH_LINES"])))
     (directory / f"ready-{rank}").touch()
     limit = time.monotonic() + LIMIT_S
     while sum((directory / f"ready-{other}").exists() for other in range(world_size)) < world_size:
         if time.monotonic() > limit:
-            raise SystemExit("the other ranks did not come")
+            raise SystemExit("the other ranks did not start in time")
         time.sleep(0.005)
     began, before = time.time(), cpu_s()
     while written:

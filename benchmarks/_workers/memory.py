@@ -1,6 +1,7 @@
-"""A rank that says what memory it holds while all ranks sit at a barrier after their first all_reduce.
+"""A rank that reports the memory that it holds while all ranks wait at a barrier after their first all_reduce.
 
-Rank 0 then waits for the file `go` in the directory that BENCH_DIRECTORY names, so that all can be looked at from outside.
+Rank 0 then waits for the file `go` in the directory that BENCH_DIRECTORY names, so that all can be measured from
+outside.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def kilobytes(*names: str) -> int:
 
 
 def main() -> None:
-    """Join, reduce, look, say."""
+    """Join, reduce, measure, report."""
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(1))
     dist.barrier()

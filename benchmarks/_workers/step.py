@@ -1,8 +1,8 @@
 """A bare training loop of ResNet-18 on one batch in memory, for benchmarks/train_step.py.
 
-`recipe` is torchvision's references/classification/train.py: SGD with momentum, float32, DDP as it comes, its metrics after each
-step. `bare` is what our trainer does without all that is around it: channels_last, DDP with bucket views, bf16 where it is told.
-`ceiling` is no training: how fast one could be whose arithmetic all ran like a product of large float32 matrices.
+`recipe` is torchvision's references/classification/train.py: SGD with momentum, float32, plain DDP, its metrics after
+each step. `bare` is our trainer's step alone: channels_last, DDP with bucket views, bf16 if requested. `ceiling` does
+not train: it is the speed if all arithmetic ran like a product of large float32 matrices.
 """
 
 # distlaunch: preload torch._dynamo
@@ -22,7 +22,7 @@ from torchvision.models import get_model
 
 
 def ceiling(model: str, side: int) -> float:
-    """Images per second of one rank whose every multiplication and addition ran as fast as those of a 2048 x 2048 product."""
+    """Images per second of one rank if all its arithmetic ran as fast as a 2048 x 2048 matrix product."""
     with FlopCounterMode(display=False) as counter:
         get_model(model, num_classes=10)(torch.randn(2, 3, side, side)).sum().backward()
     left, right, times = torch.randn(2048, 2048), torch.randn(2048, 2048), []
@@ -47,7 +47,9 @@ def main(kind: str, model: str, precision: str, sizes: list[int]) -> None:
     torch.manual_seed(0)
     fast, memory_format = kind == "bare", torch.channels_last if kind == "bare" else torch.contiguous_format
     net = DistributedDataParallel(
-        get_model(model, num_classes=10).to(memory_format=memory_format), gradient_as_bucket_view=fast, static_graph=fast
+        get_model(model, num_classes=10).to(memory_format=memory_format),
+        gradient_as_bucket_view=fast,
+        static_graph=fast,
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=fast or None)
     images = torch.randn(batch, 3, side, side).to(memory_format=memory_format)

@@ -1,4 +1,4 @@
-"""Command line of the agent: `python agent.pyz --spec spec.json --node-rank K`, its stream on stdout."""
+"""Command line of the agent: `python agent.pyz --spec spec.json --node-rank K` writes its stream to stdout."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from .job import Job
 
 _TIMES = ("DISTLAUNCH_TIMES_DISRUPTED", "DISTLAUNCH_TIMES_LOST")
-"""How often the scheduler has started this node again: because it took it away, and because another one was lost."""
+"""How many times the scheduler has restarted this node: after a disruption, and after the loss of another node."""
 
 
 def main() -> None:
-    """Run as the agent, or as the fork server that it starts."""
+    """Run as the agent, or as the helper that the arguments name."""
     if _is_a_part(sys.argv[1:]):
         return
     parser = _parser()
@@ -43,24 +43,28 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    import argparse  # only here: a fork server or a call needs none
+    import argparse  # imported here because helpers do not need it
 
-    parser = argparse.ArgumentParser(prog="agent.pyz", description="Starts the workers of one node of a distlaunch run.")
+    parser = argparse.ArgumentParser(
+        prog="agent.pyz", description="Starts the workers of one node of a distlaunch run."
+    )
     parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--node-rank", type=int, metavar="K")
     where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
-    where.add_argument("--slurm", action="store_true", help="started by srun: rank and nodes are the job's")
-    parser.add_argument("--when-told", action="store_true", help="begin when a line comes on stdin; end where none does")
-    below = "the process that reads the stream; the directory is removed with it"
+    where.add_argument("--slurm", action="store_true", help="started by srun: take the rank and nodes from the job")
+    parser.add_argument(
+        "--when-told", action="store_true", help="start when a line arrives on stdin; exit if stdin ends first"
+    )
+    below = "the process that reads the stream; the run's directory is removed when both have exited"
     parser.add_argument("--below", type=int, metavar="PID", help=below)
     parser.add_argument("--stdin", type=int, metavar="FD", help="the workers' stdin")
-    parser.add_argument("--unpack", metavar="DIRECTORY", help="archives that came with the run, for its own directory")
+    parser.add_argument("--unpack", metavar="DIRECTORY", help="archives of the run, to be unpacked in its directory")
     return parser
 
 
 def _is_a_part(argv: List[str]) -> bool:
-    """Whether this is no agent, but something that one has started, or what the launcher has called here; then it has run."""
+    """Run the helper that the arguments name; False if this process is the agent itself."""
     kind, rest = (argv or [""])[0], argv[1:]
     if kind == "--fork-server":
         from .forkserver import server
@@ -88,7 +92,7 @@ def _is_a_part(argv: List[str]) -> bool:
 
 
 def _wait_for_word(wanted: bool) -> None:
-    """Until the launcher has written down that we are there; where it dies before that, nobody would find us."""
+    """Wait until the launcher has recorded this process; exit if it dies first, as the agent could not be found."""
     if not wanted:
         return
     if not os.read(0, 1):
@@ -99,7 +103,7 @@ def _wait_for_word(wanted: bool) -> None:
 
 
 def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
-    """The job on the nodes of the step, this node's rank, and the file that its stream goes to."""
+    """The job on the nodes of the step, this node's rank, and the descriptor of its stream file."""
     from .schedulers import slurm
 
     try:
@@ -114,7 +118,7 @@ def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]
 
 
 def _here(job: Job, args: argparse.Namespace, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
-    """As `_on_slurm`, where the command line or a variable says which node this is; the stream is our stdout."""
+    """Like `_on_slurm`, with the rank from the command line or a variable; the stream is the agent's stdout."""
     from .failures import Failure
 
     disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
@@ -128,7 +132,7 @@ def _here(job: Job, args: argparse.Namespace, parser: argparse.ArgumentParser) -
 
 def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
     if not value.isdigit():
-        parser.exit(2, f"agent.pyz: {variable} is {value!r}, and should be a number\n")
+        parser.exit(2, f"agent.pyz: {variable} must be a number, not {value!r}\n")
     return int(value)
 
 
@@ -140,4 +144,4 @@ def _unpack(source: str, directory: str, parser: argparse.ArgumentParser) -> Non
     try:
         unpack.unpack(source, directory)
     except (OSError, EOFError, tarfile.TarError) as error:
-        parser.exit(2, f"agent.pyz: what came with the run cannot be unpacked to {directory}: {error}\n")
+        parser.exit(2, f"agent.pyz: the run's archives cannot be unpacked to {directory}: {error}\n")

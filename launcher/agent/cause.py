@@ -1,4 +1,4 @@
-"""Why workers ended: one cause with a class, out of exit codes, error files and what they wrote to stderr last."""
+"""Why workers failed: one classified cause, derived from exit codes, error files and the end of stderr."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from .stream.tail import TRACEBACK
 from .system import files
 
 if TYPE_CHECKING:
-    from .messages import ExitedWorker
-
-Cause = Dict[str, Any]
+    from .messages import Cause, ExitedWorker
 
 _MAX_TRACE = 16 * 1024
-"""A longer traceback is told without its middle."""
+"""A longer traceback is reported without its middle."""
 
 _MAX_ERROR_FILE = 64 << 20
 
-# Compiled on first use: most agents end without a failure.
+# Compiled on first use: most agents exit without a failure.
 _OUT_OF_MEMORY = r"OutOfMemoryError|\bMemoryError\b|Cannot allocate memory|can't allocate memory|bad_alloc"
 _PEER_LOST = (
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|Remote peer|remote process exited"
@@ -29,17 +27,18 @@ _PEER_LOST = (
     r"|failed to recv, got 0 bytes|Connection was likely closed|Socket is not connected|Connection refused"
 )
 _FABRIC = (
-    r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error|gloo/[\w/]+\.(?:cc|h):"
+    r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error"
+    r"|gloo/[\w/]+\.(?:cc|h):"
     r"|Timed out waiting|No route to host|Network is unreachable|Name or service not known|EADDRINUSE"
 )
 _COLLECTIVE = (
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:send|recv) operation|monitoredBarrier"
     r"|waiting for clients\. \d+/\d+ clients joined"
 )
-"""NCCL's watchdog, gloo, and a rendezvous of torch's that somebody did not come to."""
+"""NCCL's watchdog, gloo, and a rendezvous of torch's that a rank did not join."""
 
 _OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXCPU", "SIGXFSZ")
-"""Signals by which a process ends through what itself does; all others are somebody's."""
+"""Signals that a process raises by its own fault; all others were sent to it."""
 
 _BY_SIGNAL = (Failure.KILLED, Failure.OUT_OF_MEMORY)
 
@@ -47,28 +46,31 @@ WAITED: Dict[str, Callable[[Cause], bool]] = {
     "timeout": lambda cause: bool(cause["class"] == Failure.COLLECTIVE and "monitoredBarrier" not in cause["message"]),
     "lost": lambda cause: bool(cause["secondary"]),
 }
-"""Who has waited in a collective: until that timed out, or until one that had waited with it ended. A monitored barrier names
-the rank itself."""
+"""How a rank's wait in a collective ended: it timed out, or another waiting rank exited.
+
+A monitored barrier is excluded, as it names the missing rank itself.
+"""
 
 _NAMED = 16
-"""So many ranks are named in a message."""
+"""Maximum number of ranks that a message names."""
 
 _SYNTAX_ERROR = rb'(?m)^  File ".*", line \d+\n(?:    .*\n)*(?:SyntaxError|IndentationError|TabError): .*$'
-"""What an interpreter says of the script itself, without a traceback."""
+"""What an interpreter prints about the script itself, without a traceback."""
 
 _FRAME = r'(?m)^  File ".*", line \d+.*\n(?:    .*\n)*'
-"""A place in a traceback, with its text, which may name anything: what was raised counts."""
+"""A traceback frame with its source lines. These may contain any word, so only the exception is classified."""
 
 _RANK_PREFIX = rb"(?m)^\[rank\d+\]: "
-"""torch's excepthook puts it before each line once a process group exists."""
+"""Prefix that torch's excepthook puts before each line once a process group exists."""
 
 
 def of_worker(
     *, host: str, node: int, about: ExitedWorker, error_file: str, stderr_tail: bytes, oom_kills: int, kept: str = ""
 ) -> Cause:
-    """The cause for one worker that ended; `about` is the fork server's message, `oom_kills` counts since the start.
+    """The cause for one worker that exited.
 
-    `kept`: where the error file is for people.
+    `about` is the fork server's message, `oom_kills` the number of OOM kills since the agent started, and `kept` the
+    path of the error file that messages name.
     """
     code = about["code"]
     recorded = _read(error_file)
@@ -76,7 +78,7 @@ def of_worker(
     trace = recorded.get("traceback") or last_traceback(stderr_tail)
     sig = signal_name(-code) if code < 0 else None
     if sig and not recorded and sig != "SIGABRT":
-        trace = None  # whatever it has written before, that has not ended it
+        trace = None  # an earlier traceback is not what ended it
     message = recorded.get("message") or (trace.rstrip().rpartition("\n")[2] if trace and not sig else "")
     if sig == "SIGABRT" and not message:
         message = _watchdogs(stderr_tail)
@@ -99,22 +101,27 @@ def of_worker(
     }
 
 
-def of_node(*, host: str, node: int, message: str, kind: Failure = Failure.NODE, time: float, secondary: bool = False) -> Cause:
-    """A cause for which no worker is to blame."""
-    nobody = dict.fromkeys(("rank", "local_rank", "exit_code", "signal", "traceback"))
+def of_node(
+    *, host: str, node: int, message: str, kind: Failure = Failure.NODE, time: float, secondary: bool = False
+) -> Cause:
+    """A cause for which no worker is responsible."""
     return {
         "class": kind,
         "message": message,
         "host": host,
         "node": node,
-        **nobody,
+        "rank": None,
+        "local_rank": None,
+        "exit_code": None,
+        "signal": None,
+        "traceback": None,
         "time": time,
         "secondary": secondary,
     }
 
 
 def is_cause(said: Any) -> bool:
-    """Whether what was read has the form of a cause."""
+    """Whether a decoded JSON value is a valid cause."""
     texts = isinstance(said, dict) and all(isinstance(said.get(name), str) for name in ("class", "message", "host"))
     return (
         texts
@@ -127,12 +134,12 @@ def is_cause(said: Any) -> bool:
 
 
 def first(causes: List[Cause]) -> Cause:
-    """The earliest that is not the consequence of another, else the earliest."""
+    """The earliest cause that is not a consequence of another, else the earliest."""
     return min(causes, key=lambda cause: (cause["secondary"], cause["time"]))
 
 
 def classify(text: str, sig: Optional[str], oom_kills: int) -> Failure:
-    """The class by what was raised, or by the signal that ended the worker."""
+    """The class of a failure, by the exception or by the signal that ended the worker."""
     if sig == "SIGKILL":
         return Failure.OUT_OF_MEMORY if oom_kills else Failure.KILLED
     if re.search(_OUT_OF_MEMORY, text):
@@ -147,7 +154,7 @@ def classify(text: str, sig: Optional[str], oom_kills: int) -> Failure:
 
 
 def last_traceback(tail: bytes) -> Optional[str]:
-    """The last Python traceback in the end of a worker's stderr, with the chain of exceptions that led to it."""
+    """The last Python traceback in the tail of a worker's stderr, with the exceptions chained to it."""
     tail = re.sub(_RANK_PREFIX, b"", tail)
     starts = [match.start() for match in re.finditer(re.escape(TRACEBACK), tail)]
     if not starts:
@@ -169,21 +176,21 @@ def last_traceback(tail: bytes) -> Optional[str]:
 
 
 def _watchdogs(tail: bytes) -> str:
-    """What NCCL's watchdog wrote before it aborted the process: a collective has timed out."""
+    """The message with which NCCL's watchdog aborts the process after a collective timed out, or an empty string."""
     found = re.findall(rb"(?m)^.*?(Watchdog caught collective operation timeout: .*)$", tail)
     return found[0].decode(errors="replace") if found else ""
 
 
 def killed(what: str, sig: str, oom_kills: int) -> Tuple[str, Failure]:
-    """Message and class for a process, in words or not, that was ended by a signal which nobody of us has sent."""
+    """Message and class for a process killed by a signal that distlaunch did not send; `what` names it or is empty."""
     by_kernel = sig == "SIGKILL" and oom_kills > 0
-    who = "the kernel's out-of-memory killer" if by_kernel else "somebody else, not distlaunch"
+    who = "the kernel's out-of-memory killer" if by_kernel else "another process, not distlaunch"
     text = f"{what} was killed" if what else "killed"
     return f"{text} by {sig}, sent by {who}", Failure.OUT_OF_MEMORY if by_kernel else Failure.KILLED
 
 
 def signal_name(number: int) -> str:
-    """`SIGTERM`; a number where a signal has no name."""
+    """The signal's name, such as `SIGTERM`, or its number if it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -191,21 +198,22 @@ def signal_name(number: int) -> str:
 
 
 def timed_out(waited: Cause, ranks: Collection[int], world: int) -> Cause:
-    """The cause where these of all ranks have waited in a collective, and `waited` is the first of them to say so.
+    """The cause if `ranks` waited in a collective that timed out; `waited` is the first report of it.
 
-    Who did not is to blame: it had failed in silence, hung, or was somewhere else in the script.
+    The ranks that did not wait are to blame: they failed silently, hung, or were elsewhere in the script.
     """
     others = [rank for rank in range(world) if rank not in ranks]
     if not others:
         return {**waited, "message": f"all {world} ranks timed out in a collective: {waited['message']}"}
     message = f"{_ranks(sorted(ranks))} timed out in a collective; {_ranks(others)} had not joined it"
     whose = f"rank {waited['rank']}, which waited for it: {waited['message']}\n"
-    place = {"host": None, "node": None, "local_rank": None, "exit_code": None, "signal": None}
-    return {**waited, **place, "rank": others[0], "message": message, "traceback": whose + (waited["traceback"] or "")}
+    cause: Cause = {**waited, "rank": others[0], "message": message, "traceback": whose + (waited["traceback"] or "")}
+    cause["host"] = cause["node"] = cause["local_rank"] = cause["exit_code"] = cause["signal"] = None
+    return cause
 
 
 def _ranks(ranks: List[int]) -> str:
-    """`rank 2`; `ranks 0, 1, 3`; of many the first few."""
+    """`rank 2` or `ranks 0, 1, 3`; of many ranks, the first few."""
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_NAMED]))}{more}"
 
@@ -216,17 +224,18 @@ def one_line(message: str) -> str:
 
 
 def shorten(text: str, *, whole: str) -> str:
-    """The text without its middle where it is long: `whole` says where all of it is."""
+    """The text, without its middle if it is long; `whole` names where all of it is."""
     left_out = len(text) - _MAX_TRACE
     if left_out <= 0:
         return text
     half = _MAX_TRACE // 2
     lines = text.count("\n", half, half + left_out)
-    return f"{text[:half]}\n[... {lines} lines, {left_out} characters left out; whole in {whole} ...]\n{text[-half:]}"
+    note = f"[... {lines} lines, {left_out} characters left out; full text in {whole} ...]"
+    return f"{text[:half]}\n{note}\n{text[-half:]}"
 
 
-def _read(path: str) -> Cause:
-    """What torchelastic's @record, or our worker, wrote about the exception."""
+def _read(path: str) -> Dict[str, Any]:
+    """The exception that torchelastic's @record, or a forked worker, recorded in its error file."""
     try:
         data = json.loads(files.read_word(path, _MAX_ERROR_FILE))
         message = data["message"]
@@ -234,6 +243,10 @@ def _read(path: str) -> Cause:
             return {"message": message}
         extra = message.get("extraInfo", {})
         raised_at = float(data.get("raised_at") or extra.get("timestamp", 0)) or None
-        return {"message": str(message["message"]), "traceback": str(extra.get("py_callstack") or ""), "raised_at": raised_at}
+        return {
+            "message": str(message["message"]),
+            "traceback": str(extra.get("py_callstack") or ""),
+            "raised_at": raised_at,
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return {}  # whatever is there, a worker has written it
+        return {}  # a worker may have written anything there

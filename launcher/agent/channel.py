@@ -1,4 +1,4 @@
-"""Messages between the processes of one node: JSON of any size behind its length, with file descriptors, over a Unix socket."""
+"""Messages between the processes of one node: length-prefixed JSON and file descriptors over a Unix socket."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MAX_FDS = 4
 
 
 class Channel(Generic[Sent, Received]):
-    """One end of a pair, for the messages of one class each way; `receive` gives None when the other end is gone."""
+    """One end of a pair, with one message type per direction; `receive` returns None once the other end is closed."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._data = bytearray()
-        """Of the next message, as much as has come; never of the one after it, which poll and select then see in the socket."""
+        """The received part of the next message; never more than that, so poll and select see the one after it."""
 
         self._fds: List[int] = []
         self._ended = False
@@ -41,22 +41,22 @@ class Channel(Generic[Sent, Received]):
         return cls(sock)
 
     def fileno(self) -> int:
-        """For selectors."""
+        """The descriptor, for selectors."""
         return self._sock.fileno()
 
     def send(self, message: Sent, fds: Sequence[int] = ()) -> bool:
-        """Send one message; False when nobody is there to read it."""
+        """Send one message; False if the other end is closed."""
         data = json.dumps(message).encode()
         data = _LENGTH.pack(len(data)) + data
         try:
-            sent = socket.send_fds(self._sock, [data], list(fds)) if fds else 0  # they come with its first byte
+            sent = socket.send_fds(self._sock, [data], list(fds)) if fds else 0  # they travel with the first byte
             self._sock.sendall(memoryview(data)[sent:])
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
     def receive(self) -> Tuple[Optional[Received], List[int]]:
-        """The next message and its descriptors; waits for it."""
+        """Wait for the next message and its descriptors."""
         while self._missing():
             self._read()
         data, fds = self._data[_LENGTH.size :], self._fds
@@ -66,7 +66,7 @@ class Channel(Generic[Sent, Received]):
         return json.loads(data), fds
 
     def ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether `receive` would return at once, waiting up to `timeout_s` for that; a message may come in parts."""
+        """Wait up to `timeout_s` for a complete message; returns whether `receive` would return at once."""
         import select
         import time
 
@@ -80,7 +80,7 @@ class Channel(Generic[Sent, Received]):
         return True
 
     def _missing(self) -> int:
-        """How many bytes the message, or its length, still needs; 0 also at the end."""
+        """How many bytes of the message, or of its length, are missing; also 0 at the end of the stream."""
         if self._ended:
             return 0
         need = _LENGTH.size
@@ -89,7 +89,7 @@ class Channel(Generic[Sent, Received]):
         return need - len(self._data)
 
     def _read(self) -> None:
-        """Take a part of what is missing; waits for it."""
+        """Wait for a part of what is missing and take it."""
         try:
             data, fds, flags, _address = socket.recv_fds(self._sock, min(self._missing(), _READ_BYTES), _MAX_FDS)
         except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""The classes of failures, in one table: agents, launcher, JSON and docs/agent-stream.md have them from here."""
+"""The failure classes in one table, the source for agents, launcher, JSON and docs/agent-stream.md."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any, Mapping, NamedTuple, Optional
 
 
 class About(NamedTuple):
-    """What there is to know of a class."""
+    """The properties of a class."""
 
     text: str
-    """In words, for people."""
+    """Its name for messages."""
 
     exit_code: Optional[int]
-    """Of the command that follows a run which ended so; None: the error's own."""
+    """Exit code of the command that follows such a run; None: that of the error."""
 
     may_come_back: bool
-    """Whether a cluster, or spare hosts, may start the run again because of it: not where the script would fail again."""
+    """Whether a cluster, or spare hosts, may restart the run after it; False if the script would fail again."""
 
     when: str
-    """What it stands for."""
+    """The condition that it stands for."""
 
     agent_exit_code: Optional[int] = None
-    """Of a class that is a run's final state, and a node's `result`, by itself; None: that is `failed`."""
+    """Exit code of the agent if the class is itself a run's state and a node's `result`; None: both are `failed`."""
 
     again: str = ""
-    """How an attempt because of it is announced."""
+    """How an attempt that follows it is announced."""
 
 
 class Failure(str, Enum):
-    """A class of failures; in JSON it is its value, and what is read from there equals it."""
+    """A failure class. JSON has its value, and a string read from there compares equal to the member."""
 
     about: About
 
@@ -39,11 +39,16 @@ class Failure(str, Enum):
     )
     OUT_OF_MEMORY = (
         "out_of_memory",
-        About("out of memory", 1, False, "an allocation failed, or the kernel killed for want of memory"),
+        About("out of memory", 1, False, "an allocation failed, or the kernel killed a process because memory ran out"),
     )
     KILLED = (
         "killed",
-        About("a process was killed", 1, True, "somebody else sent a signal to a worker or to one of distlaunch's processes"),
+        About(
+            "a process was killed",
+            1,
+            True,
+            "another process sent a signal to a worker or to one of distlaunch's processes",
+        ),
     )
     COLLECTIVE = (
         "collective",
@@ -59,7 +64,14 @@ class Failure(str, Enum):
     )
     TIMEOUT = (
         "timeout",
-        About("time limit reached", 124, True, "the run had no time left", agent_exit_code=124, again="after its time limit"),
+        About(
+            "time limit reached",
+            124,
+            True,
+            "the run had no time left",
+            agent_exit_code=124,
+            again="after its time limit",
+        ),
     )
     PREEMPTED = (
         "preempted",
@@ -67,15 +79,15 @@ class Failure(str, Enum):
     )
     CANCELLED = (
         "cancelled",
-        About("cancelled", 130, False, "somebody asked for the run's end", agent_exit_code=130),
+        About("cancelled", 130, False, "the user cancelled the run", agent_exit_code=130),
     )
     SUBMISSION = (
         "submission",
-        About("not submitted", None, False, "the run never came to its cluster"),
+        About("not submitted", None, False, "the run never reached its cluster"),
     )
 
     def __new__(cls, value: str, about: Optional[About] = None) -> Failure:  # noqa: PYI034 - 3.9 has no Self
-        """A member of that value: of the table, where it has `about`, or found in it."""
+        """Make the member for one row of the table."""
         made = str.__new__(cls, value)
         made._value_ = value
         made.about = about or About(value, 1, False, "")
@@ -85,7 +97,7 @@ class Failure(str, Enum):
 
     @classmethod
     def named(cls, value: object) -> Optional[Failure]:
-        """The class of that name; None for one that a newer agent has told."""
+        """The class with this name; None if it is unknown, as one from a newer agent may be."""
         try:
             return cls(str(value))
         except ValueError:
@@ -93,28 +105,28 @@ class Failure(str, Enum):
 
 
 ENDS = tuple(each for each in Failure if each.about.agent_exit_code is not None)
-"""Classes that are a run's final state, and a node's `result`; all others are `failed`. The worst first."""
+"""Classes that are a run's final state and a node's `result`, worst first; all others are `failed`."""
 
 WORST_FIRST = ("failed", *ENDS)
-"""As what a run has ended of which parts have ended differently."""
+"""The order that decides a run's state: the first of these that any of its parts ended with."""
 
 RESULTS = {"success": 0, "failed": 1, "lost": 75, **{str(each): each.about.agent_exit_code or 0 for each in ENDS}}
-"""Exit codes of agents, by `result`; 75 is EX_TEMPFAIL: what failed was another node, and may well be there the next time."""
+"""Exit codes of agents by `result`. 75 is EX_TEMPFAIL: another node failed, and may be back for the next attempt."""
 
 
 def text(kind: object) -> str:
-    """A class in words; of one that a newer agent has told, its name."""
+    """The class's name for messages; of an unknown class, the value itself."""
     known = Failure.named(kind)
     return known.about.text if known else str(kind)
 
 
 def again(kind: object) -> str:
-    """How an attempt because of that class is announced, with a space before it; empty where there is nothing to say."""
+    """How an attempt that follows this class is announced, after a leading space; empty if it is not."""
     known = Failure.named(kind)
     return f" {known.about.again}" if known and known.about.again else ""
 
 
 def may_come_back(why: Optional[Mapping[str, Any]]) -> bool:
-    """Whether a run may be started again after this cause."""
+    """Whether a run may be restarted after this cause."""
     known = Failure.named((why or {}).get("class"))
     return known is not None and known.about.may_come_back

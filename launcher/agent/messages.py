@@ -1,31 +1,114 @@
-"""The messages between the processes of one node, by direction. Imported by type checkers alone.
+"""The messages between the processes of one node, by direction. Imported only by type checkers.
 
     agent ⇄ fork server ⇄ the worker group's process ⇄ agent
 
-A message has the keys of one line of its class, by the first of which it is known, unless said otherwise.
+A message has some of the keys of its class and is identified by the first of them, unless noted otherwise.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple, TypedDict
+from typing import Any, Dict, List, Literal, Optional, Tuple, TypedDict
 
 from .channel import Channel
 
 Json = Dict[str, Any]
 
 
+class Rendezvous(TypedDict, total=False):
+    """How the nodes find node 0: see `Job.rendezvous`."""
+
+    file: str
+    addr: str
+    port: int
+    ports: List[int]
+    any_order: bool
+    everywhere: bool
+    fd: int
+
+
+class _Lent(TypedDict):
+    rank: Optional[int]
+    """The only rank that is shown or, with `interactive`, the rank that has the keyboard."""
+
+    interactive: bool
+    stdin: Literal["tty", "pipe", "passed", "null"]
+    """A terminal, the launcher's stdin through the socket, its own descriptor on the same host, or an empty one."""
+
+    stdout: bool
+    """Whether it is the terminal; `stderr` likewise."""
+
+    stderr: bool
+
+
+class LentTerminal(_Lent, total=False):
+    """The launcher's terminal and stdin, as its workers share them."""
+
+    size: List[int]
+    """Rows and columns."""
+
+    modes: Optional[Json]
+    term: str
+    very: Dict[str, str]
+    """By stream, the path of the launcher's own terminal, which all workers share."""
+
+    name: str
+    """The path of the terminal that was made for the worker."""
+
+
+_Classified = TypedDict("_Classified", {"class": str, "message": str})
+
+
+class Cause(_Classified):
+    """Why a worker or a node failed. `class` is one of `Failure`."""
+
+    host: Optional[str]
+    node: Optional[int]
+    rank: Optional[int]
+    local_rank: Optional[int]
+    exit_code: Optional[int]
+    signal: Optional[str]
+    traceback: Optional[str]
+    time: float
+    """Unix seconds."""
+
+    secondary: bool
+    """Whether it looks like the consequence of a failure elsewhere."""
+
+
+class _Published(TypedDict):
+    kind: Literal["restart", "fail", "stop", "lost", "done"]
+    node: int
+
+
+class Verdict(_Published, total=False):
+    """What one node publishes to all: the end of a round, or of the run."""
+
+    host: str
+    cause: Cause
+    message: str
+    """Of a lost node."""
+
+    time: float
+    secondary: bool
+    stop: str
+    """Of a stop, its reason; `deadline` and `signal` as in `AgentToGroup`."""
+
+    deadline: float
+    signal: int
+
+
 class WorkerRequest(TypedDict, total=False):
-    """A worker that is to be started."""
+    """A worker to be started."""
 
     rank: int
     local_rank: int
     round: int
     env: Dict[str, str]
     cpus: str
-    """What it is bound to, as `taskset` lists CPUs; missing: nothing."""
+    """The CPUs that it is bound to, in the format of `taskset`; missing: it is not bound."""
 
-    terminal: Json
-    """What it has of the launcher's terminal and stdin, as `Job.streams_of` gives it; missing: pipes."""
+    terminal: LentTerminal
+    """Its share of the launcher's terminal and stdin, from `Job.streams_of`; missing: pipes."""
 
 
 class _Named(TypedDict):
@@ -36,32 +119,32 @@ class _Named(TypedDict):
 
 
 class StartedWorker(_Named, total=False):
-    """One that was forked."""
+    """A worker that was forked."""
 
     cpus: str
 
 
 class ExitedWorker(StartedWorker):
-    """One that was reaped."""
+    """A worker that was reaped."""
 
     code: int
-    """Its exit code; below 0 the signal that ended it."""
+    """Its exit code; if negative, the signal that ended it."""
 
     stopped: bool
-    """It was we who ended it."""
+    """Whether distlaunch ended it."""
 
     time: float
     """Unix seconds."""
 
 
 class ServerSetup(TypedDict):
-    """What the fork server and the worker group's process are to do."""
+    """The setup of the fork server and of the worker group's process."""
 
     job: Json
     """The fields of `Job`."""
 
     env: Dict[str, str]
-    """The workers'."""
+    """The workers' environment."""
 
     preload: List[str]
     node_rank: int
@@ -73,39 +156,39 @@ class ServerSetup(TypedDict):
     directory: str
     scratch: str
     files: int
-    """The soft limit of open files that workers have."""
+    """The workers' soft limit of open files."""
 
     ignored: List[int]
     """Signals that workers ignore."""
 
 
 class Signal(TypedDict, total=False):
-    """For all workers, known by `signal`."""
+    """A signal for all workers, identified by `signal`."""
 
     signal: int
     mark: bool
-    """Workers that end now were ended by us."""
+    """Workers that exit from now on count as ended by distlaunch."""
 
     repeat: bool
-    """Also to those that are marked."""
+    """Also signal workers that are already marked."""
 
     rank: int
-    """To this one alone, with its process group."""
+    """Signal only this rank's process group."""
 
 
 class AgentToServer(Signal, total=False):
-    """`setup` comes first, with node 0's listening socket."""
+    """`setup` comes first, on node 0 with its listening socket."""
 
     setup: ServerSetup
     quit: bool
 
 
 class ServerToAgent(TypedDict, total=False):
-    """`started` comes with our ends of the worker's output."""
+    """`started` comes with the agent's ends of the worker's output."""
 
     started: StartedWorker
-    terminal: Optional[Json]
-    """With `started`: what was asked for in its `WorkerRequest`."""
+    terminal: Optional[LentTerminal]
+    """With `started`: the `terminal` of its `WorkerRequest`."""
 
     exited: ExitedWorker
     event: str
@@ -122,23 +205,23 @@ class ServerToAgent(TypedDict, total=False):
 
 
 class GroupToServer(Signal, total=False):
-    """`listens` comes with the socket at which workers look for their store."""
+    """`listens` comes with the listening socket of the workers' store."""
 
     start: WorkerRequest
     sweep: bool
-    """End what the workers have left."""
+    """End the processes that the workers left behind."""
 
     listens: bool
 
 
 class ServerToGroup(TypedDict, total=False):
-    """What becomes of the workers, and what was asked for."""
+    """Reports on the workers, and replies."""
 
     started: StartedWorker
     exited: ExitedWorker
     debugged: Json
     ready: bool
-    """All is imported that workers are to find."""
+    """The imports for the workers are done."""
 
     swept: bool
 
@@ -149,8 +232,8 @@ class Result(TypedDict, total=False):
     result: str
     """`success`, `failed`, `stopped`, `stopped_by_peer`."""
 
-    word: Json
-    """What another node ended the run by."""
+    word: Verdict
+    """The verdict with which another node ended the run."""
 
     error: str
     kind: str
@@ -163,49 +246,49 @@ class Result(TypedDict, total=False):
 
 
 class GroupToAgent(TypedDict, total=False):
-    """The last one is `ended`, or `broken`."""
+    """The last message is `ended` or `broken`."""
 
     ended: Result
 
     event: str
     fields: Json
     ask_cause: List[int]
-    """Why have these ranks ended? Answered by `cause`."""
+    """Asks why these ranks exited; `cause` is the reply."""
 
-    first_cause: Optional[Json]
-    """The cause that all nodes were told; None: all start again, and what ended this round does not end the run."""
+    first_cause: Optional[Cause]
+    """The cause published to all nodes; None: all nodes restart, and what ended this round does not end the run."""
 
     broken: str
-    """A part of it has failed."""
+    """The message of an internal failure."""
 
     traceback: str
     """With `broken`."""
 
 
 class AgentToGroup(TypedDict, total=False):
-    """`endpoint` and `cause` are answers, `stop` and `ends` come at any moment."""
+    """`endpoint` and `cause` are replies; `stop` and `ends` come at any time."""
 
     endpoint: Tuple[str, int]
     fabric: Optional[Json]
-    cause: Json
+    cause: Cause
     waited: Dict[str, List[int]]
-    """With `cause`: ranks whose collective has timed out or was lost, by which of the two."""
+    """With `cause`: the ranks that waited in a collective, by the keys of `cause.WAITED`."""
 
     stop: str
     deadline: float
     signal: int
     leaves: bool
-    """This node alone leaves."""
+    """Only this node leaves."""
 
     done: bool
     """This node leaves once its workers have succeeded."""
 
     ends: bool
-    """The agent ends now."""
+    """The agent exits now."""
 
 
 AgentServer = Channel[AgentToServer, ServerToAgent]
-"""The agent's end of its channel to the fork server; the other ends are named alike."""
+"""The agent's end of its channel to the fork server; the other ends are named in the same way."""
 
 ServerAgent = Channel[ServerToAgent, AgentToServer]
 ServerGroup = Channel[ServerToGroup, GroupToServer]

@@ -6,8 +6,8 @@ A stream is a sequence of lines of three kinds:
     1.5| text                            a line that rank 5 on node 1 wrote to stdout
     1.5! text                            the same for stderr
 
-A `+` in place of the blank says that the line goes on in the next record of that rank and stream: a progress bar, a prompt, or
-a line longer than one record. Payload bytes are kept as they are; nothing but the newline has a meaning. Any other line is
+A `+` in place of the blank means that the line continues in the next record of that rank and stream: a progress bar, a
+prompt, or a line longer than one record. Payload bytes are unchanged; only the newline has a meaning. Any other line is
 foreign: something between agent and reader (a scheduler, ssh) wrote it.
 """
 
@@ -26,8 +26,8 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_PENDING_BYTES = 1024 * 1024
 """The decoder never holds more than this of an unfinished line; no event is longer."""
 
-NOT_NEEDED = "this node is not needed: the run was over when it came"
-"""The warning of a node that came when the others had ended."""
+NOT_NEEDED = "this node is not needed: the run ended before it joined"
+"""The warning of a node that joined after the others had finished."""
 
 STDOUT, STDERR = "stdout", "stderr"
 _MARKS = {STDOUT: "|", STDERR: "!"}
@@ -35,7 +35,7 @@ _RECORD = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])", re.ASCII)
 
 
 class Event(NamedTuple):
-    """Something that the agent says of itself, its node or its workers."""
+    """A report about the agent, its node or its workers."""
 
     name: str
     fields: Dict[str, Any]
@@ -61,17 +61,20 @@ Record = Union[Event, Output, Foreign]
 
 
 def encode_event(name: str, node: int, **fields: Any) -> bytes:
-    """One event line, never longer than a decoder takes; `time` is added, unix seconds."""
+    """One event line, no longer than a decoder accepts; adds `time` in unix seconds."""
     event: Any = {"event": name, "time": round(time.time(), 3), "node": node, **fields}
     for limit in (None, 16 * 1024, 1024, 0):
-        line = json.dumps(event if limit is None else _shortened(event, limit), separators=(",", ":")).encode("ascii") + b"\n"
+        line = (
+            json.dumps(event if limit is None else _shortened(event, limit), separators=(",", ":")).encode("ascii")
+            + b"\n"
+        )
         if len(line) < MAX_PENDING_BYTES:
             break
     return line
 
 
 def _shortened(value: Any, limit: int) -> Any:
-    """The same with no text, and nothing in a list, longer than that."""
+    """The value with all strings and lists cut to `limit`."""
     if isinstance(value, str) and len(value) > limit:
         return f"{value[:limit]}[... {len(value) - limit} characters left out]"
     if isinstance(value, dict):
@@ -80,11 +83,11 @@ def _shortened(value: Any, limit: int) -> Any:
 
 
 class LineTagger:
-    """Turns what one worker writes to one pipe into records; holds at most one unfinished line's last piece."""
+    """Turns what one worker writes to one pipe into records; holds at most the last piece of an unfinished line."""
 
     def __init__(self, node: int, rank: int, stream: str) -> None:
         self.tag = f"{node}.{rank}{_MARKS[stream]}".encode()
-        """What its records begin with."""
+        """Prefix of its records."""
 
         self._whole, self._part = self.tag + b" ", self.tag + b"+"
         self.pending = b""
@@ -102,7 +105,7 @@ class LineTagger:
         return out
 
     def flush(self) -> bytes:
-        """Records for the unfinished line, so that a progress bar or a prompt is seen."""
+        """Records for the unfinished line, so that a progress bar or a prompt is shown."""
         data, self.pending = self.pending, b""
         pieces = (data[i : i + MAX_PAYLOAD_BYTES] for i in range(0, len(data), MAX_PAYLOAD_BYTES))
         return b"".join(self._part + piece + b"\n" for piece in pieces)
@@ -124,13 +127,13 @@ class Decoder:
         return map(parse, lines)
 
     def close(self) -> Iterator[Record]:
-        """What is left when the stream ended in the middle of a line."""
+        """The unfinished line at the end of the stream, if any."""
         rest, self._rest = self._rest, b""
         return iter([parse(rest)] if rest else [])
 
 
 def parse(line: bytes) -> Record:
-    """The record that one line, without its newline, stands for."""
+    """The record in one line, which has no newline."""
     match = _RECORD.match(line)
     if match:
         node, rank, mark, more = match.groups()

@@ -1,4 +1,4 @@
-"""A pipe by which signals, and other threads, wake a process that waits for descriptors."""
+"""A pipe through which signals and other threads wake a process that waits for descriptors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 
 
 class Wakeup:
-    """From its creation on, every signal with a Python handler puts its number there; `take` reads them."""
+    """From its creation on, every signal with a Python handler writes its number there; `take` reads them."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
@@ -21,18 +21,18 @@ class Wakeup:
         return self._reader
 
     def wake(self) -> None:
-        """Wake the process without a signal: from another thread."""
-        with contextlib.suppress(BlockingIOError):  # it is full: the process wakes anyway
+        """Wake the process from another thread, without a signal."""
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the process anyway
             os.write(self._writer, b"\0")
 
     def take(self) -> bytes:
-        """The numbers of the signals that have come; 0: `wake` was called."""
+        """The numbers of the received signals; 0 stands for a call of `wake`."""
         try:
             return os.read(self._reader, 4096)
         except BlockingIOError:
             return b""
 
     def close(self) -> None:
-        """In a forked child, for which these signals are not meant."""
+        """Close the pipe in a forked child, which must not receive these signals."""
         os.close(self._reader)
         os.close(self._writer)

@@ -1,4 +1,4 @@
-"""Backends by name. Adding one is adding a package here, whose `backend.py` ends in `BACKEND = ...`; nothing else names it."""
+"""Backends by name. A new one is a package here whose `backend.py` ends in `BACKEND = ...`; nothing else names it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,29 @@ ALIASES = {"k8s": "kubernetes"}
 def names() -> list[str]:
     """All backends as the command line names them, sorted."""
     short = {full: alias for alias, full in ALIASES.items()}
-    found = (name for path in __path__ for name in os.listdir(path) if os.path.exists(os.path.join(path, name, "__init__.py")))
+    found = (
+        name
+        for path in __path__
+        for name in os.listdir(path)
+        if os.path.exists(os.path.join(path, name, "__init__.py"))
+    )
     return sorted(short.get(name, name) for name in found)
 
 
 def summary(name: str) -> str:
-    """A line on the backend of that name: its package's docstring, for which nothing else of it is imported."""
+    """One line about a backend: the first line of its package's docstring, so that nothing else is imported."""
     return about(name).partition("\n")[0]
 
 
 def about(name: str) -> str:
-    """The whole docstring: the line, and examples."""
+    """The whole docstring of a backend's package: one line, and examples."""
     import importlib
 
     return importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}").__doc__ or ""
 
 
 def load(name: str) -> type[AnyBackend]:
-    """The backend class of that name; `SpecError` lists the known ones."""
+    """The backend class of that name; `SpecError` lists the known names."""
     import importlib
 
     if name not in names():

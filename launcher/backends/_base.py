@@ -1,4 +1,4 @@
-"""The contract that a backend keeps: one file ending in `BACKEND = ...`, found by its name, imported on use."""
+"""The contract of a backend: one file that ends in `BACKEND = ...`, found by its name, imported on use."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _UNDO_S = 20.0
 
 Record = Callable[["Handle"], None]
-"""Notes a handle in the run's directory."""
+"""Records a handle in the run's directory."""
 
 
 def unrecorded(_handle: Handle) -> None:
-    """A `Record` for those who need none."""
+    """A `Record` that records nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,22 +44,22 @@ class PlannedNode:
     node_rank: int
     host: str
     workers: int | None
-    """None: known only on the node."""
+    """None if only the node knows."""
 
 
 class Plan(Protocol):
-    """Exactly what would be sent. Backends have their own; these are what everyone may read."""
+    """Exactly what would be sent. Each backend has its own type; these members are common to all."""
 
     @property
     def nodes(self) -> tuple[PlannedNode, ...]:
-        """Node by node, in rank order."""
+        """The nodes in rank order."""
 
     @property
     def master(self) -> str:
         """MASTER_ADDR and port for the plan table, `ADDR:PORT`, or `ADDR (port chosen at start)`."""
 
     def to_json(self) -> Mapping[str, Any]:
-        """The whole plan as plain JSON: `Planned` beside each backend's plan."""
+        """The whole plan as plain JSON, of the type `Planned` next to each backend's plan."""
 
 
 P = TypeVar("P", bound=Plan)
@@ -69,7 +69,7 @@ Opts = TypeVar("Opts")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of one node's agent stream, in order, cut anywhere."""
+    """Bytes of one node's agent stream, in order, split anywhere."""
 
     node: Source
 
@@ -77,35 +77,35 @@ class Chunk:
 
 
 class Written(NamedTuple):
-    """What `Backend.write` has put into a directory."""
+    """What `Backend.write` has written to a directory."""
 
     texts: Mapping[str, str]
     more: tuple[str, ...] = ()
-    """Names of the other files, and of directories of the user's files, those with a slash at the end."""
+    """Names of the other files and, with a trailing slash, of directories of the user's files."""
 
 
 class Stream(Protocol):
-    """The agent streams of a run's nodes while it goes on."""
+    """The agent streams of a run's nodes while it runs."""
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        """What has come since the last call; waits up to `timeout_s` for something, empty when nothing came."""
+        """What has arrived since the last call; waits up to `timeout_s`, and is empty if nothing arrived."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 class Backend(ABC, Generic[P, H, Opts]):
-    """Sends a `JobSpec` to one kind of cluster and watches it there: by its plans, handles and options."""
+    """Sends a `JobSpec` to one kind of cluster and watches it there; generic over its plans, handles and options."""
 
     name: ClassVar[str]
     options: ClassVar[type]
-    """Dataclass of the backend's own options (`launcher.settings.options.option` fields); instances go to the constructor."""
+    """Dataclass of the backend's own options (`launcher.settings.options.option` fields); the constructor takes one."""
 
     prints: ClassVar[Mapping[str, str]] = {}
-    """Flags, by their names as parameters and with their help, that print something and start nothing."""
+    """Flags that print something and start nothing: help text by parameter name."""
 
     ask_every_s: ClassVar[float] = 10.0
-    """A run that is followed is asked about at least so often; a cluster's controller has others to serve."""
+    """Maximum time between queries about a followed run; a cluster's controller serves other users, too."""
 
     can_requeue: ClassVar[bool] = False
     """Whether it has `requeue`."""
@@ -120,18 +120,18 @@ class Backend(ABC, Generic[P, H, Opts]):
     """Whether it has `open_terminal`."""
 
     is_here: ClassVar[bool] = False
-    """Its nodes are this machine: workers can have our very stdin, and nothing lies between us and their terminals."""
+    """Whether its nodes are this machine: workers can inherit our stdin, and their terminals need no connection."""
 
     def __init__(self, options: Opts) -> None:
         self.opts = options
 
     @property
     def may_start_again(self) -> bool:
-        """Whether the cluster starts a run again that it has stopped: then `liveness` decides when such a run has ended."""
+        """Whether the cluster restarts a run that it has stopped; if so, `liveness` decides when the run has ended."""
         return False
 
     def settings_files(self) -> list[str]:
-        """Files beside ours that settings are read from, as they are found now."""
+        """Files other than ours that settings are read from, as found now."""
         return []
 
     @abstractmethod
@@ -140,48 +140,49 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     @abstractmethod
     def render(self, plan: P) -> Mapping[str, str]:
-        """The plan as texts that a person can read, sign and run by hand: file name to content."""
+        """The plan as texts that the user can read, sign and run by hand: file name to content."""
 
-    def payload(self, plan: P) -> Mapping[str, bytes]:  # noqa: ARG002 - for those that have some
-        """Files beside the rendered texts that are no text; `--render-to` writes them, too."""
+    def payload(self, plan: P) -> Mapping[str, bytes]:  # noqa: ARG002 - for overrides
+        """Binary files that belong to the rendered texts; `--render-to` writes them, too."""
         return {}
 
-    def files(self, plan: P) -> Snapshot | None:  # noqa: ARG002 - for those that send some
-        """The user's files that go along."""
+    def files(self, plan: P) -> Snapshot | None:  # noqa: ARG002 - for overrides
+        """The user's files that are sent along, if any."""
         return None
 
-    def marks(self, plan: P) -> tuple[str, ...]:  # noqa: ARG002 - for those that have others
-        """Texts that every directory which `write` has filled has; the first one names the run."""
+    def marks(self, plan: P) -> tuple[str, ...]:  # noqa: ARG002 - for overrides
+        """Names of texts in every directory that `write` has filled; the first one names the run."""
         return ("spec.json", "start.sh")
 
     def write(self, plan: P, directory: Path) -> Written:
-        """Write all that it takes to run the plan by hand, with the launcher gone and the directory moved."""
+        """Write everything needed to run the plan by hand, even without the launcher or in another directory."""
         texts, more = self.render(plan), self.payload(plan)
         write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
         write_files(directory, more)
         return Written(texts, tuple(more))
 
     def printed(self, flag: str) -> str:
-        """What one of `prints` prints."""
+        """The output of one of the flags in `prints`."""
         raise NotImplementedError(flag)
 
     @abstractmethod
     def submit(self, plan: P, record: Record = unrecorded) -> H:
         """Send the plan; the run directory exists already. Returns the handle that the other calls take.
 
-        Before anything is started, `record` gets a handle that `recover` finds it by, and again where there is more to find.
-        Where it fails, the caller has `undo` end what was started. An error that is `in_part`: something may yet come of it.
+        Before anything is started, `record` gets a handle that lets `recover` find it, and again once there is more to
+        find. On failure, the caller ends what was started with `undo`. After an error that is `in_part`, something may
+        still start.
         """
 
     def recover(self, handle: H) -> H | None:
-        """What is there of a submission that was cut off, out of what was recorded last; None where nothing was started.
+        """What exists of an interrupted submission, by what was recorded last; None if nothing was started.
 
-        Changes nothing there: commands that only look ask for it.
+        Changes nothing on the cluster, as read-only commands call it.
         """
         return handle
 
     def undo(self, handle: H) -> None:
-        """End at once what there is of a submission that went wrong. Raises where it is not certain that nothing is left."""
+        """End at once what exists of a failed submission. Raises if something may be left."""
         found = self.recover(handle)
         if found is None:
             return
@@ -194,68 +195,68 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     @abstractmethod
     def liveness(self, handle: H) -> Liveness:
-        """Which nodes still have something of this run on them."""
+        """Which nodes still run something of this run."""
 
-    def left(self, handle: H) -> str:  # noqa: ARG002 - for those that can
-        """What of the run is still there, in words by which a person finds it; empty where nobody knows."""
+    def left(self, handle: H) -> str:  # noqa: ARG002 - for overrides
+        """What is left of the run, in terms by which the user can find it; empty if unknown."""
         return ""
 
     def refresh(self, handle: H) -> None:
-        """Bring the streams in the run's directory up to date, where it is us who writes them there. Has a limit of its own."""
+        """Update the streams in the run's directory, if the launcher writes them there. Has its own time limit."""
 
     @abstractmethod
-    def open_stream(self, handle: H) -> Stream:
-        """The agent streams: from their start, or from the byte offsets per node that the handle has as `shown`."""
+    def open_stream(self, handle: H, offsets: Mapping[int, int] | None = None) -> Stream:
+        """The agent streams from their start, or from a byte offset for each node whose stream was read that far."""
 
     def open_terminal(self, handle: H, node: int, rank: int) -> Bridge:
         """A connection to the agent's socket for the terminal of that rank's worker, which runs on that node.
 
-        Waits for it, with a limit, and raises `LaunchError`; what goes wrong later ends the stream, and its `end` says why.
+        Waits for it up to a limit, then raises `LaunchError`; a later error ends the stream, and `end` has the reason.
         """
         raise NotImplementedError
 
     @abstractmethod
     def cancel(self, handle: H, *, force: bool = False) -> None:
-        """Ask the run to end (SIGTERM, then SIGKILL after its grace time); `force`: SIGKILL at once. Returns at once."""
+        """Ask the run to end (SIGTERM, SIGKILL after its grace time); `force`: SIGKILL at once. Does not wait."""
 
     def release(self, handle: H) -> None:
-        """The run, which was followed, is over: let go of what it may still hold there."""
+        """Release what a followed run still holds on the cluster after its end."""
 
     @abstractmethod
     def signal(self, handle: H, signum: int) -> None:
-        """Pass a signal on to every worker."""
+        """Forward a signal to every worker."""
 
     def found(self) -> list[ClusterRun]:
-        """Runs that the cluster itself knows, whoever has started them."""
+        """Runs that the cluster itself knows, no matter who started them."""
         raise NotImplementedError
 
     def adopt(self, text: str, runs_root: Path) -> Run:
-        """Make a run that another machine has started, found by the start of its id, one of `runs_root`."""
+        """Add a run that was started on another host, found by a prefix of its id, to `runs_root`."""
         raise NotImplementedError
 
-    def goes_on(self, handle: H, outcome: Outcome) -> bool:  # noqa: ARG002 - for those that can
-        """Whether a run that ended so, while it was followed, is to be started again by `requeue`."""
+    def goes_on(self, handle: H, outcome: Outcome) -> bool:  # noqa: ARG002 - for overrides
+        """Whether `requeue` is to restart a run that ended with this outcome while it was followed."""
         return False
 
     def requeue(self, handle: H, attempt: int, record: Record = unrecorded) -> H:
-        """Start the run again in its directory, as its `attempt`-th further time; returns the handle from now on.
+        """Start the run again in its directory, as attempt number `attempt`; returns its new handle.
 
-        `record` as in `submit`: once it was called, the run has not ended any more.
+        `record` as in `submit`: once it was called, the run no longer counts as ended.
         """
         raise NotImplementedError
 
 
 AnyBackend: TypeAlias = Backend[Any, Any, Any]
-"""One of which it is not known which."""
+"""A backend of any kind."""
 
 
-def master_text(address: str, port: int) -> str:
-    """MASTER_ADDR and port as `Plan.master` has them; port 0 is chosen at start."""
+def master_text(address: str, port: int | None) -> str:
+    """MASTER_ADDR and port as `Plan.master` has them; None: the port is chosen at start."""
     return f"{address}:{port}" if port else f"{address} (port chosen at start)"
 
 
 def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
-    """What belongs beside a run's spec.json, for its owner alone: a new key, and the function to call. The files' names."""
+    """Write what belongs next to a run's spec.json, for its owner only: a new key, the function; returns the names."""
     contents = {KEY_FILE: new_key(), **({FUNCTION_FILE: job.function} if job.function else {})}
     for name, text in contents.items():
         storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
@@ -263,12 +264,12 @@ def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
 
 
 def new_key() -> str:
-    """The secret by which a run's nodes know one another."""
+    """A new secret by which a run's nodes recognize each other."""
     return os.urandom(32).hex() + "\n"
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files below a directory, making directories as needed; each file appears whole, and none is written by a link."""
+    """Write files below a directory, creating directories as needed; files appear whole, links are not followed."""
     for inner in dict.fromkeys((directory / name).parent for name in contents):
         with storage.storage_errors(inner):
             trust.make("directory", inner, 0o755)

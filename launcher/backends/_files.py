@@ -1,4 +1,4 @@
-"""Agent streams in files that we can read: on this machine, or on a file system that all nodes share."""
+"""Agent streams in files that are readable here: on this machine, or on a file system that all nodes share."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 _POLL_S = 0.02
 _READ_BYTES = 1 << 20
 _OTHER_FILES = 64
-"""So many a launcher may have open besides; what asks and starts programs must never find that there are too many."""
+"""Files that the launcher may have open besides streams; queries and programs must never fail for lack of them."""
 
 
 def allow_files(count: int) -> int:
-    """Raise our own limit of open files, as far as that is allowed; how many of those that are wanted may be open at once."""
+    """Raise our own limit on open files as far as allowed; returns how many of the wanted files may be open at once."""
     return max(0, processes.allow_files(count + _OTHER_FILES) - _OTHER_FILES)
 
 
 class FileStream:
-    """Follows the stream files by their growth."""
+    """Follows the stream files as they grow."""
 
     def __init__(self, run_dir: Path, nodes: int, offsets: Mapping[int, int], *, job_output: bool = False) -> None:
-        """`job_output`: the scheduler writes to the run directory's `job.out`."""
+        """`job_output`: also follow the run directory's `job.out`, which the scheduler writes."""
         self._paths: dict[Source, Path] = {node: run_dir / "nodes" / str(node) / "stream" for node in range(nodes)}
         if job_output:
             self._paths[JOB_OUTPUT] = run_dir / "job.out"
         self._offsets: dict[Source, int] = dict(offsets.items())
         self._files: dict[Source, BinaryIO] = {}
         self._kept = allow_files(len(self._paths))
-        """So many stay open; the others are opened for each look."""
+        """How many files stay open; the others are opened for each read."""
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        """What the files have grown by."""
+        """What was appended to the files."""
         limit = time.monotonic() + timeout_s
         while True:
             chunks = [chunk for node in self._paths if (chunk := self._read_node(node))]

@@ -1,4 +1,4 @@
-"""The command line: one file per command; the only place that knows typer."""
+"""The command line: one file per command. The only package that uses typer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; the entry point of `distlaunch`."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words[:1] == ["torchrun"]:  # which has a parser of its own, and is to start as fast as it can
+        if words[:1] == ["torchrun"]:  # has its own parser, and must start fast
             return _torchrun(words[1:])
-        # Imported here: Ctrl-C in that time is to be as quiet as at any other.
+        # Imported here, so that Ctrl-C during the import is quiet, too.
         from launcher.cli import app
 
         return app.run(words)
@@ -24,12 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _torchrun(words: Sequence[str]) -> int:
-    """One node of a run; but for a command line that cannot be read, whatever goes wrong is 1, as torchrun's."""
+    """Run one node. As in torchrun, every failure exits with 1, except for a command line that cannot be read."""
     from launcher.torchrun import command, options
 
     try:
         return command.main(words)
-    except Exception as error:  # noqa: BLE001 - explained where all are
+    except Exception as error:  # noqa: BLE001 - explained below
         from launcher.cli import app
 
         code = app.explain(error)

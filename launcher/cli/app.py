@@ -1,4 +1,4 @@
-"""Reads the command line, runs the command, and turns whatever is raised into an exit code."""
+"""Reads the command line, runs the command, and turns exceptions into exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPLETE_VARIABLE = "_DISTLAUNCH_COMPLETE"
 
 
 def run(args: list[str]) -> int:
-    """Run the command that `args` names; every failure becomes an exit code and an explanation on stderr."""
+    """Run the command that `args` names. Every failure becomes an exit code and an explanation on stderr."""
     streams.open_standard_streams()
     try:
         _choose_output(args)
@@ -30,7 +30,7 @@ def run(args: list[str]) -> int:
 
 
 def explain(error: Exception) -> int:
-    """Say what went wrong, and return the exit code for it."""
+    """Print what went wrong, and return the exit code for it."""
     if isinstance(error, LaunchError):
         output.error(error)
         return error.exit_code
@@ -43,7 +43,7 @@ def explain(error: Exception) -> int:
 
 
 def call(command: Command, args: list[str]) -> Any:
-    """Run the command with these words. `--dry-run=server`, as kubectl has it, stands for two flags, as a flag has no value."""
+    """Run the command with these words. `--dry-run=server`, as in kubectl, means two flags: flags have no values."""
     if command.takes_all:
         return command.function(args)
     try:
@@ -63,7 +63,7 @@ def call(command: Command, args: list[str]) -> Any:
 def _parse(command: Command, args: list[str]) -> dict[str, Any] | None:
     values = parser.parse(command.parameters, args, command.settings)
     if values is None and _SERVER in args:
-        where = args.index(_SERVER)  # the first: the script's own arguments are not looked at
+        where = args.index(_SERVER)  # the first: not one of the script's own arguments
         spread = [*args[:where], "--dry-run", "--server-dry-run", *args[where + 1 :]]
         return parser.parse(command.parameters, spread, command.settings)
     return values
@@ -91,10 +91,10 @@ def _invoke(args: list[str]) -> Any:
 
 
 def _choose_output(args: list[str]) -> None:
-    """Know how to print before the command line is parsed, for errors in parsing it."""
+    """Set up output before the command line is parsed, for errors in parsing it."""
     command = next((arg for arg in args if not arg.startswith("-")), "")
     output.setup(command=command, fmt="json" if os.environ.get("DISTLAUNCH_OUTPUT") == "json" else None)
-    # What follows SCRIPT is not ours: a word that is no option and comes after another one that is none ends our part.
+    # What follows SCRIPT is not ours: our part ends at a non-option that cannot be the value of an option.
     ours = args if command in group.command_names() else args[: _end_of_ours(args)]
     for arg, after in zip(ours, [*ours[1:], ""], strict=False):
         name, _, value = arg.partition("=")

@@ -1,6 +1,6 @@
-"""The same commands as typer's: for the shell's completion, and to say what is wrong with a command line.
+"""The same commands as typer commands, for shell completion and to explain errors in a command line.
 
-Imported only for these: typer takes 50 ms.
+Imported only for these, as importing typer takes 50 ms.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _distlaunch(
 
 
 class _Value:
-    """Turns texts into our few plain types, in place of typer's own way, which imports pydantic for it: 70 ms."""
+    """Converts text to our few plain types. Replaces typer's own conversion, which imports pydantic in 70 ms."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value as the parameter's type; raises `typer.BadParameter`."""
@@ -81,7 +81,7 @@ class _Value:
         kind = param.type_descriptor.annotation
         if value is None:
             return () if several else None
-        if param.nargs != -1 and "" in (value if several else (value,)):  # ARGS are the script's own
+        if param.nargs != -1 and "" in (value if several else (value,)):  # ARGS belong to the script
             raise _empty(param)
         if several or kind not in (int, float):
             return value
@@ -93,17 +93,19 @@ class _Value:
 
 
 def _empty(param: Any) -> RequestError:
-    """The error of a value that is empty, which most often is that of a shell variable that is not set."""
+    """The error for an empty value, which most often comes from an unset shell variable."""
     given = next((flag for flag in param.opts if flag.startswith("--")), param.metavar)
     nothing = "names no directory" if param.metavar == "DIR" else "is empty"
-    return RequestError(f"{given} '' {nothing}", hint="is a variable of the shell not set? without a value, leave it out")
+    return RequestError(
+        f"{given} '' {nothing}", hint="is a shell variable not set? to give no value, leave the option out"
+    )
 
 
 class _Values:
-    """Base of our typer commands: their parameters are read by `_Value`."""
+    """Base of our typer commands: `_Value` converts their parameters."""
 
     def get_params(self, ctx: Any) -> Any:
-        """typer's parameters. A typer that has other names for what `_Value` replaces reads values in its own, slower way."""
+        """typer's parameters. A typer with other names for what `_Value` replaces uses its own, slower conversion."""
         found = super().get_params(ctx)  # type: ignore[misc]
         for each in found:
             if hasattr(each, "get_runtime_param") and hasattr(getattr(each, "type_descriptor", None), "annotation"):
@@ -130,26 +132,26 @@ class _Command(_Values, TyperCommand):
 
 
 class _Group(_Values, TyperGroup):
-    """All of them."""
+    """All commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
         """Backends first."""
         return [*backends.names(), *group.command_names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The typer command of that name; None when there is none."""
+        """The typer command of that name; None if there is none."""
         found = group.command(cmd_name)
         return _made(found) if found else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer does, but with our error for a name that is not known."""
+        """Resolve as typer does, but with our error for an unknown name."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             raise group.unknown(args[0])
         return super().resolve_command(ctx, args)
 
 
 def _made(command: Command) -> Any:
-    """The typer command with the parameters that ours declares."""
+    """The typer command with the parameters that our command declares."""
 
     def run(**values: Any) -> Any:
         return command.function(values["words"] or []) if command.takes_all else command.function(**values)
@@ -179,7 +181,7 @@ def _parameter(item: Parameter) -> inspect.Parameter:
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:
-    """typer's error in our form."""
+    """typer's error as a LaunchError."""
     context = getattr(error, "ctx", None)
     hint = f"see {context.command_path} --help" if context is not None else None
     text = error.format_message().rstrip(".")

@@ -1,4 +1,4 @@
-"""`distlaunch COMMAND`: commands and backends are found by their files and imported when they are named."""
+"""`distlaunch COMMAND`: commands and backends are found by their files, and imported on use."""
 
 from __future__ import annotations
 
@@ -25,33 +25,35 @@ class UnknownCommandError(RequestError):
 
 
 class Command(NamedTuple):
-    """One command: the function behind it, and how its words are read."""
+    """One command: its function, and how its words are read."""
 
     prog: str
-    """As its help and errors call it: `distlaunch ls`."""
+    """Its name in help and errors: `distlaunch ls`."""
 
     function: Callable[..., Any]
     settings: Mapping[str, Any] = {}
     """click's context settings."""
 
     takes_all: bool = False
-    """All words are its own, which reads them itself."""
+    """Whether the command reads all its words itself."""
 
     @property
     def parameters(self) -> list[parameters.Parameter]:
-        """What it takes."""
+        """The command's parameters."""
         if self.takes_all:
             return [parameters.Parameter("words", str, True, False, None, parameters.argument(metavar="[WORDS]"))]
         return parameters.of(self.function)
 
 
 def command_names() -> list[str]:
-    """Commands that are no backends, each a file of `commands` with a function of its name; sorted."""
-    return sorted(name.removesuffix(".py") for name in os.listdir(_COMMANDS) if name.endswith(".py") and not name.startswith("_"))
+    """Commands that are not backends, sorted; each is a file in `commands` with a function of the same name."""
+    return sorted(
+        name.removesuffix(".py") for name in os.listdir(_COMMANDS) if name.endswith(".py") and not name.startswith("_")
+    )
 
 
 def command(name: str) -> Command | None:
-    """The command of that name; None when there is none."""
+    """The command of that name; None if there is none."""
     if name in command_names():
         module = importlib.import_module(f"launcher.cli.commands.{name}")
         settings, takes_all = getattr(module, "CONTEXT_SETTINGS", {}), getattr(module, "TAKES_ALL", False)
@@ -64,7 +66,7 @@ def command(name: str) -> Command | None:
 
 
 def listed() -> list[tuple[str, list[tuple[str, str]]]]:
-    """All names with a line of text each, for the help; a backend whose file is broken does not break it."""
+    """All names with a line of text each, for the help, which a broken backend file does not break."""
     return [
         ("Backends", [(name, backends.summary(name)) for name in backends.names()]),
         ("Commands", [(name, _summary(name)) for name in command_names()]),
@@ -72,7 +74,7 @@ def listed() -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _summary(name: str) -> str:
-    """The first line of its function's docstring, out of the byte-code; of its module's, where a call makes the function."""
+    """First line of the function's docstring, from the bytecode; of the module's, if a call makes the function."""
     from importlib.machinery import SourceFileLoader
 
     full = f"launcher.cli.commands.{name}"
@@ -86,7 +88,7 @@ def _summary(name: str) -> str:
 
 
 def unknown(name: str) -> UnknownCommandError:
-    """The error of a name that is none of ours."""
+    """The error for an unknown name."""
     if name.endswith(".py"):
         hint = f"where should it run? distlaunch local {name}; backends: {', '.join(backends.names())}"
     elif name in _clusters():

@@ -1,4 +1,4 @@
-"""What `--help` says, made from what commands declare."""
+"""The text of `--help`, made from what commands declare."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _WORDS = {str: "TEXT", int: "NUMBER", float: "NUMBER"}
 
 
 def show(command: group.Command) -> None:
-    """Print that of one command."""
+    """Print the help of one command."""
     help_page.show(_of_command(command))
 
 
 def show_all() -> None:
-    """Print that of `distlaunch` itself."""
+    """Print the help of `distlaunch` itself."""
     paragraphs, examples = _parts(_ABOUT)
     options = [
         ("--version", "Print the version.", ""),
@@ -64,7 +64,7 @@ def _of_command(command: group.Command) -> HelpPage:
 
 
 def _parts(doc: str) -> tuple[list[str], list[str]]:
-    """A docstring's paragraphs, each one line, and its examples, which stand behind a `$`."""
+    """A docstring's paragraphs, each as one line, and its examples, which begin with `$`."""
     lines = [line.strip() for line in doc.strip().splitlines()]
     examples = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     text = "\n".join(line for line in lines if not line.startswith("$ "))
@@ -91,6 +91,6 @@ def _row(item: Parameter) -> tuple[str, str, str]:
 
 
 def print_version() -> None:
-    """What `--version` says."""
+    """Print the version, for `--version`."""
     data: Version = {"version": launcher.__version__}
     output.result(data, f"distlaunch {launcher.__version__}")

@@ -1,4 +1,4 @@
-"""Options of ours that stand behind SCRIPT, where they are the script's."""
+"""Warn about our options after SCRIPT, where they belong to the script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def warn(values: Mapping[str, Any], own: type) -> None:
-    """Say which arguments of the script are written like options of ours, unless the script knows them."""
+    """Warn about arguments of the script that look like our options, unless the script knows them."""
     ours = {
         flag.removeprefix("--no-").removeprefix("--")
         for cls in (JobOptions, LaunchOptions, config.GlobalOptions, own)
@@ -27,14 +27,20 @@ def warn(values: Mapping[str, Any], own: type) -> None:
     } | {"nnodes"}
     args = list(values.get("args") or ())
     given = [arg.partition("=")[0].replace("_", "-") for arg in args[: args.index("--") if "--" in args else None]]
-    late = [arg for arg in dict.fromkeys(given) if arg.startswith("--") and arg.removeprefix("--no-").removeprefix("--") in ours]
+    late = [
+        arg
+        for arg in dict.fromkeys(given)
+        if arg.startswith("--") and arg.removeprefix("--no-").removeprefix("--") in ours
+    ]
     if late and (late := _unknown_to(values["script"], late)):
         comes, goes, it = ("comes", "goes", "it") if len(late) == 1 else ("come", "go", "they")
-        output.warn(f"{', '.join(late)} {comes} after {values['script']}, so {it} {goes} to the script; ours stand before it")
+        output.warn(
+            f"{', '.join(late)} {comes} after {values['script']}, so {it} {goes} to the script; ours go before it"
+        )
 
 
 def _unknown_to(script: str, options: list[str]) -> list[str]:
-    """Those options that the script's text does not name as an option, a field or a parameter; of ours, that of all modules."""
+    """The options that the script does not name as an option, field or parameter; all our modules count."""
     from launcher.system import input_file, install
 
     paths = [script] if os.path.lexists(script) else list(install.data("train").rglob("*.py"))

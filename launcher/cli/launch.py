@@ -1,4 +1,4 @@
-"""What all backend commands do. Their parameters come from options dataclasses; what they do is the service's."""
+"""What all backend commands share. Parameters come from options dataclasses; `launcher.service` does the work."""
 
 from __future__ import annotations
 
@@ -27,24 +27,34 @@ if TYPE_CHECKING:
     from launcher.service.interrupts import Interrupts
     from launcher.service.request import Request
 
-SCRIPT_LAST: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": lambda name: name.replace("_", "-")}
-"""Everything after the first word that is no option belongs to the script; underscores in our options' names are dashes."""
+SCRIPT_LAST: dict[str, Any] = {
+    "allow_interspersed_args": False,
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+}
+"""Everything after the first non-option belongs to the script. Underscores in our options' names count as dashes."""
 
 
 ON_CLUSTER = Annotated[
     str | None,
-    parameters.flag("--on", aliases=("--cluster",), metavar="NAME", help="Take settings from [clusters.NAME].", group="job"),
+    parameters.flag(
+        "--on", aliases=("--cluster",), metavar="NAME", help="Take settings from [clusters.NAME].", group="job"
+    ),
 ]
 
 
 def backend_command(name: str) -> Callable[..., int]:
     """The function behind `distlaunch NAME`, with a parameter for each option of the job and of that backend."""
     backend = backends.load(name)
-    more = [parameters.parameter("cluster", ON_CLUSTER, None), *parameters.from_fields(backend.options, group="scheduler")]
+    more = [
+        parameters.parameter("cluster", ON_CLUSTER, None),
+        *parameters.from_fields(backend.options, group="scheduler"),
+    ]
     for flag, text in backend.prints.items():
         shown = parameters.flag("--" + flag.replace("_", "-"), help=text, group="output")
         more.append(parameters.parameter(flag, Annotated[bool, shown], False))
-    return launching(backends.about(name), lambda values: _print_or_launch(name, values), more, needs_script=not backend.prints)
+    return launching(
+        backends.about(name), lambda values: _print_or_launch(name, values), more, needs_script=not backend.prints
+    )
 
 
 def launching(
@@ -57,7 +67,7 @@ def launching(
 ) -> Callable[..., int]:
     """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets the values.
 
-    `leave_out` are those of them, by name, that the command does not take; `needs_script`: SCRIPT has to be given.
+    `leave_out`: names of parameters that the command does not take. `needs_script`: SCRIPT is required.
     """
 
     def command(**values: Any) -> int:
@@ -73,7 +83,9 @@ def launching(
         *spellings.parameters(),
     ]
     every = [
-        parameters.parameter("script", *((Annotated[str, script],) if needs_script else (Annotated[str | None, script], None))),
+        parameters.parameter(
+            "script", *((Annotated[str, script],) if needs_script else (Annotated[str | None, script], None))
+        ),
         parameters.parameter("args", Annotated[list[str] | None, args], None),
         *{item.name: item for item in shared}.values(),
     ]
@@ -83,7 +95,7 @@ def launching(
 
 
 def _print_or_launch(name: str, values: dict[str, Any]) -> int:
-    """What one of the backend's `prints` prints, or a launch."""
+    """Print what one of the backend's `prints` flags requests, or launch."""
     for flag in backends.load(name).prints:
         if values.pop(flag):
             text = chosen(name, values).backend.printed(flag)
@@ -97,7 +109,7 @@ def _print_or_launch(name: str, values: dict[str, Any]) -> int:
 
 
 def asked(backend_name: str | None, values: dict[str, Any]) -> Request:
-    """The request that the command line makes; how things are printed is set on the way."""
+    """The request that the command line makes. Also sets up output."""
     values, notes = spellings.translated(values)
     settings = config.load()
     output.setup(verbosity=-1 if values.get("quiet") else int(bool(values.get("verbose"))))
@@ -123,7 +135,7 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
     if request.options.dry_run or request.options.render_to:
         show_rendered(planned)
         return 0
-    # Imported here: only a launch pays for it.
+    # Imported here: only a launch needs it.
     from launcher.service.interrupts import Interrupts
 
     with Interrupts() as interrupts:
@@ -141,7 +153,7 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
 
 
 def _check_ranks(planned: service.Launch) -> None:
-    """Say which of the ranks whose lines are wanted there cannot be; where no line would be shown, a flag is a mistake."""
+    """Report wanted ranks that cannot exist. Raises `SpecError` if a flag names no rank that does."""
     request = planned.request
     counts = [node.workers for node in planned.plan.nodes]
     if None in counts:
@@ -177,13 +189,13 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
 
 
 def _close(run: Run, outcome: Outcome, took_s: float) -> None:
-    """The last words on a run."""
+    """Print the closing lines of a run."""
     data: Followed = {"run": run.id, "path": str(run.path), **outcome.to_json()}
     closing = summary.closing(run, outcome, took_s)
     if outcome.state == "success":
         output.note(*closing)
-        # Whoever read our stdout may have seen enough; the run is what counts.
-        with suppress(output.StdoutClosedError), output.after(f"{run.id} has ended well"):
+        # A reader of our stdout may have seen enough; the run's result is what counts.
+        with suppress(output.StdoutClosedError), output.after(f"{run.id} has succeeded"):
             output.result(data)
     else:
         output.report(*closing)
@@ -192,7 +204,7 @@ def _close(run: Run, outcome: Outcome, took_s: float) -> None:
 
 
 def show_rendered(planned: service.Launch) -> None:
-    """Print, or write to files, what would be sent."""
+    """Print what would be sent, or write it to files."""
     texts, written, data, sent = rendered.render(planned)
     job = planned.request.job
     if not written:

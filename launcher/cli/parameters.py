@@ -1,7 +1,7 @@
-"""What commands take: parameters as they are declared, once for the parser, the help and the shell's completion.
+"""Parameters of commands, declared once for the parser, the help and shell completion.
 
-A command is a function. `Annotated[str, flag("--on", help="...")]` declares an option of it, `argument` a word; the options
-of launches are made from the fields of options dataclasses.
+A command is a function. `Annotated[str, flag("--on", help="...")]` declares an option, `argument` a positional
+argument. Options of launches are made from the fields of options dataclasses.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 GROUPS = ("job", "resources", "scheduler", "network", "output", "files")
-"""Of options, in the order of the help; `option(..., group=...)` names one."""
+"""Groups of options, in the order of the help; `option(..., group=...)` names one."""
 
 
 class Declared(NamedTuple):
-    """What `Annotated` says of a parameter beside its type."""
+    """What `Annotated` declares of a parameter besides its type."""
 
     flags: tuple[str, ...] = ()
-    """`--name` where there are none; `--yes/--no` has two sides."""
+    """If empty: `--name`. `--yes/--no` has two sides."""
 
     metavar: str | None = None
     help: str = ""
     group: str = ""
     aliases: tuple[str, ...] = ()
-    """Taken as well, and not in the help."""
+    """Further flags, which are not in the help."""
 
     default_text: str = ""
     hidden: bool = False
@@ -40,7 +40,7 @@ class Parameter(NamedTuple):
 
     name: str
     kind: type
-    """`str`, `int`, `float` or `bool`, also of each value of several."""
+    """`str`, `int`, `float` or `bool`; if `several`, of each value."""
 
     several: bool
     required: bool
@@ -49,12 +49,12 @@ class Parameter(NamedTuple):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All that turn it on or come before its value."""
+        """All flags that turn it on or precede its value."""
         return (*(flag.partition("/")[0] for flag in self.declared.flags), *self.declared.aliases)
 
     @property
     def off(self) -> str:
-        """What turns it off; empty where nothing does."""
+        """The flag that turns it off; empty if there is none."""
         return next((flag.partition("/")[2] for flag in self.declared.flags if "/" in flag), "")
 
 
@@ -64,12 +64,12 @@ def flag(*flags: str, **about: Any) -> Declared:
 
 
 def argument(**about: Any) -> Declared:
-    """A word by its place; `about`: fields of `Declared`."""
+    """A positional argument; `about`: fields of `Declared`."""
     return Declared(is_argument=True, **about)
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Run ids for the shell's completion, newest first; reads no run."""
+    """Run ids for shell completion, newest first; reads no run."""
     from launcher.runs import directories
     from launcher.settings import config
 
@@ -83,17 +83,21 @@ def complete_run(incomplete: str) -> list[str]:
 OutputOption = Annotated[Optional[str], flag("--output", metavar="human|json", help="Output format.", group="output")]
 RunArgument = Annotated[
     str,
-    argument(metavar="RUN", help="Run id as `distlaunch ls` prints it, a unique part of one, or `last`.", complete=complete_run),
+    argument(
+        metavar="RUN",
+        help="Run id as `distlaunch ls` prints it, a unique part of one, or `last`.",
+        complete=complete_run,
+    ),
 ]
 
 
 def of(command: Callable[..., Any]) -> list[Parameter]:
-    """The command's parameters: its own list, where it was made with one, else out of its signature."""
+    """The command's parameters: its own list, if it was made with one, else from its signature."""
     listed: list[Parameter] | None = getattr(command, "parameters", None)
     if listed is not None:
         return listed
     hints = get_type_hints(command, include_extras=True)
-    count = command.__code__.co_argcount  # inspect takes 15 ms, and there is nothing else to be found in our commands
+    count = command.__code__.co_argcount  # inspect takes 15 ms to import, and would find nothing else
     names, defaults = command.__code__.co_varnames[:count], command.__defaults__ or ()
     first = count - len(defaults)
     return [
@@ -103,10 +107,12 @@ def of(command: Callable[..., Any]) -> list[Parameter]:
 
 
 def parameter(name: str, annotation: Any, *default: Any) -> Parameter:
-    """One of that `Annotated` type; it is required where no default is given."""
+    """A parameter of this `Annotated` type, required if it has no default."""
     declared: Declared = annotation.__metadata__[0]
     kinds = [kind for kind in (get_args(annotation.__origin__) or (annotation.__origin__,)) if kind is not type(None)]
-    several = getattr(annotation.__origin__, "__origin__", None) is list or getattr(kinds[0], "__origin__", None) is list
+    several = (
+        getattr(annotation.__origin__, "__origin__", None) is list or getattr(kinds[0], "__origin__", None) is list
+    )
     if getattr(kinds[0], "__origin__", None) is list:
         kinds = list(get_args(kinds[0]))
     if not declared.flags and not declared.is_argument:
@@ -115,7 +121,7 @@ def parameter(name: str, annotation: Any, *default: Any) -> Parameter:
 
 
 def from_fields(cls: type, *, group: str, leave_out: tuple[str, ...] = ()) -> list[Parameter]:
-    """One parameter per field of an options dataclass; None stands for "not given". `group` where a field names none."""
+    """One parameter per field of an options dataclass; None means "not given". `group`: of fields that name none."""
     from dataclasses import fields
 
     from launcher.settings import config
@@ -141,9 +147,9 @@ def _of_field(name: str, kind: type, default: Any, meta: Mapping[str, Any], grou
 
 
 def _default(kind: type, default: Any, flags: tuple[str, ...], meta: Mapping[str, Any]) -> str:
-    """The default as the help shows it; empty where the option's text says what an option that is not given means."""
+    """The default as the help shows it; empty if the option's text explains it."""
     if meta["default_text"] is not None:
         return str(meta["default_text"])
     if kind is bool:
         return ("on" if default else "off") if "/" in flags[0] else ""
-    return "" if default in ("", ()) else str(default)
+    return "" if default in ("", (), None) else str(default)

@@ -1,6 +1,6 @@
-"""Reads a command line that is as it should be, in a millisecond; whatever is not is left to typer, which says what is wrong.
+"""Reads a valid command line in a millisecond. Anything else is left to typer, which explains what is wrong.
 
-What typer, with click in it, takes the same words for is held by tests/cli/test_parser.py.
+tests/cli/test_parser.py verifies that typer, with click in it, reads the same words alike.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ HELP_FLAGS = ("-h", "--help")
 
 
 class HelpWantedError(Exception):
-    """The help was asked for."""
+    """The help was requested."""
 
 
 class _UnclearError(Exception):
-    """Not ours to read."""
+    """The command line is left to typer."""
 
 
 def parse(parameters: Sequence[Parameter], args: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The value of each parameter; None for a command line that typer has to look at. Raises `HelpWantedError`."""
+    """The value of each parameter; None for a command line that typer has to read. Raises `HelpWantedError`."""
     reader = _Reader(parameters, settings)
     try:
         reader.read(list(args))
@@ -36,7 +36,7 @@ def parse(parameters: Sequence[Parameter], args: Sequence[str], settings: Mappin
 
 
 class _Reader:
-    """One command line."""
+    """Reads one command line."""
 
     def __init__(self, parameters: Sequence[Parameter], settings: Mapping[str, Any]) -> None:
         self.help_wanted = False
@@ -50,7 +50,7 @@ class _Reader:
         self._words: list[str] = []
 
     def read(self, args: list[str]) -> None:
-        """Sort them into options and words."""
+        """Sort the arguments into options and words."""
         args.reverse()
         while args:
             arg = args.pop()
@@ -82,7 +82,7 @@ class _Reader:
             self._option(name, rest, None)
 
     def _option(self, name: str, rest: list[str], value: str | None) -> None:
-        """One option, with what was written together with it."""
+        """Read one option; `value` was written together with it."""
         item = self._options.get(name) or self._offs.get(name)
         if item is None and name in self._help_flags and value is None:
             self.help_wanted = True
@@ -100,7 +100,7 @@ class _Reader:
                 self._given[item.name] = text
 
     def values(self) -> dict[str, Any]:
-        """All of them, with the words in their places."""
+        """The values of all parameters, with the words in their places."""
         words, values = self._words, {}
         for item in self._parameters:
             if not item.declared.is_argument:
@@ -118,7 +118,7 @@ class _Reader:
 
 
 def _value(item: Parameter, text: str) -> Any:
-    """The text as the parameter's type; one that is empty is an error, which typer words."""
+    """The text as the parameter's type. Empty text is an error, which typer reports."""
     if not text:
         raise _UnclearError
     try:

@@ -1,6 +1,6 @@
-"""torchrun's options on the backends: what means the same is done, what is not needed is noted, the rest names the way out.
+"""torchrun's options on the backends: equivalents are translated, unneeded ones noted, others refused with a hint.
 
-Those of the same name are options of ours anyway; `token_normalize_func` takes underscores for dashes.
+Those with the same name are our options anyway; `token_normalize_func` turns underscores into dashes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ NOTED = {
     "log-line-prefix-template": "lines of several ranks are marked [node:rank]",
     "signals-to-handle": "SIGTERM, SIGINT and SIGHUP end the run; SIGUSR1 and SIGUSR2 are passed on",
 }
-"""Not needed here, and why."""
+"""Options that are not needed here, and why."""
 
-_PER_NODE = ("distlaunch determines it itself", "leave it out, or use distlaunch torchrun, which is started once per node")
-_ONE_FILE = ("each rank's output is kept in one place", "distlaunch logs RUN | grep -E 'A|B'; or use distlaunch torchrun")
+_PER_NODE = (
+    "distlaunch determines it itself",
+    "leave it out, or use distlaunch torchrun, which is started once per node",
+)
+_ONE_FILE = (
+    "each rank's output is kept in one place",
+    "distlaunch logs RUN | grep -E 'A|B'; or use distlaunch torchrun",
+)
 
 REFUSED = {
     "rdzv-endpoint": _PER_NODE,
@@ -50,7 +56,7 @@ REFUSED = {
     "logs-specs": ("it applies only to torchrun's own logs", "use distlaunch torchrun"),
     "print-completion": ("it applies only to torchrun's own options", "distlaunch --install-completion"),
 }
-"""Means nothing here, and what to do."""
+"""Options that do not apply here: why, and what to do."""
 
 
 def _seconds(name: str, text: str) -> str:
@@ -61,7 +67,7 @@ def _seconds(name: str, text: str) -> str:
 
 
 def _rdzv_timeout(_: str, text: str) -> str:
-    """Of `join_timeout=600,timeout=900` the first; the second is the same where nodes are numbered."""
+    """The first of `join_timeout=600,timeout=900`, else the second, which is the same if nodes are numbered."""
     pairs = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
     if unknown := [key for key in pairs if key not in ("join_timeout", "timeout")]:
         raise SpecError(f"--rdzv-conf {unknown[0]}: {_PER_NODE[0]}", hint=_PER_NODE[1])
@@ -78,7 +84,7 @@ BECOMES: dict[str, tuple[str, Callable[[str, str], str | None]]] = {
     "shutdown-timeout": ("grace", _seconds),
     "tee": ("log_ranks", lambda _, text: None if text == "0" else "all"),
 }
-"""The option of ours that it is, and its value there."""
+"""Our equivalent option, and the conversion of the value."""
 
 LOCAL_RANKS = "local-ranks-filter"
 _SHORT = {"redirects": "-r", "tee": "-t"}
@@ -86,7 +92,7 @@ _FLAGS = ("standalone", "run-path")
 
 
 def parameters() -> list[Parameter]:
-    """Hidden options for all of them."""
+    """Hidden options for all of these."""
     found = []
     for name in (*BECOMES, LOCAL_RANKS, *NOTED, *REFUSED):
         shown = flag(*filter(None, (_SHORT.get(name), f"--{name}")), hidden=True)
@@ -99,7 +105,7 @@ def _key(name: str) -> str:
 
 
 def translated(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values as if our own options had been written, and what is to be noted; `SpecError` for what means nothing here."""
+    """The values as if our own options had been given, and notes to print. Raises `SpecError` for refused options."""
     given = {name: values[_key(name)] for name in (*BECOMES, *NOTED, *REFUSED) if values.get(_key(name)) is not None}
     for name in given:
         if name in REFUSED:
@@ -121,7 +127,7 @@ def translated(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def local_ranks(values: dict[str, Any], plan: Plan) -> Wanted | None:
-    """The run's ranks that have the local ranks of `--local-ranks-filter` on their nodes; None: it was not given."""
+    """The run's ranks whose local ranks are in `--local-ranks-filter`; None if it was not given."""
     text = values[_key(LOCAL_RANKS)]
     if text is None:
         return None
@@ -134,6 +140,8 @@ def local_ranks(values: dict[str, Any], plan: Plan) -> Wanted | None:
         return frozenset(wanted)
     if None in counts:
         hint = "--log-ranks takes ranks of the run; or give --nproc-per-node a number"
-        raise SpecError(f"--{LOCAL_RANKS}: which ranks these are is known at the start only", hint=hint)
+        raise SpecError(f"--{LOCAL_RANKS}: which ranks these are is only known at the start", hint=hint)
     firsts = accumulate((count or 0 for count in counts), initial=0)
-    return frozenset(first + rank for first, count in zip(firsts, counts, strict=False) for rank in wanted if rank < (count or 0))
+    return frozenset(
+        first + rank for first, count in zip(firsts, counts, strict=False) for rank in wanted if rank < (count or 0)
+    )

@@ -1,4 +1,4 @@
-"""The error of a command line that cannot be read."""
+"""The error for a command line that cannot be read."""
 
 from __future__ import annotations
 

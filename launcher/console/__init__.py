@@ -1,1 +1,1 @@
-"""What people see on a terminal."""
+"""Output for people on a terminal."""

@@ -1,4 +1,4 @@
-"""What the person who follows a run is told of it on stderr, beside the workers' own lines."""
+"""Announcements on stderr about a run that is followed, besides the workers' own lines."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _OLD_NEWS = re.compile(
     r"srun: (error: .* Exited with exit code|Job step aborted: Waiting|forcing job termination|got SIGCONT)"
     r"|slurmstepd\S*: error: \*\*\* (STEP .*|JOB \S+ ON \S+ CANCELLED AT \S+) \*\*\*$"
 )
-"""What a scheduler says of ends that the agents tell better."""
+"""Scheduler messages about ends that agents report better."""
 
 PATIENCE_S = 5.0
-"""A wait shorter than this is not worth a line."""
+"""A shorter wait is not announced."""
 
 UNANSWERED_S = 60.0
-"""So long a backend may be unable to say how the run is: a restart of what it asks takes less."""
+"""How long a backend may fail to report the run's state: a restart of its service takes less."""
 
 _KNOWN = 10_000
-"""More than a run has to say; each takes a hundred bytes."""
+"""More than a run has to announce; each entry takes a hundred bytes."""
 
 UNREACHED_S = 20.0
-"""So long one node may be: a connection that broke is there again after less."""
+"""How long a node may be unreachable: a broken connection is restored sooner."""
 
 _BACKEND = -2
-"""Stands for no node, but for the backend."""
+"""Stands for the backend where a node is expected."""
 
 
 class Announcer:
-    """Says each thing once, however many nodes report it."""
+    """Announces each event once, however many nodes report it."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Announcer:
         asked_for: int = 0,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`asked_for`: the last attempt that a person has asked for, or we for want of a host; others are a scheduler's."""
+        """`asked_for`: the last attempt started by the user, or by us after a lost host; others are a scheduler's."""
         self._is_cancelled = is_cancelled
         self._asked_for = asked_for
         self._hosts = hosts
         self._workers = workers
         self._explain, self._explained = explain, False
         self._named: dict[int, str] = {}
-        """As the agents say: the plan may know only that the scheduler chooses."""
+        """Hosts by node, as reported by agents: the plan may leave the choice to the scheduler."""
 
         self._said: dict[bytes, None] = {}
         self._waits: dict[int, tuple[str, float]] = {}
@@ -74,7 +74,7 @@ class Announcer:
         self._progress = StartLine(backend, len(hosts))
 
     def record(self, node: Source, record: Event | Foreign) -> None:
-        """Tell of an event or a foreign line, if a person should know."""
+        """Announce an event or a foreign line, if it matters to the user."""
         if not isinstance(record, Event):
             self._workers.end_line()
             old_news = node == JOB_OUTPUT and _OLD_NEWS.match(record.data.decode(errors="replace"))
@@ -92,7 +92,9 @@ class Announcer:
         elif record.name == "rendezvous":
             self._waits.pop(node, None)
             where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
-            nodes, ranks = amounts.counted(fields.get("nodes"), "node"), amounts.counted(fields.get("world_size"), "rank")
+            nodes, ranks = (
+                amounts.counted(fields.get("nodes"), "node"), amounts.counted(fields.get("world_size"), "rank"),
+            )  # fmt: skip
             self._once(f"started: {nodes}, {ranks} (master {where})")
             self._missing(fields.get("world_size"))
         elif record.name == "waiting":
@@ -104,21 +106,25 @@ class Announcer:
         elif record.name == "debugger":
             self._note(f"{debugged(fields)}; leave it with q")
         elif record.name == "stopping":
-            reason = fields.get("reason")  # a node cannot tell who takes it back
-            self._once(f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}")
+            reason = fields.get("reason")  # an agent cannot tell cancellation from preemption
+            self._once(
+                f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}"
+            )
         elif record.name in ("warning", "lines_lost"):
             self._workers.end_line()
-            output.warn(f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}")
+            output.warn(
+                f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}"
+            )
 
     def _missing(self, world: object) -> None:
-        """Tell that no rank is there whose lines are wanted, where the plan could not know."""
+        """Warn if none of the wanted ranks exists, which the plan may not have known."""
         ranks = self._workers.ranks
         if ranks and isinstance(world, int) and min(ranks) >= world and self._is_new(f"missing {world}"):
             self._workers.end_line()
             output.warn(f"{summary.missing_ranks(ranks, world)}, so no line of its workers is shown")
 
     def _again(self, event: str, fields: dict[str, Any]) -> None:
-        """Tell that workers start again: by their agents, or with them by the scheduler."""
+        """Announce that workers start again: by their agents, or together with them by the scheduler."""
         cause = fields.get("cause")
         why = f": {cause.get('message')}" if isinstance(cause, dict) else ""
         if event == "restart":
@@ -128,12 +134,12 @@ class Announcer:
             self._once(f"ending, to be started again{why}", f"lost {fields.get('attempt')}")
 
     def silent(self, node: int, for_s: float) -> None:
-        """Tell of a node that says nothing, though it should have."""
+        """Announce a node that sends nothing although its agent runs."""
         stuck = "its disk, its stream or the connection from there is stuck; the run continues"
         self._note(f"{self._place(node)} has sent nothing for {for_s:.0f} s, though its agent runs: {stuck}")
 
     def asked(self, backend: str, refusal: str) -> None:
-        """Keep in mind that the backend could not say how the run is, or without a `refusal`: that it could."""
+        """Note that the backend could not report the run's state or, without a `refusal`, that it could."""
         if not refusal:
             self._waits.pop(_BACKEND, None)
         elif _BACKEND not in self._waits:
@@ -141,7 +147,7 @@ class Announcer:
             self._waits[_BACKEND] = text, time.monotonic() + UNANSWERED_S - PATIENCE_S
 
     def reached(self, node: int, refusal: str) -> None:
-        """Keep in mind that a node could not be asked, or without a `refusal`: that it could. Both are told, once each time."""
+        """Note that a node could not be reached or, without a `refusal`, that it could. Announces each change once."""
         if not refusal:
             if self._unreached.pop(node, 0.0) < 0:
                 self._note(f"{self._place(node)} is reached again")
@@ -152,27 +158,29 @@ class Announcer:
             self._note(f"{self._place(node)} has not been reached for {UNREACHED_S:.0f} s: {refusal}")
 
     def state(self, outcome: Outcome) -> None:
-        """Tell why a run does not start."""
+        """Announce why a run does not start."""
         self._progress.state(outcome)
         if outcome.state == "pending" and outcome.detail:
             self._once(f"pending: {outcome.detail}")
 
     def tick(self, now: float) -> None:
-        """Tell of waits that have become long; `now` as of `time.monotonic`."""
+        """Announce waits that have become long; `now` as from `time.monotonic`."""
         for node, (text, since) in list(self._waits.items()):
             if now - since >= PATIENCE_S:
                 del self._waits[node]
                 self._once(text)
 
     def _fabric(self, node: int, event: str, fields: dict[str, Any]) -> None:
-        """Notes always, variables and threads on request; what is the same on several nodes is said of the first."""
+        """Announce notes, and on request variables and threads. Identical ones are announced for one node only."""
         if event == "agent_started":
             self._named[node] = str(fields.get("host") or "")
         if event == "rendezvous" and self._explain and not self._explained:
-            self._once("fabric: nothing is chosen, all workers are on one host")
+            self._once("fabric: nothing to choose, as all workers are on one host")
         if event == "host_facts" and self._explain and isinstance(threads := fields.get("threads"), dict):
             said = f"OMP_NUM_THREADS={threads.get('value')}" if threads.get("value") else "OMP_NUM_THREADS is not set"
-            self._once(f"threads: {self._place(node)}: {said} ({threads.get('reason')})", f"{said} {threads.get('reason')}")
+            self._once(
+                f"threads: {self._place(node)}: {said} ({threads.get('reason')})", f"{said} {threads.get('reason')}"
+            )
         if event != "fabric":
             return
         self._explained = True
@@ -187,7 +195,7 @@ class Announcer:
             said = "{name}={value} ({source}: {reason})".format(**variable)
             self._once(f"fabric: {self._place(node)}: {said}", said)
         if not fields.get("variables"):
-            self._once("fabric: no variable is needed: what NCCL, gloo and UCX choose by themselves is right")
+            self._once("fabric: no variable is needed: NCCL, gloo and UCX choose right by themselves")
 
     def _place(self, node: int) -> str:
         host = self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
@@ -202,7 +210,7 @@ class Announcer:
             self._note(text)
 
     def _is_new(self, key: str) -> bool:
-        """Whether that was not said lately. What was is known by a digest: a node may say any number of things, of any length."""
+        """Whether this was not announced lately. Digests are kept, as a node may send any number of long messages."""
         digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
         if digest in self._said:
             return False

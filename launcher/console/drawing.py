@@ -1,6 +1,6 @@
-"""What rich draws, on a terminal alone; imported where something is drawn, as rich takes 40 ms.
+"""Drawing by rich, on a terminal only. Imported where something is drawn, as importing rich takes 40 ms.
 
-Whatever others wrote is made `Text` of what `escapes.plain` leaves of it: rich reads no markup in that, and no escape is in it.
+Foreign text becomes a `Text` of what `escapes.plain` returns: it contains no escapes, and rich reads no markup in it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _BAR = 20
 _LONG = 16
-"""A column may become as narrow as this."""
+"""The least width that a column may shrink to."""
 
 _FRAMES = str(SPINNERS["dots"]["frames"])
 _NAMES = ("RUN", "TASK", "HOST", "NODE", "COMMAND", "SETTING", "VALUE", "FILE", "VARIABLE", "CLUSTER")
-"""Columns of names, whose words mean nothing else."""
+"""Columns of names, which are not styled even where they equal a styled word."""
 
 
 def console(fd: int, at_most: int | None = None) -> Console:
-    """One that renders for that terminal, and writes nothing itself: `output` does."""
+    """A rich console that renders for that terminal. It writes nothing itself: `output` does."""
     return Console(
-        file=io.StringIO(),  # what it captures it writes as well, as nothing: an unbuffered stdout in a stopped terminal waits
+        file=io.StringIO(),  # captured prints still write an empty text, which blocks on stdout in a stopped terminal
         width=min(output.columns(fd), at_most or sys.maxsize),
         force_terminal=True,
         color_system="standard",
@@ -46,7 +46,7 @@ def console(fd: int, at_most: int | None = None) -> Console:
 
 
 def rendered(fd: int, shown: RenderableType) -> str:
-    """What is drawn there, with the escapes of its colours; no line ends in blanks."""
+    """The drawing for that stream, with escapes for colours and without trailing blanks."""
     drawer = console(fd)
     with drawer.capture() as capture:
         drawer.print(shown)
@@ -54,16 +54,17 @@ def rendered(fd: int, shown: RenderableType) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str], fd: int) -> str:
-    """Columns that fit the terminal: long cells go on in their next line; where that would be no table, a row is a list.
+    """Columns that fit the terminal: long cells wrap, and rows become lists if the terminal is too narrow for a table.
 
-    The cells are plain; `styles` are those of words that mean something, wherever no names stand.
+    The cells are plain. `styles` apply to whole cells, except in columns of names.
     """
     styled = [
         [Text(cell, "" if name in _NAMES else styles.get(cell, "")) for name, cell in zip(header, row, strict=True)]
         for row in rows
     ]
     widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
-    least = [widths[0], *(min(width, _LONG) for width in widths[1:])]  # the first is what a row is called by: whole, to be copied
+    # The first column identifies the row: it stays whole, so that it can be copied.
+    least = [widths[0], *(min(width, _LONG) for width in widths[1:])]
     needed = sum(least) + 2 * (len(widths) - 1)
     if needed > output.columns(fd):
         return rendered(fd, Group(*(part for row in styled for part in (_listed(header, row), Text()))))
@@ -76,7 +77,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[
 
 
 def _listed(header: Sequence[str], row: Sequence[Text]) -> Table:
-    """One row, each of its columns a line."""
+    """One row as a list, a line for each column."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -87,8 +88,8 @@ def _listed(header: Sequence[str], row: Sequence[Text]) -> Table:
 
 
 def wait_line(text: str, waited_s: float, part: tuple[int, int] | None, frame: int) -> str:
-    """A spinner, what is waited for, a bar and the time; one line, without its end. The text is plain."""
-    width = output.columns(output.STDERR) - 1  # the cursor stays in the line
+    """A spinner, the plain text, a progress bar and the time, in one line without a newline."""
+    width = output.columns(output.STDERR) - 1  # leaves room for the cursor
     minutes, seconds = divmod(int(waited_s), 60)
     since = f" {minutes}:{seconds:02}" if minutes else f" {seconds} s"
     bar = Text()

@@ -1,4 +1,4 @@
-"""A help: plain lines on a pipe, drawn by rich on a terminal. Both are made from the same sections."""
+"""Help pages: plain lines on a pipe, drawn by rich on a terminal. Both are made from the same sections."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 MAX_WIDTH = 110
 _MAX_LEFT = 34
 _TIED = "\xa0"
-"""Stands for a blank at which no line ends."""
+"""Stands for a space at which a line does not wrap."""
 
 
 class Section(NamedTuple):
-    """A title with what is listed below it: what is written, what it means, and notes on it."""
+    """A title with rows: what the user writes, what it means, and notes."""
 
     title: str
     rows: list[tuple[str, str, str]]
 
 
 class HelpPage(NamedTuple):
-    """A whole help."""
+    """A whole help page."""
 
     usage: str
     paragraphs: list[str]
@@ -32,7 +32,7 @@ class HelpPage(NamedTuple):
 
 
 def show(page: HelpPage) -> None:
-    """Print it."""
+    """Print the page."""
     if output.draws():
         output.text(_drawn(page))
     else:
@@ -86,7 +86,7 @@ def _plain(page: HelpPage) -> Iterable[str]:
 
 
 def _wrapped(text: str, width: int, indent: int, hanging: int | None = None) -> Iterable[str]:
-    """The text in lines of that width at most, as far as its words allow, each behind so many blanks."""
+    """The text wrapped at this width, as far as its words allow, and indented."""
     line, begun = " " * indent, False
     for word in filter(None, text.split(" ")):
         if begun and len(line) + 1 + len(word) > width:

@@ -1,4 +1,4 @@
-"""The picture of slow links, for people: coloured cells on a terminal, numbers or shades elsewhere."""
+"""The picture of slow links: coloured cells on a terminal, numbers or shades elsewhere."""
 
 from __future__ import annotations
 

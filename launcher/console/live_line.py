@@ -1,10 +1,10 @@
-"""One line on the terminal for a wait: what is waited for, and how long already. It is gone before anything else is written.
+"""A line on the terminal during a wait: what is waited for, and how long already. It is removed before other output.
 
     with live_line.waiting("asking Slurm"):
         ...
 
-Nothing is drawn in a wait's first second, nor where stderr is no terminal, nor behind a worker's line that has not ended:
-a progress bar of a worker is left alone. `output` withdraws the line before it writes, and a thread draws it again.
+Nothing is drawn in the first second of a wait, if stderr is not a terminal, or after an unfinished line of a worker,
+such as a progress bar. `output` withdraws the line before it writes, and a thread draws it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVERY_S = 0.125
 
 
 class LiveLine:
-    """The line of one process; `show` says what it says, `withdraw` ends it."""
+    """The live line of this process: `show` sets its text, `withdraw` removes it."""
 
     def __init__(self) -> None:
         self._text, self._since = "", 0.0
@@ -36,7 +36,7 @@ class LiveLine:
         self._thread: threading.Thread | None = None
 
     def show(self, text: str, part: tuple[int, int] | None = None) -> None:
-        """Wait for that, from now on or still; `part`: how much of how much is there, for a bar."""
+        """Show this wait. `part`: the amount done and the total, for a bar."""
         if listener.listens():
             return
         with self._changed:
@@ -51,7 +51,7 @@ class LiveLine:
             self._changed.notify()
 
     def withdraw(self) -> None:
-        """Nothing is waited for."""
+        """Remove the line, as nothing is waited for."""
         with self._changed:
             self._text = ""
         output.clear_live()
@@ -77,7 +77,7 @@ def _leave_no_line_at_ctrl_z() -> None:
 
 
 def _stop(signum: int, _frame: object) -> None:
-    """Stop as by default; the shell's prompt comes where the line was."""
+    """Stop as by default, with the shell's prompt in place of the line."""
     output.clear_live()
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
@@ -87,7 +87,7 @@ def _stop(signum: int, _frame: object) -> None:
 def _in_foreground() -> bool:
     try:
         return os.tcgetpgrp(output.STDERR) == os.getpgrp()
-    except OSError:  # it does not control our session
+    except OSError:  # it is not our controlling terminal
         return True
 
 
@@ -95,18 +95,18 @@ _line = LiveLine()
 
 
 def show(text: str, part: tuple[int, int] | None = None) -> None:
-    """Say what is waited for, until `withdraw`."""
+    """Show what is waited for, until `withdraw`."""
     _line.show(text, part)
 
 
 def withdraw() -> None:
-    """Nothing is waited for any more."""
+    """Remove the line, as nothing is waited for any more."""
     _line.withdraw()
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """What is done in here may take long; `output.progress` says how far it is."""
+    """Show the line during a block that may take long; `output.progress` updates it."""
     _line.show(text)
     output.progress_by(_line.show)
     try:

@@ -1,4 +1,4 @@
-"""What a run waits for until its workers run, for the live line."""
+"""The live line of a run until its workers run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StartLine:
-    """Shows how far a run has come on its way to its first worker."""
+    """Shows a run's progress towards its first worker."""
 
     def __init__(self, backend: str, nodes: int) -> None:
         self._backend = backend
@@ -20,12 +20,12 @@ class StartLine:
         self._show("")
 
     def heard(self, node: int, event: str) -> None:
-        """A node has told that."""
+        """Take an event of a node into account."""
         if self._progress.heard(node, event):
             self._show("")
 
     def state(self, outcome: Outcome) -> None:
-        """What the cluster says of the run."""
+        """Show why the run is pending, if it is."""
         present = self._progress.present()
         if outcome.state == "pending" and present is not None and present.phase == "queued":
             self._show(outcome.detail or "")

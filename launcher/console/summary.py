@@ -1,4 +1,4 @@
-"""A run in words and tables for people."""
+"""Text and tables about a run, for people."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ROWS_PER_HOST = 2
 
 
 def heading(run: Run) -> str:
-    """One line that names a run that begins."""
+    """One line that names a starting run."""
     where = f"{run.backend}, cluster {run.cluster}" if run.cluster else run.backend
     return f"{output.paint(run.id, 'bold')} on {where}"
 
 
 def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequence[str] = ()) -> str:
-    """Host, node rank and ranks of each node, and where they meet; many nodes of one host are one row.
+    """Host, node rank and ranks of each node, and the master address. Many nodes of one host share a row.
 
-    `meeting`, where it was found out at the start: `address`, `port` and the `reason`; `hosts`: those that were chosen then.
+    `meeting`: `address`, `port` and `reason`, if they were chosen at the start. `hosts`: those chosen at the start.
     """
     master, planned = plan.master, next((node.host for node in plan.nodes if node.node_rank == 0), "")
     if hosts and planned:
@@ -60,7 +60,7 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
 
 
 def ranks_text(ranks: range | tuple[int, ...]) -> str:
-    """`0-3`, or a list where they are not in a row."""
+    """`0-3`, or a list if they are not consecutive."""
     if not ranks:
         return "-"
     if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
@@ -69,25 +69,27 @@ def ranks_text(ranks: range | tuple[int, ...]) -> str:
 
 
 def files(texts: Mapping[str, str]) -> str:
-    """The rendered texts one after the other; one alone is printed as it is, so that it can be redirected to a file."""
+    """All rendered texts. A single one is left as it is, so that it can be redirected to a file."""
     if len(texts) == 1:
         return next(iter(texts.values()))
     return "\n".join(f"# ---- {name} ----\n{text.rstrip()}\n" for name, text in texts.items())
 
 
 def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[str]) -> str:
-    """What of the user's own leaves with a run: files with their sizes, and variables."""
+    """What is sent of the user's own: files with their sizes, and variables."""
     rows = [(name, value) for name, value in env.items()] + [(name, "(secret)") for name in secrets]
     text = tables.table(("VARIABLE", "VALUE"), rows, output.STDERR) if rows else ""
     if snapshot is None:
         return text
-    files = [(file.path, amounts.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files]
+    files = [
+        (file.path, amounts.size(file.size) if file.link is None else f"link to {file.link}") for file in snapshot.files
+    ]
     whole = f"{amounts.counted(len(files), 'file')}, {amounts.size(snapshot.total_bytes)}, of {snapshot.directory}"
     return text + tables.table(("FILE", "SIZE"), [*files, (whole, "")], output.STDERR)
 
 
 def closing(run: Run, outcome: Outcome, took_s: float) -> list[str]:
-    """The last words on a run: how it ended, why, and where its logs are."""
+    """The closing lines of a run: how it ended, why, and where its logs are."""
     state = output.paint(outcome.state, tables.STYLES.get(outcome.state, "bold"))
     lines = [f"{state} after {duration(took_s)}{restarts(outcome.restarts, outcome.attempt)}: {run.id}"]
     if outcome.cause is not None:
@@ -103,12 +105,12 @@ def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:
 
 
 def restarts(by_agents: int, by_scheduler: int) -> str:
-    """`, 2 restarts, attempt 1`; empty where nothing was started again."""
+    """`, 2 restarts, attempt 1`; empty if nothing was started again."""
     return (f", {by_agents} restarts" if by_agents else "") + (f", attempt {by_scheduler}" if by_scheduler else "")
 
 
 def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> list[str]:
-    """The first failure: what, where, and the traceback once. Nothing for a run that was cancelled as somebody asked."""
+    """The first failure: what, where, and the traceback. Empty for a cancelled run."""
     if cause.get("class") == Failure.CANCELLED:
         return []
     lines = [f"{failures.text(cause.get('class'))}: {cause.get('message')}"]
@@ -129,7 +131,7 @@ def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> lis
 
 
 def missing_ranks(ranks: Iterable[int], world: int) -> str:
-    """`log-ranks 4-7: the run has 4 ranks`, of ranks whose lines are wanted."""
+    """`log-ranks 4-7: the run has 4 ranks`, for wanted ranks that do not exist."""
     missing = tuple(sorted(rank for rank in ranks if rank >= world))
     return f"log-ranks {ranks_text(missing)}: the run has {amounts.counted(world, 'rank')}"
 
@@ -147,12 +149,12 @@ def duration(seconds: float) -> str:
 
 
 def duration_or_none(seconds: object) -> str | None:
-    """A duration that may not be known yet."""
+    """The duration as text; None if it is not known yet."""
     return duration(seconds) if isinstance(seconds, (int, float)) else None
 
 
 def age(when: float | None) -> str:
-    """How long ago, in one unit; `-` when it is not known."""
+    """How long ago, in one unit; `-` if unknown."""
     if not when:
         return "-"
     seconds = max(0.0, time.time() - when)
@@ -163,10 +165,10 @@ def age(when: float | None) -> str:
 
 
 def command_line(command: tuple[str, ...]) -> str:
-    """The command as one would type it."""
+    """The command as a user would type it."""
     return shlex.join(command)
 
 
 def state_text(state: str) -> str:
-    """The state, in its colour when stdout is a terminal."""
+    """The state, in its colour if stdout is a terminal."""
     return output.paint(state, tables.STYLES.get(state, "bold"), output.STDOUT)

@@ -25,11 +25,11 @@ STYLES = {
     "warn": "yellow",
     "FAIL": "red",
 }
-"""Words of states, results and doctor's marks, with the colours of what they mean."""
+"""Colours of states, results and doctor's marks."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], fd: int = output.STDOUT) -> str:
-    """The table for that stream. Control characters are escaped, so that on a pipe a row is a line."""
+    """The table for that stream. Control characters are escaped, so that on a pipe each row is a line."""
     plain = escapes.plain
     cells = [[*map(plain, header)], *(["-" if value is None else plain(value) for value in row] for row in rows)]
     if output.draws(fd):

@@ -1,4 +1,4 @@
-"""Our terminal, lent to one worker: what it writes is shown, and what is typed goes there."""
+"""Lends our terminal to one worker: its output is shown, and keys are sent to it."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ _KEYS_BYTES = 4096
 _UNSENT_BYTES = 64 * 1024
 _LOOK_MS = 50
 _IDLE_MS = 1000
-"""So often it is looked whether a loan is over: another one may have read the word that it is."""
+"""How often a loan checks whether it is over: another one may have read the wakeup byte."""
 
 
 class _Held:
-    """Our terminal as the rank needs it now."""
+    """The state of our terminal that the rank needs."""
 
     def __init__(self, modes: Modes, *, keyboard: bool) -> None:
         self.modes, self.keyboard = modes, keyboard
         self.reads = keyboard
-        """Keys come to us, for the rank."""
+        """Whether we read keys for the rank."""
 
         self.suspended = False
         self.wanted = {"isig": True, "opost": True, "ixon": True}
 
     def take(self) -> None:
-        """Have it as the rank needs it, and its keys; those of a terminal that is not ours now are left to others."""
-        if self.suspended:  # the shell's, until we go on
+        """Set the modes that the rank needs, and read keys only while we are in the foreground."""
+        if self.suspended:  # the shell uses it until we continue
             return
         taken = self.modes.take(self.wanted, keyboard=self.keyboard)
         self.reads = self.keyboard and (taken or not os.isatty(0))
 
     def want(self, modes: dict[str, bool]) -> None:
-        """The rank has changed these of its terminal's modes."""
+        """Apply changes to the modes of the rank's terminal."""
         before, self.wanted = self.wanted, {**self.wanted, **modes}
         if self.wanted["opost"] != before["opost"]:
-            output.drain()  # what came before was made for the modes before
+            output.drain()  # earlier output was made for the earlier modes
         self.take()
 
     def leave(self) -> None:
-        """We are about to stop."""
+        """Restore the terminal before we stop."""
         self.modes.restore()
         self.reads, self.suspended = False, True
 
 
 class Loan:
-    """Our terminal, lent to one worker until that ends."""
+    """A loan of our terminal to one worker, until the worker exits."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Loan:
         keyboard: bool,
         suspends: bool,
     ) -> None:
-        """`suspends`: the rank stops when we do."""
+        """`suspends`: the rank is suspended when we are."""
         self.begin, self.yielded, self.ended = threading.Event(), threading.Event(), threading.Event()
         self.trouble, self.ended_at = "", 0.0
         self._connect, self._wakeup, self._suspends = connect, wakeup, suspends
@@ -80,11 +80,11 @@ class Loan:
         self._over = False
         self._size: list[int] | None = None
         self._held = _Held(modes, keyboard=keyboard)
-        self._held.take()  # what is typed from now on is shown by the rank's own terminal
+        self._held.take()  # from now on the rank's own terminal echoes keys
         threading.Thread(target=self._run, daemon=True, name="terminal").start()
 
     def leave(self) -> None:
-        """End it, once the wakeup pipe is written to."""
+        """End the loan, once the wakeup pipe is written to."""
         self._over = True
         self.begin.set()
 
@@ -118,7 +118,8 @@ class Loan:
             poll.register(line, (0 if busy else select.POLLIN) | (select.POLLOUT if line.waiting else 0))
             if held.reads and line.waiting < _UNSENT_BYTES:
                 poll.register(0, select.POLLIN)
-            waits = held.keyboard and not held.reads and not held.suspended  # a shell does not tell who comes to the foreground
+            # Nothing signals our return to the foreground, so it is polled.
+            waits = held.keyboard and not held.reads and not held.suspended
             ready = {fd for fd, _ in poll.poll(_LOOK_MS if busy or waits else _IDLE_MS)}
             if waits:
                 held.take()
@@ -136,7 +137,7 @@ class Loan:
             self._held.want(message["modes"])
         elif "out" in message:
             data = message["out"].encode("latin-1")
-            # What the rank's terminal has added to its line ends ours adds, too.
+            # Our terminal adds the same carriage returns as the rank's.
             self._show(data.replace(b"\r\n", b"\n") if self._held.wanted["opost"] else data)
         elif "exited" in message:
             self._over = True
@@ -144,9 +145,9 @@ class Loan:
     def _type(self, line: Connection) -> None:
         try:
             keys = os.read(0, _KEYS_BYTES)
-        except OSError:  # the terminal is gone
+        except OSError:  # the terminal was closed
             keys = b""
-        self._send_size(line)  # what was typed in the new window comes after it
+        self._send_size(line)  # the size comes before keys typed in the resized window
         if keys:
             line.send(keys=keys.decode("latin-1"))
         else:
@@ -161,7 +162,7 @@ class Loan:
 
     def _obey(self, line: Connection) -> None:
         words = b""
-        with contextlib.suppress(BlockingIOError):  # the loan before this one, or after it, was faster
+        with contextlib.suppress(BlockingIOError):  # another loan has read it
             words = os.read(self._wakeup, 64)
         for word in words.decode():
             if word == "z":

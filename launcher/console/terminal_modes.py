@@ -1,4 +1,4 @@
-"""The launcher's terminal as such: what of it workers are lent, and its modes while it stands for one rank's."""
+"""The launcher's terminal: how workers share it, and its modes while it is connected to a rank's terminal."""
 
 from __future__ import annotations
 
@@ -7,35 +7,60 @@ import os
 import sys
 import termios
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.agent.messages import LentTerminal
+
 _KEYS = (
-    *("VINTR", "VQUIT", "VERASE", "VKILL", "VEOF", "VSTART", "VSTOP", "VSUSP", "VEOL", "VREPRINT", "VDISCARD", "VWERASE"),
+    *(
+        "VINTR",
+        "VQUIT",
+        "VERASE",
+        "VKILL",
+        "VEOF",
+        "VSTART",
+        "VSTOP",
+        "VSUSP",
+        "VEOL",
+        "VREPRINT",
+        "VDISCARD",
+        "VWERASE",
+    ),
     *("VLNEXT", "VEOL2"),
 )
-_AS_TYPED = termios.ICRNL | termios.INLCR | termios.IGNCR | termios.ISTRIP | termios.BRKINT | termios.PARMRK | termios.IXON
+_AS_TYPED = (
+    termios.ICRNL | termios.INLCR | termios.IGNCR | termios.ISTRIP | termios.BRKINT | termios.PARMRK | termios.IXON
+)
 _OF_LINES = termios.ICANON | termios.ECHO | termios.ECHONL | termios.IEXTEN | termios.ISIG
 
 
-def lent(rank: int | None, *, interactive: bool, tty: bool, here: bool) -> dict[str, Any] | None:
-    """What workers have of our terminal and stdin, as the agents' `Job.terminal`; None: nothing.
+def lent(rank: int | None, *, interactive: bool, tty: bool, here: bool) -> LentTerminal | None:
+    """How workers share our terminal and stdin, in the form of the agents' `Job.terminal`; None: not at all.
 
-    `rank` is the one that is shown alone, or with `interactive` the one with the keyboard; `tty`: terminals are wanted;
-    `here`: workers run on this machine.
+    `rank`: the only one shown, or with `interactive` the one with the keyboard. `tty`: terminals are wanted. `here`:
+    workers run on this machine.
     """
     fd = first() if tty and rank is not None else None
-    stdin = "tty" if fd is not None and os.isatty(0) else "null"
+    stdin: Literal["tty", "pipe", "passed", "null"] = "tty" if fd is not None and os.isatty(0) else "null"
     if not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev:
         stdin = "passed" if here else "pipe" if interactive else "null"
-    shown = {name: fd is not None and _is_same(fd, number) for number, name in ((1, "stdout"), (2, "stderr"))}
-    if stdin == "null" and not any(shown.values()):
+    stdout, stderr = (fd is not None and _is_same(fd, number) for number in (1, 2))
+    if stdin == "null" and not (stdout or stderr):
         return None
     size = os.get_terminal_size(fd) if fd is not None else os.terminal_size((80, 24))
-    about = {"rank": -1 if rank is None else rank, "interactive": interactive, "stdin": stdin, **shown}
-    return {**about, "size": [size.lines, size.columns], "modes": _modes(fd), "term": os.environ.get("TERM", "dumb")}
+    return {
+        "rank": rank,
+        "interactive": interactive,
+        "stdin": stdin,
+        "stdout": stdout,
+        "stderr": stderr,
+        "size": [size.lines, size.columns],
+        "modes": _modes(fd),
+        "term": os.environ.get("TERM", "dumb"),
+    }
 
 
 def first() -> int | None:
@@ -48,7 +73,7 @@ def _is_same(fd: int, other: int) -> bool:
 
 
 def _modes(fd: int | None) -> dict[str, Any] | None:
-    """Its modes and keys, for nodes on which the numbers mean the same."""
+    """Modes and special keys of the terminal, on Linux only: there the numbers have the same meaning on all nodes."""
     if fd is None or sys.platform != "linux":
         return None
     iflag, oflag, cflag, lflag, _, _, every = termios.tcgetattr(fd)
@@ -58,24 +83,24 @@ def _modes(fd: int | None) -> dict[str, Any] | None:
 
 
 class Modes:
-    """Our terminal's modes: `take` changes them to what a rank's terminal needs, `restore` leaves them as they were."""
+    """Our terminal's modes: `take` sets those that a rank's terminal needs, `restore` the original ones."""
 
     def __init__(self, *, interactive: bool) -> None:
-        """`interactive`: all keys are the rank's, also those that are signals."""
+        """`interactive`: all keys go to the rank, including those for signals."""
         self._fd = first()
         self.interactive = interactive
         self._found: list[Any] | None = None
         self._closed = False
         self._lock = threading.RLock()
-        """The main thread, handlers of signals in it, and the thread of a loan change them."""
+        """The main thread, its signal handlers and the thread of a loan change the modes."""
 
     @property
     def taken(self) -> bool:
-        """Whether they are not as they were."""
+        """Whether the modes are changed."""
         return self._found is not None
 
     def take(self, wanted: Mapping[str, bool], *, keyboard: bool) -> bool:
-        """Set them as the rank's terminal is; False where it is gone, or not ours to set, as others are in the foreground."""
+        """Set the modes of the rank's terminal. Returns False if ours is closed, or we are not in the foreground."""
         with self._lock:
             return self._take(wanted, keyboard=keyboard)
 
@@ -99,24 +124,24 @@ class Modes:
         return True
 
     def restore(self, *, for_good: bool = False) -> None:
-        """Set them as they were; `for_good`: they are taken no more."""
+        """Restore the original modes; `for_good`: they cannot be taken again."""
         with self._lock:
             found, self._found = self._found, None
             self._closed = self._closed or for_good
             if found is not None and self._fd is not None and self._in_foreground():
-                with contextlib.suppress(termios.error):  # the terminal is gone
+                with contextlib.suppress(termios.error):  # the terminal was closed
                     termios.tcsetattr(self._fd, termios.TCSANOW, found)
 
     def _in_foreground(self) -> bool:
-        """Whether nobody else has the terminal now: changing it then would stop us."""
+        """Whether we are in the foreground: changing the modes in the background would stop us."""
         assert self._fd is not None
         try:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
-        except OSError:  # it does not control our session
+        except OSError:  # it is not our controlling terminal
             return True
 
     def size(self) -> list[int] | None:
-        """Its rows and columns."""
+        """The terminal's rows and columns."""
         try:
             size = os.get_terminal_size(self._fd) if self._fd is not None else None
         except OSError:

@@ -1,4 +1,4 @@
-"""Tells a worker that is only shown, by its stream, the size of the launcher's terminal: connected to once that has changed."""
+"""Sends the size of the launcher's terminal to a worker that is shown from its stream, whenever the size changes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SizeTeller:
-    """For one worker after another; a thread does it, once there is one."""
+    """Serves one worker after another, in a thread that starts with the first worker."""
 
     def __init__(self, began: list[int], size: Callable[[], list[int] | None]) -> None:
-        """`began`: what each worker's terminal has at first; `size`: what ours has now."""
+        """`began`: the initial size of each worker's terminal; `size`: returns the current size of our terminal."""
         self._began, self._size = began, size
         self._connect: Callable[[], Bridge] | None = None
         self._way: tuple[Bridge, Connection] | None = None
@@ -32,7 +32,7 @@ class SizeTeller:
         self._idle = threading.Event()
 
     def tell_to(self, connect: Callable[[], Bridge] | None) -> None:
-        """It is the worker that `connect` reaches from now on; None: nobody."""
+        """Serve the worker that `connect` reaches from now on; None: no worker."""
         self._connect = connect
         if connect is not None and self._wakeup is None:
             self._wakeup = os.pipe()
@@ -42,20 +42,20 @@ class SizeTeller:
         self.look()
 
     def look(self) -> None:
-        """Ours may have changed; also from a signal's handler."""
+        """Check whether our size has changed. Safe in a signal handler."""
         if self._wakeup is not None:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wakeup[1], b"w")
 
     def close(self, limit_s: float) -> None:
-        """Nobody is told any more; a connection is ended within this time."""
+        """Serve no worker any more; wait at most this long for the connection to close."""
         if self._wakeup is not None:
             self._idle.clear()
             self.tell_to(None)
             self._idle.wait(limit_s)
 
     def trouble(self, settle_s: float) -> str:
-        """Why a worker that still runs so long after is not reached, told once; it is tried again at the next change."""
+        """Why a worker that runs `settle_s` later could not be reached, reported once; the next change tries again."""
         if self._failed is None or self._said or time.monotonic() < self._failed[2] + settle_s:
             return ""
         connect, why, _ = self._failed
@@ -77,7 +77,7 @@ class SizeTeller:
                 self._tell(worker, size)
 
     def _wait(self, wakeup: int) -> None:
-        """Until there may be something to do; a connection that has ended is let go of."""
+        """Wait until there may be work. A connection that has ended is closed."""
         poll = select.poll()
         poll.register(wakeup, select.POLLIN)
         if self._way is not None:

@@ -1,4 +1,4 @@
-"""Shows workers' lines on the terminal: bytes as they are, never a line cut by another rank's."""
+"""Shows workers' lines on the terminal: bytes unchanged, and no line broken by another rank's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_S = 2.0
 MAX_HELD_IN_ALL_BYTES = 64 << 20
 _HELD_COST_BYTES = 500
-"""What a held piece costs beside its bytes: a node may name any number of ranks."""
+"""Memory of a held piece besides its bytes: a node may name any number of ranks."""
 
 BATCH_BYTES = 64 * 1024
 
@@ -24,12 +24,12 @@ BATCH_BYTES = 64 * 1024
 class WorkerOutput:
     """Workers' stdout goes to our stdout, their stderr to our stderr; with JSON on stdout everything goes to stderr.
 
-    One rank alone is passed through at once, byte by byte as it came, so that progress bars work. Lines of several ranks
-    are marked `[node:rank]`, and a piece of a line waits for the rest of it, for a while.
+    A single rank is passed through at once, byte by byte, so that progress bars work. Lines of several ranks are marked
+    `[node:rank]`, and an incomplete line is held for a while until the rest arrives.
     """
 
     def __init__(self, ranks: AbstractSet[int] | None, *, stdout: int | None = None) -> None:
-        """`ranks` are those that will be shown, None for all; `stdout` is where their stdout goes."""
+        """`ranks`: those that will be shown, None for all. `stdout`: the file descriptor for their stdout."""
         self.ranks = ranks
         self._alone = ranks is not None and len(ranks) == 1
         self._stdout = stdout or (output.STDERR if output.as_json() else output.STDOUT)
@@ -39,10 +39,10 @@ class WorkerOutput:
         self._batch, self._batch_fd = bytearray(), self._stdout
         self.shown = False
         self.closed = False
-        """Nobody reads the workers' stdout any more."""
+        """The workers' stdout has no reader any more."""
 
     def show(self, record: Output, now: float) -> None:
-        """Write the record's lines, or keep its piece of one until `now` (seconds) is late enough."""
+        """Write the record's lines, or hold an incomplete one for a while; `now` in seconds."""
         self.shown = True
         if self._alone:
             self._write(record.stderr, record.data + b"\n" if record.ends_line else record.data)
@@ -53,7 +53,7 @@ class WorkerOutput:
         if record.ends_line:
             self._write_lines(key, data)
         elif len(data) >= MAX_HELD_BYTES:
-            # Its first part becomes a line of its own: memory is bounded, and so is a person's patience.
+            # Its first part becomes a line of its own, to bound memory and delay.
             self._write_lines(key, data)
         else:
             self._held[key] = (data, since)
@@ -62,24 +62,24 @@ class WorkerOutput:
                 self.flush(float("inf"))
 
     def pass_on(self, fd: int, data: bytes) -> None:
-        """Bytes for a terminal that did not come out of a stream; from any thread."""
+        """Write bytes from a connection instead of a stream, from any thread."""
         output.write(fd, data)
         self._open[fd] = not data.endswith(b"\n")
 
     def hand_over(self, rank: int) -> None:
-        """Write what is held of that rank's lines as it is: the rest of them is passed on."""
+        """Write held parts of that rank's lines without a newline: `pass_on` gets the rest."""
         for key in [key for key in self._held if key[1] == rank]:
             self._write(key[2], _mark(key) + self._take(key)[0])
         self._write_out()
 
     def _take(self, key: tuple[int, int, bool]) -> tuple[bytes, float]:
-        """What is held of a line, and since when; it is held no more."""
+        """Remove and return what is held of a line, and since when."""
         held = self._held.pop(key)
         self._held_bytes -= len(held[0]) + _HELD_COST_BYTES
         return held
 
     def flush(self, now: float) -> None:
-        """Write out what was shown, and as lines of their own the pieces that have waited long enough."""
+        """Write out what was shown, and held parts of lines that have waited long enough, each as its own line."""
         for key, (_, since) in list(self._held.items()):
             if now - since >= MAX_HELD_S:
                 self._write_lines(key, self._take(key)[0])
@@ -91,7 +91,7 @@ class WorkerOutput:
         self.end_line()
 
     def end_line(self) -> None:
-        """Go to a new line where a worker left the terminal in the middle of one: something else is to be written."""
+        """Start a new line if a worker left the terminal in the middle of one, before other output."""
         self._write_out()
         for fd in (self._stdout, output.STDERR):
             if self._open.get(fd) and os.isatty(fd):
@@ -103,7 +103,7 @@ class WorkerOutput:
         self._write(key[2], mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
 
     def _write(self, stderr: bool, data: bytes) -> None:
-        # In batches: the order is kept, and a million short lines are not a million writes.
+        # Batches keep the order, and a million short lines do not cost a million writes.
         fd = output.STDERR if stderr else self._stdout
         if fd != self._batch_fd or len(self._batch) > BATCH_BYTES:
             self._write_out()

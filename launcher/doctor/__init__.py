@@ -1,1 +1,1 @@
-"""What doctor's reports say when they are compared. Pure: asks nobody."""
+"""Evaluation of doctor's reports. Pure: no I/O."""

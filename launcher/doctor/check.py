@@ -1,4 +1,4 @@
-"""What a check of doctor is: one column of its table."""
+"""The definition of a doctor check, which is one column of its table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """What the nodes of one run have told, to be compared."""
+    """What the nodes of one run have reported, for comparison."""
 
     reports: Sequence[Mapping[str, Any]]
     """One per rank (`train/doctor.py`)."""
 
     facts: Mapping[int, Mapping[str, Any]]
-    """What the agent of each node has read (`docs/fabric.md`)."""
+    """By node, from its agent (`docs/fabric.md`)."""
 
     @property
     def first(self) -> list[Mapping[str, Any]]:
@@ -26,17 +26,17 @@ class Compared(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A file in `checks`, which has the check's name, ends in one of these."""
+    """A check. Each module in `checks` has the name of its check and defines it as `CHECK`."""
 
     column: int
-    """Checks are made, and shown, in the order of these."""
+    """Checks are made and shown in this order."""
 
     judge: Callable[[Compared], Iterable[Finding]]
-    """What is not as it should be."""
+    """Returns the findings."""
 
     needs: str | None = None
-    """The field of a report that it looks at; None: the facts."""
+    """The field of a report that the check examines; None: the facts."""
 
     def seen(self, report: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> bool:
-        """Whether a node has told what the check looks at."""
+        """Whether a node has reported what the check examines."""
         return facts is not None if self.needs is None else self.needs in (report or {})

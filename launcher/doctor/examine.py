@@ -1,4 +1,4 @@
-"""What the nodes' reports and facts say when they are compared with one another. Pure: asks nobody."""
+"""Compare the nodes' reports and facts with one another. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _PARTS = 8
-"""In so many parts, at most, the other nodes are left out one after the other: comparing thousands takes a while."""
+"""The other nodes are left out in at most this many groups, as comparing thousands takes a while."""
 
 
 def examine(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
-    """Everything that stands out. `reports` are one per rank, `facts` of each node what its agent read (`docs/fabric.md`)."""
+    """All findings. `reports`: one per rank. `facts`: by node, from its agent (`docs/fabric.md`)."""
     told = Compared(reports, facts)
     return [finding for check in checks.known().values() for finding in check.judge(told)]
 
 
 def lasting(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> set[tuple[int, str]]:
-    """Nodes and checks that have failed by more than one other node's word: whichever part of the others is left out."""
+    """Nodes with failed checks that do not depend on a single other node: they fail whichever group is left out."""
 
     def failing(without: frozenset[int]) -> set[tuple[int, str]]:
         kept = {node: about for node, about in facts.items() if node not in without}
@@ -44,7 +44,10 @@ def lasting(reports: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[st
 
 
 def meeting(cause: Mapping[str, Any] | None) -> Iterable[Finding]:
-    """Why the nodes did not even meet, where it was the network: node 0 has the port that all others look for."""
+    """Why the nodes could not rendezvous, if the network is at fault: all others connect to a port of node 0."""
     if cause and cause.get("class") in (Failure.FABRIC, Failure.COLLECTIVE):
-        fix = "let TCP 10000-65535 through to this host; --master-port and a rule for one port are not enough for gloo and NCCL"
+        fix = (
+            "let TCP 10000-65535 through to this host; "
+            "--master-port and a rule for one port are not enough for gloo and NCCL"
+        )
         yield Finding(0, "ports", "fail", f"the others cannot reach it: {cause.get('message')}", fix)

@@ -1,4 +1,4 @@
-"""What doctor finds: one check on one node that is not as it should be."""
+"""Findings of doctor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORSE: dict[Status, int] = {"ok": 0, "warn": 1, "fail": 2}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check on one node that is not as it should be."""
+    """A problem that one check has found on one node."""
 
     node: int
     check: str
@@ -24,5 +24,5 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Of all of them; ok where there are none."""
+    """The worst status; ok if there are no findings."""
     return max((finding.status for finding in findings), key=_WORSE.__getitem__, default="ok")

@@ -1,4 +1,4 @@
-"""Pairs of nodes with trouble between them: which node is to blame, and in words."""
+"""Pairs of nodes with trouble between them: which node is to blame, and a text for its partners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def culprits(pairs: Iterable[tuple[int, int]]) -> Iterable[tuple[int, list[int]]]:
-    """Of pairs with trouble, the node that is in most of them with its partners; then of the rest."""
+    """The node that is in most of the pairs, with its partners; then the same for the remaining pairs."""
     left = {frozenset(pair) for pair in pairs}
     while left:
         often = Counter(node for pair in left for node in pair)

@@ -1,4 +1,4 @@
-"""What doctor's job says on the nodes, held to its form: a node may be anybody's, and has a word for itself alone."""
+"""Reports of doctor's job, validated: a node may be hostile, and its reports count for itself only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PREFIX = b"doctor: "
 _HELD_BYTES = 16 << 20
-"""So much of unfinished lines is kept of a node; a report of 10,000 ranks has less than a megabyte."""
+"""Limit of unfinished lines per node; a report of 10,000 ranks has less than a megabyte."""
 
 _PORTS = re.compile(r"\d{1,5}(-\d{1,5}| \([A-Z_]+\))?", re.ASCII)
 _LINK = re.compile(r"[\x20-\x7e]{0,100}")
@@ -25,7 +25,7 @@ _LISTS = ("gbytes_per_s", "latency_s")
 
 
 class Reports:
-    """Takes the ranks' reports and each node's facts out of the agent streams."""
+    """Collects the ranks' reports and each node's facts from the agent streams."""
 
     def __init__(self, nodes: int) -> None:
         self.done = 0
@@ -34,12 +34,12 @@ class Reports:
         self._facts: dict[int, dict[str, Any]] = {}
         self._notes: dict[int, list[str]] = {}
         self._ranks: dict[int, dict[int, int]] = {}
-        """Of each node, with their local ranks."""
+        """By node: its ranks, with their local ranks."""
 
         self._held: dict[int, dict[int, bytes]] = {}
 
     def take(self, node: int, record: Record) -> None:
-        """One record of that node's stream. Ranks are a node's as it was told at the rendezvous."""
+        """Process a record of that node's stream. A node has the ranks in its rendezvous event."""
         if isinstance(record, Output):
             if not record.stderr and record.rank in self._ranks.get(node, ()):
                 self._take_lines(node, record)
@@ -70,7 +70,7 @@ class Reports:
 
     @property
     def claimed_twice(self) -> dict[int, list[int]]:
-        """Ranks of which several nodes say that they have them, and those nodes: whose they are, nobody here can tell."""
+        """Ranks that several nodes claim, with those nodes. Their true owner cannot be determined."""
         of_rank: dict[int, list[int]] = {}
         for node, ranks in sorted(self._ranks.items()):
             for rank in ranks:
@@ -79,9 +79,11 @@ class Reports:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """By rank; none of nodes that say they have the same one, and what compares all ranks only where it has all."""
+        """Reports by rank, without nodes that claim the same rank, and without comparisons that lack ranks."""
         unsure = {node for nodes in self.claimed_twice.values() for node in nodes}
-        found = {rank: dict(told) for node, of in self._reports.items() if node not in unsure for rank, told in of.items()}
+        found = {
+            rank: dict(told) for node, of in self._reports.items() if node not in unsure for rank, told in of.items()
+        }
         sizes = Counter(len(told["gbytes_per_s"]) for told in found.values() if "gbytes_per_s" in told)
         world = sizes.most_common(1)[0][0] if sizes else None
         for told in found.values():
@@ -92,13 +94,13 @@ class Reports:
 
     @property
     def facts(self) -> dict[int, dict[str, Any]]:
-        """Of each node, with its notes."""
+        """Facts by node, with the node's notes."""
         sound = {node: about for node, about in self._facts.items() if _fits(about, _FACTS)}
         return {node: {**about, "notes": self._notes.get(node, [])} for node, about in sound.items()}
 
 
 def _report(line: bytes) -> dict[str, Any] | None:
-    """What is known of the report on a line; None where there is none."""
+    """The known fields of the report on a line; None if it is not a valid one."""
     try:
         told = numbers.loads(line)
     except (ValueError, RecursionError):
@@ -111,7 +113,7 @@ def _report(line: bytes) -> dict[str, Any] | None:
 
 
 def _fits(value: object, kinds: Mapping[str, Callable[[Any], bool]]) -> bool:
-    """Whether it is an object that has all of these."""
+    """Whether the value is an object with all of these fields."""
     return isinstance(value, dict) and all(kind(value.get(name)) for name, kind in kinds.items())
 
 
@@ -157,7 +159,9 @@ def _disk(about: object) -> bool:
 
 
 def _row(*kinds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda row: isinstance(row, list) and len(row) == len(kinds) and all(k(v) for k, v in zip(kinds, row, strict=True))
+    return lambda row: (
+        isinstance(row, list) and len(row) == len(kinds) and all(k(v) for k, v in zip(kinds, row, strict=True))
+    )
 
 
 def _paths(value: object) -> bool:

@@ -1,1 +1,1 @@
-"""What travels to the nodes: the agent, the scripts, the user's files."""
+"""What is sent to the nodes: the agent, the scripts, the user's files."""

@@ -1,4 +1,4 @@
-"""The agent as one file, which is shipped to the nodes with each run."""
+"""The agent as a single file, which is sent to the nodes with each run."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from types import CodeType
 import launcher
 
 _ROOT = Path(launcher.__file__).parent
-_PACKAGE = "distlaunch_agent"  # no script's own module has this name
+_PACKAGE = "distlaunch_agent"  # differs from the names of scripts' own modules
 _MAIN = f"from {_PACKAGE}.__main__ import main\n\nmain()\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
 def packed(*, byte_code: bool = True) -> bytes:
-    """The agent as a zipapp; the same bytes for the same sources and Python.
+    """The agent as a zipapp, with the same bytes for the same sources and Python.
 
-    `byte_code` of this Python saves nodes that have the same one a third of the agent's start; others take the source. Without
-    it the archive is as small as it can be: what only people read in the source is left out, and all lines keep their numbers.
+    `byte_code`: include bytecode, which saves nodes with the same Python a third of the agent's start; others use the
+    source. Without it the archive is as small as possible: docstrings are removed, and line numbers stay the same.
     """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compresslevel=1 if byte_code else 9) as archive:  # made for each run, sent to few hosts
-        archive.comment = str(sys.implementation.cache_tag).encode()  # whose byte-code it is: another Python may unpack it
+    # Level 1 for an archive that is made for each run and sent to few hosts.
+    with zipfile.ZipFile(buffer, "w", compresslevel=1 if byte_code else 9) as archive:
+        # The Python that the bytecode is for: another one may unpack it.
+        archive.comment = str(sys.implementation.cache_tag).encode()
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
         agent = _ROOT / "agent"
         for source in sorted(agent.rglob("*.py")):
@@ -43,13 +45,14 @@ def packed(*, byte_code: bool = True) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, archive.compresslevel)  # a ZipInfo has its own
+    # Compression is repeated here, as a ZipInfo has its own defaults.
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, archive.compresslevel)
 
 
 def _byte_code(source: Path, name: str) -> bytes:
-    """A .pyc that is not checked against the source (PEP 552), from Python's own cache where that has it.
+    """A .pyc that is not checked against the source (PEP 552), from Python's own cache if possible.
 
-    Marshal's second version has no references, which depend on what else the process has done.
+    Version 2 of marshal has no references, which depend on what else the process has done.
     """
     loader = SourceFileLoader(source.stem, str(source))
     code = loader.get_code(source.stem)
@@ -58,13 +61,13 @@ def _byte_code(source: Path, name: str) -> bytes:
 
 
 def _named(code: CodeType, name: str) -> CodeType:
-    """The code, and all within it, as of that file."""
+    """The code and all code within it, with this file name."""
     constants = tuple(_named(item, name) if isinstance(item, CodeType) else item for item in code.co_consts)
     return code.replace(co_filename=name, co_consts=constants)
 
 
 def without_docstrings(source: bytes) -> bytes:
-    """The same program: each text that is a statement is an empty one, on as many lines as before."""
+    """The same program with all docstrings emptied, on the same number of lines."""
     lines = source.splitlines(keepends=True)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

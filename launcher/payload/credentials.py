@@ -1,4 +1,4 @@
-"""Files and variables that look like credentials: they leave this machine only where somebody has said so."""
+"""Files and variables that look like credentials: they leave this machine only on explicit request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 HEAD_BYTES = 1 << 20
-"""So much of a file is looked at."""
+"""How much of a file is examined."""
 
 _NAMED = re.compile(
     r"""/(?:
-      \.env(?:rc|\.(?!example|sample|template|dist)[^/]*)? | [._]netrc | \.pgpass | \.my\.cnf | \.pypirc | \.git-credentials
+      \.env(?:rc|\.(?!example|sample|template|dist)[^/]*)? | [._]netrc | \.pgpass | \.my\.cnf | \.pypirc"""
+    r""" | \.git-credentials
     | \.htpasswd
-    | \.dockercfg | \.dockerconfigjson | \.docker/config\.json | (?:[^/]*[.-])?kubeconfig(?:\.ya?ml)? | \.kube/(?:config|cache/.*)
+    | \.dockercfg | \.dockerconfigjson | \.docker/config\.json | (?:[^/]*[.-])?kubeconfig(?:\.ya?ml)?"""
+    r""" | \.kube/(?:config|cache/.*)
     | id_(?:rsa|dsa|ecdsa|ed25519)[^/.]* | \.ssh/(?!config|known_hosts|authorized_keys)[^/]*(?<!\.pub) | \.gnupg/.*
     | [^/]*\.(?:p12|pfx|jks|keystore|ppk|kdbx) | \.?vault[-_](?:token|pass)[^/]*
-    | \.aws/(?:credentials|.*cache/.*) | gcloud/(?:.*credentials.*|access_tokens\.db|legacy_.*) | \.azure/.*token.* | \.oci/config
-    | application_default_credentials\.json | client_secret[^/]*\.json | \.s3cfg | \.boto | \.databrickscfg | rclone\.conf
+    | \.aws/(?:credentials|.*cache/.*) | gcloud/(?:.*credentials.*|access_tokens\.db|legacy_.*) | \.azure/.*token.*"""
+    r""" | \.oci/config
+    | application_default_credentials\.json | client_secret[^/]*\.json | \.s3cfg | \.boto | \.databrickscfg"""
+    r""" | rclone\.conf
     | kaggle\.json | \.?huggingface/(?:token|stored_tokens) | gh/hosts\.yml
     | \.cargo/credentials[^/]* | \.terraform\.d/credentials[^/]*
     | \.streamlit/secrets\.toml | \.modal\.toml | \.comet\.config | \.cdsapirc
@@ -31,14 +35,17 @@ _NAMED = re.compile(
 
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d")
 _KEY_FILES = re.compile(r"(?:/[^/.]+|\.(?:pem|key|crt|cer|p8|asc|gpg|txt))\Z", re.IGNORECASE)
-"""Where a private key may come after something else, as its certificate; in any other file it is the beginning."""
+"""Files in which a private key may follow something else, such as its certificate. Elsewhere it comes first."""
 
 _CONTENTS = tuple(
     (re.compile(files, re.IGNORECASE), re.compile(content, re.MULTILINE))
     for files, content in (
         (
             r"\.json\Z",
-            rb'"private_key"\s*:\s*"|"refresh_token"\s*:\s*"|"client_secret"\s*:\s*"|"auths"\s*:\s*\{[^\0]*?"auth"\s*:\s*"',
+            (
+                rb'"private_key"\s*:\s*"|"refresh_token"\s*:\s*"|"client_secret"\s*:\s*"|'
+                rb'"auths"\s*:\s*\{[^\0]*?"auth"\s*:\s*"'
+            ),
         ),
         (
             r"(?:\.ya?ml|\.conf|/[^/.]*)\Z",
@@ -54,30 +61,37 @@ _DOTENV = re.compile(r"\.env\Z", re.IGNORECASE)
 _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*[\"']?([^\s\"']*)", re.MULTILINE)
 
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|SECRET(?:_ACCESS)?_?KEY|ACCESS_KEY|ACCOUNT_KEY|PRIVATE_KEY|SIGNING_KEY|ENCRYPTION_KEY|LICENSE_KEY"
-    r"|SECRET|TOKEN|PAT|CREDENTIALS?|PASSPHRASE|PWD)\Z|PASSWORD\Z|PASSWD\Z",
+    r"(?:^|_)(?:API_?KEY|SECRET(?:_ACCESS)?_?KEY|ACCESS_KEY|ACCOUNT_KEY|PRIVATE_KEY|SIGNING_KEY|ENCRYPTION_KEY"
+    r"|LICENSE_KEY|SECRET|TOKEN|PAT|CREDENTIALS?|PASSPHRASE|PWD)\Z|PASSWORD\Z|PASSWD\Z",
     re.IGNORECASE,
 )
-_NO_SECRET_NAME = re.compile(r"(?:PAD|EOS|BOS|UNK|MASK|SEP|CLS|SPECIAL|STOP|START|BEGIN|END|IMAGE)_TOKEN\Z", re.IGNORECASE)
-_NO_SECRET = re.compile(r"|[/~].*|\.\.?/.*|\d{1,6}|true|false|yes|no|on|off|none|null|\$\w+|\$\{\w+\}", re.IGNORECASE | re.DOTALL)
-"""Values that are none, whatever the name: nothing, paths, small numbers, words, names of other variables."""
+_NO_SECRET_NAME = re.compile(
+    r"(?:PAD|EOS|BOS|UNK|MASK|SEP|CLS|SPECIAL|STOP|START|BEGIN|END|IMAGE)_TOKEN\Z", re.IGNORECASE
+)
+_NO_SECRET = re.compile(
+    r"|[/~].*|\.\.?/.*|\d{1,6}|true|false|yes|no|on|off|none|null|\$\w+|\$\{\w+\}", re.IGNORECASE | re.DOTALL
+)
+"""Values that are not secrets, whatever the name: empty, paths, small numbers, words, references to variables."""
 
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+/_=.-]{20,}")
 _SECRET = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|AIza[\w-]{35}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.)|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]*:[^/\s@]+@"
+    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"|xox[abprs]-[\w-]{10,}|AIza[\w-]{35}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.)|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|://[^/\s:@]*:[^/\s@]+@"
 )
 
 
 def named(path: str) -> bool:
-    """Whether a file with this absolute path looks like credentials, whatever is in it."""
+    """Whether a file with this absolute path looks like credentials, whatever its content."""
     return _NAMED.search(path) is not None
 
 
 def inside(path: str, head: bytes) -> bool:
-    """Whether the beginning of a file shows a private key, a token, or the password of an account."""
+    """Whether the beginning of a file contains a private key, a token, or the password of an account."""
     key = _PRIVATE_KEY.search(head) if b"PRIVATE KEY" in head or b"PuTTY" in head else None
-    if key and (not head[: key.start()].strip() or (_KEY_FILES.search(path) and head[: key.start()].endswith((b"\n", b"\r")))):
+    if key and (
+        not head[: key.start()].strip() or (_KEY_FILES.search(path) and head[: key.start()].endswith((b"\n", b"\r")))
+    ):
         return True
     if any(files.search(path) and content.search(head) for files, content in _CONTENTS):
         return True
@@ -96,40 +110,40 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def check_files(names: Iterable[str]) -> None:
-    """Raise `SpecError` where any files look like credentials."""
+    """Raise `SpecError` with the names of files that look like credentials, if there are any."""
     listed = list(names)
     if listed:
         more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
         raise SpecError(
-            f"what looks like credentials would be sent with the run: {', '.join(listed[:10])}{more}",
+            f"files that look like credentials would be sent with the run: {', '.join(listed[:10])}{more}",
             hint="keep it out of the directory, or out of git and in .gitignore; --ship-secrets sends it anyway",
         )
 
 
 def check_variables(pairs: Iterable[str], here: Mapping[str, str]) -> None:
-    """Raise `SpecError` for a `K=V`, or a `K` of a variable here, whose value looks like a key: it would be plain text."""
+    """Raise `SpecError` for a `K=V`, or a `K` with its value in `here`, that looks like a key: it would be readable."""
     for pair in pairs:
         name, given, value = pair.partition("=")
         if is_secret(name, value if given else here.get(name, "")):
             first = f"export {name} here, then " if given else ""
             raise SpecError(
-                f"env {name}: its value looks like a key, and would stand in files and objects that others may read",
+                f"env {name}: its value looks like a key, and would be kept in files and objects that others may read",
                 hint=f"{first}--secret {name} in place of --env {name}; --ship-secrets sends it as plain text anyway",
             )
 
 
 def check_lines(what: str, lines: Iterable[str]) -> None:
-    """Raise `SpecError` where shell lines set a variable to what looks like a key."""
+    """Raise `SpecError` if shell lines set a variable to something that looks like a key."""
     for name, value in _LINE.findall("\n".join(lines)):
         if is_secret(name, value):
             raise SpecError(
-                f"{what} sets {name}, whose value looks like a key, and would stand in files that others may read",
+                f"{what} sets {name}, whose value looks like a key, and would be kept in files that others may read",
                 hint=f"export {name} here, then --secret {name}; --ship-secrets sends it as plain text anyway",
             )
 
 
 def check_manifest(what: str, value: Any) -> None:
-    """Raise `SpecError` where a `name` and `value` in a Kubernetes object are a variable that looks like a key."""
+    """Raise `SpecError` if a `name` and `value` in a Kubernetes object form a variable that looks like a key."""
     if isinstance(value, dict):
         name, text = value.get("name"), value.get("value")
         if isinstance(name, str) and isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The user's script, or one that comes with distlaunch and travels with the run."""
+"""The user's script, or one that comes with distlaunch and is sent with the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Script:
     """A script that exists."""
 
     path: str
-    """As the user gave it where it is the user's; absolute where it is one of ours."""
+    """As given for the user's script; absolute for a bundled one."""
 
     bundled: bool
 
@@ -30,7 +30,7 @@ def bundled_scripts() -> list[str]:
 
 
 def is_bundled(path: str | Path) -> bool:
-    """Whether that is a script that comes with distlaunch."""
+    """Whether the script comes with distlaunch."""
     return Path(path).parent == install.data("train")
 
 
@@ -42,10 +42,10 @@ def contents() -> dict[str, bytes]:
 
 
 def find_script(script: str, kind: Kind, cwd: str) -> Script:
-    """The script, checked; or the bundled one of that name where there is no such file in `cwd`.
+    """The script, checked; or the bundled one of that name if there is no such file in `cwd`.
 
-    Raises `SpecError` when it is missing, a directory, or not readable. Whether it is Python is for the interpreter that runs it
-    to say, on the node; a program, too, is looked for there.
+    Raises `SpecError` if it is missing, a directory, or not readable. Only the interpreter on the node decides whether
+    it is valid Python. Programs are looked up there, too.
     """
     if kind == "program" and os.path.dirname(script) and os.path.exists(path := os.path.join(cwd, script)):
         _check_program(script, path)
@@ -75,14 +75,18 @@ def _check_script(script: str, path: str) -> None:
         source = input_file.read(path)
     except FileNotFoundError:
         directory = os.path.dirname(path)
-        beside = [] if not os.path.isdir(directory) else [each for each in os.listdir(directory) if each.endswith(".py")]
+        beside = (
+            [] if not os.path.isdir(directory) else [each for each in os.listdir(directory) if each.endswith(".py")]
+        )
         close = names.nearest(os.path.basename(path), [*beside, *bundled_scripts()])
         close = os.path.join(os.path.dirname(script), close) if close in beside else close
         meant = f"did you mean {close}? " if close else ""
         hint = f"{meant}scripts that come with distlaunch: {', '.join(bundled_scripts())}"
         raise SpecError(f"script {script!r} does not exist in {directory or '.'}", hint=hint) from None
     except OSError as error:
-        way_out = "write what comes out of it to a file first" if "FIFO" in str(error.strerror) else None
+        way_out = "write its output to a file first" if "FIFO" in str(error.strerror) else None
         raise SpecError(f"script {script!r} cannot be read: {error.strerror}", hint=way_out) from error
     if b"\0" in source:
-        raise SpecError(f"script {script!r} is not Python: it contains zero bytes", hint="programs of other kinds: --no-python")
+        raise SpecError(
+            f"script {script!r} is not Python: it contains zero bytes", hint="programs of other kinds: --no-python"
+        )

@@ -1,4 +1,4 @@
-"""The user's files as they are now, for nodes that do not see them: collected once, addressed by their content."""
+"""The user's files as they are now, for nodes that cannot see them: collected once, addressed by content."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class File:
     """One file or link of a snapshot."""
 
     path: str
-    """Relative to the directory; bytes that are no UTF-8 as surrogates."""
+    """Relative to the directory; bytes that are not UTF-8 as surrogates."""
 
     size: int
     executable: bool = False
     link: str | None = None
-    """Where a symbolic link points to, always relative; None for a file."""
+    """Target of a symbolic link, relative unless it is outside the directory; None for a file."""
 
     sha256: str = ""
 
@@ -49,14 +49,14 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The files of a directory at one moment; `collect` makes it."""
+    """The files of a directory at one moment, made by `collect`."""
 
     directory: Path
     files: tuple[File, ...]
     """Sorted by path."""
 
     warnings: tuple[str, ...] = ()
-    """What was left out although it is there, for a person to know."""
+    """What the user should know, such as files that were left out."""
 
     @property
     def total_bytes(self) -> int:
@@ -65,13 +65,14 @@ class Snapshot:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over paths, modes and contents: equal digests, equal copies."""
+        """SHA-256 over paths, modes and contents: equal digests mean equal copies."""
         return combined(
-            (file.path, f"{file.mode:o}" if file.link is None else "link", file.link or "", file.sha256) for file in self.files
+            (file.path, f"{file.mode:o}" if file.link is None else "link", file.link or "", file.sha256)
+            for file in self.files
         )
 
     def copy_to(self, dest: Path) -> None:
-        """Write the files below `dest`, which is made. `SpecError` for one that is no longer what was collected."""
+        """Write the files below `dest`, which is created. Raises `SpecError` if one has changed since `collect`."""
         with storage.storage_errors(dest):
             dest.mkdir(parents=True, exist_ok=True)
             for file in self.files:
@@ -86,7 +87,7 @@ class Snapshot:
                 os.utime(path, (_MTIME_S, _MTIME_S))
 
     def write_tar(self, target: Path | IO[bytes], *, compress: bool = False) -> None:
-        """Write the files as a tar, the same bytes for the same digest. `SpecError` as in `copy_to`."""
+        """Write the files as a tar, with the same bytes for the same digest. Raises `SpecError` as `copy_to` does."""
         with ExitStack() as stack:
             if isinstance(target, Path):
                 stack.enter_context(storage.storage_errors(target))
@@ -108,7 +109,7 @@ class Snapshot:
 
 
 def root(directory: Path) -> Path:
-    """The top of the git work tree that `directory` is in; `directory` itself where there is none."""
+    """The top of the git worktree that `directory` is in; `directory` itself if there is none."""
     return git_root(directory) or directory
 
 
@@ -121,18 +122,18 @@ def collect(
     keep_outside_links: bool = False,
     ship_secrets: bool = False,
 ) -> Snapshot:
-    """The files of `directory`: in a git work tree those that git tracks, as they are now, and new ones that it does not ignore.
+    """The files of `directory`: in a git worktree, tracked files as they are now, and new ones that are not ignored.
 
     Args:
-        limit_bytes: more than so much is a `SpecError` that names what is large.
-        also: paths in `directory` that are taken even if git ignores them: the script itself.
-        leave_out: files and directories that are not taken, wherever they are: the directory of the runs.
-        keep_outside_links: links that lead out of the directory are kept, as for a copy on the same file system.
-        ship_secrets: files that look like credentials are taken, too.
+        limit_bytes: larger snapshots are a `SpecError` that names the largest entries.
+        also: paths in `directory` to include even if git ignores them, such as the script.
+        leave_out: files and directories to exclude, wherever they are, such as the directory of all runs.
+        keep_outside_links: keep links that lead out of the directory, for a copy on the same file system.
+        ship_secrets: include files that look like credentials.
 
     Raises:
-        SpecError: too much, links that lead out of the directory, files that cannot be read, credentials.
-        CommandError: git does not end.
+        SpecError: too many bytes or files, links out of the directory, unreadable files, credentials.
+        CommandError: git does not finish.
     """
     directory = directory.resolve()
     paths, warnings = listed(directory, limit_files=100_000, leave_out=[path.resolve() for path in leave_out])
@@ -145,7 +146,7 @@ def collect(
         try:
             about, target, is_foreign = input_file.look_below(directory, name)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # tracked, and deleted; or a link is now where its directory was
+            continue  # tracked but deleted, or its directory has become a link
         except OSError as error:
             raise _unreadable(name, error) from error
         foreign += [name] if is_foreign else []
@@ -171,7 +172,8 @@ def _check_links(directory: Path, outside: Sequence[str]) -> None:
     if outside:
         raise SpecError(
             f"links lead out of {str(directory)!r}: {_some(outside)}",
-            hint="their targets are not on the nodes: list the links in .gitignore, or replace them by what they point to",
+            hint="their targets are not on the nodes: "
+            "list the links in .gitignore, or replace them by what they point to",
         )
 
 
@@ -180,13 +182,13 @@ def _exists_in(directory: Path, path: str) -> bool:
 
 
 def _real(directory: Path, path: str) -> str:
-    """The path without the links on the way to it: these come along themselves."""
+    """The path with links in its directory part resolved: these links are collected themselves."""
     above, last = os.path.split(os.path.normpath(path))
     return os.path.relpath(os.path.join(os.path.realpath(directory / above), last), directory)
 
 
 def _link(directory: Path, name: str, target: str, *, keep_outside: bool) -> str | None:
-    """The link's target, relative to the link, if that is in the directory; else as it is where that is to be kept, or None."""
+    """The link's target, relative to the link, if inside the directory; else absolute if `keep_outside`, or None."""
     base = (directory / name).parent
     for end in (os.path.realpath(base / target), os.path.normpath(base / target)):
         if os.path.commonpath((end, directory)) != str(directory):
@@ -204,22 +206,23 @@ def _check_size(directory: Path, files: Sequence[File], limit_bytes: int) -> Non
         sizes[top + slash] = sizes.get(top + slash, 0) + file.size
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
     raise SpecError(
-        f"the files in {str(directory)!r} are {amounts.size(total)}, and at most {amounts.size(limit_bytes)} are sent with a "
-        "run; the largest: " + ", ".join(f"{name} {amounts.size(sizes[name])}" for name in largest),
-        hint="list what the run does not need in .gitignore (of a git repository), start in a smaller directory, or raise "
-        "--snapshot-limit; data sets belong on a file system of the nodes",
+        f"the files in {str(directory)!r} are {amounts.size(total)}, and at most {amounts.size(limit_bytes)} are sent "
+        "with a run; the largest: " + ", ".join(f"{name} {amounts.size(sizes[name])}" for name in largest),
+        hint="list what the run does not need in .gitignore (of a git repository), start in a smaller directory, "
+        "or raise --snapshot-limit; data sets belong on a file system of the nodes",
     )
 
 
 def _hashed(directory: Path, files: Sequence[File], *, ship_secrets: bool) -> tuple[File, ...]:
-    """The files with the hashes of their first `size` bytes: what is added to a log meanwhile does not count.
+    """The files with the hashes of their first `size` bytes: what is appended to a log meanwhile does not count.
 
-    Raises `SpecError` where some look like credentials, unless these are to be sent.
+    Raises `SpecError` if some look like credentials, unless `ship_secrets`.
     """
     hashed, secrets = [], []
     for file in files:
         path = str(directory / file.path)
-        found = credentials.named(path) and not os.path.isabs(file.link or "")  # of a link that leads out, no content is taken
+        # No content is sent for a link that leads out.
+        found = credentials.named(path) and not os.path.isabs(file.link or "")
         if file.link is None:
             reader = _Reader(directory, file)
             for number, block in enumerate(reader):
@@ -234,7 +237,7 @@ def _hashed(directory: Path, files: Sequence[File], *, ship_secrets: bool) -> tu
 
 
 class _Reader(io.RawIOBase):
-    """Reads as many bytes of a file as were collected, and notices others than those."""
+    """Reads as many bytes of a file as were collected, and detects changes."""
 
     def __init__(self, directory: Path, file: File) -> None:
         self.hash = hashlib.sha256()
@@ -250,11 +253,11 @@ class _Reader(io.RawIOBase):
         self.check()
 
     def readable(self) -> bool:
-        """It is a reader."""
+        """Always true."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """The next bytes; raises `SpecError` where there are fewer than there were."""
+        """Read the next bytes. Raises `SpecError` if there are fewer than there were."""
         view = memoryview(buffer)[: self._left]
         if not view:
             return 0
@@ -269,7 +272,7 @@ class _Reader(io.RawIOBase):
         return count
 
     def check(self) -> None:
-        """Raise `SpecError` unless what was read is what was collected."""
+        """Raise `SpecError` unless the bytes that were read are those that were collected."""
         self.close()
         if self._left or self._about.sha256 not in ("", self.hash.hexdigest()):
             raise self._changed()
@@ -288,7 +291,8 @@ class _Reader(io.RawIOBase):
 
 def _unreadable(name: str, error: OSError) -> SpecError:
     return SpecError(
-        f"{name} cannot be read: {error.strerror}", hint="make it readable, or list it in .gitignore if the run does not need it"
+        f"{name} cannot be read: {error.strerror}",
+        hint="make it readable, or list it in .gitignore if the run does not need it",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which files of a directory belong to the user's work: git's answer, else all but what is known to be none."""
+"""Which files of a directory belong to the user's work: those that git lists, else all except known artifacts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEVER = (b".git", b"__pycache__", b".venv")
 
 
 def listed(directory: Path, *, limit_files: int, leave_out: Sequence[Path]) -> tuple[set[bytes], list[str]]:
-    """Paths of all files and links relative to the directory, and warnings; more than the limit are a `SpecError`."""
+    """Paths of all files and links relative to the directory, and warnings. Raises `SpecError` above the limit."""
     found: set[bytes] = set()
     warnings: list[str] = []
     left_out = tuple(os.fsencode(os.path.relpath(path, directory)) for path in leave_out)
@@ -29,13 +29,14 @@ def listed(directory: Path, *, limit_files: int, leave_out: Sequence[Path]) -> t
         if len(found) > limit_files:
             raise SpecError(
                 f"there are more than {limit_files} files in {str(directory)!r}, too many to be sent with a run",
-                hint="start in the script's directory; in a git repository, .gitignore leaves out what the run does not need",
+                hint="start in the script's directory; "
+                "in a git repository, .gitignore leaves out what the run does not need",
             )
     return found, warnings
 
 
 def git_root(directory: Path) -> Path | None:
-    """The top of the git work tree of the directory; None where git does not care for it."""
+    """The top of the git worktree of the directory; None if there is none, or git ignores the directory."""
     return _work_tree(directory, [])
 
 
@@ -47,37 +48,39 @@ def _within(path: bytes, directories: Sequence[bytes]) -> bool:
 
 
 def _work_tree(directory: Path, warnings: list[str]) -> Path | None:
-    """The nearest work tree that the directory is in, unless git ignores the directory as a whole.
+    """The nearest worktree that the directory is in, unless git ignores the directory as a whole.
 
-    A repository that others could change is none: git runs programs that its settings name.
+    A repository that others could change does not count: git runs programs that its settings name.
     """
     for root in (directory, *directory.parents):
         if not os.path.lexists(root / ".git"):
             continue
         if found := trust.found(root / ".git") or _elsewhere(root):
-            warnings.append(f"a git repository is not asked which files belong to the run: {found}")
+            warnings.append(f"ignoring an untrusted git repository: {found}")
             return None
-        if _git(root, directory, "rev-parse", "--git-dir") is not None:  # else it only has the name
+        if _git(root, directory, "rev-parse", "--git-dir") is not None:  # else it is not a repository
             return None if _git(root, directory, "check-ignore", ".") is not None else root
     return None
 
 
 def _elsewhere(root: Path) -> str:
-    """What is wrong with the directories that the `.git` of a further work tree, or of a submodule, leads to."""
+    """Why the directories that the `.git` of a linked worktree or a submodule points to are not trusted."""
     places = (_git(root, root, "rev-parse", "--git-dir", "--git-common-dir") or b"").splitlines()
     return next(filter(None, (trust.found(root / os.fsdecode(place)) for place in places)), "")
 
 
 def _tracked(directory: Path, root: Path, below: bytes, warnings: list[str]) -> Iterator[bytes]:
-    """What git tracks, with its submodules, and what is new and not ignored, but for byte-code and environments."""
+    """Files that git tracks, including submodules, and new ones that are not ignored, except bytecode and venvs."""
     for path in (_git(root, directory, "ls-files", "-z", "--cached") or b"").split(b"\0")[:-1]:
-        if os.path.isdir(os.fsencode(directory) + b"/" + path) and not os.path.islink(os.fsencode(directory) + b"/" + path):
+        if os.path.isdir(os.fsencode(directory) + b"/" + path) and not os.path.islink(
+            os.fsencode(directory) + b"/" + path
+        ):
             yield from _submodule(directory, path, below, warnings)
         else:
             yield below + path
     foreign: dict[bytes, bool] = {}
     for path in (_git(root, directory, "ls-files", "-z", "--others", "--exclude-standard") or b"").split(b"\0")[:-1]:
-        if path.endswith(b"/"):  # a repository of its own that is no submodule
+        if path.endswith(b"/"):  # a repository that is not a submodule
             yield from _submodule(directory, path.rstrip(b"/"), below, warnings)
         elif not _is_foreign(os.fsencode(directory), os.path.dirname(path), foreign):
             yield below + path
@@ -92,11 +95,11 @@ def _submodule(directory: Path, path: bytes, below: bytes, warnings: list[str]) 
             yield from (below + path + b"/" + each for each in _walked(os.fsencode(inner), ()))
     else:
         name = os.fsdecode(below + path)
-        warnings.append(f"the submodule {name} is not checked out here: none of its files are taken along")
+        warnings.append(f"the submodule {name} is not checked out here: none of its files are sent")
 
 
 def _is_foreign(root: bytes, path: bytes, known: dict[bytes, bool]) -> bool:
-    """Whether a directory is, or is in, byte-code or a virtual environment."""
+    """Whether a directory is, or is in, a bytecode cache or a virtual environment."""
     if not path:
         return False
     if path not in known:
@@ -105,11 +108,11 @@ def _is_foreign(root: bytes, path: bytes, known: dict[bytes, bool]) -> bool:
 
 
 def _git(root: Path, directory: Path, *args: str) -> bytes | None:
-    """What git prints in a directory of that work tree; None where there is no git, no repository, or the answer is no.
+    """What git prints in a directory of that worktree; None if there is no git, no repository, or the answer is no.
 
-    `SpecError` when git refuses. It looks for no repository itself, and runs and fetches nothing that this one names.
+    Raises `SpecError` if git refuses. Git does not search for a repository, and runs or fetches nothing that it names.
     """
-    # Variables of a git hook that we run in would name another repository.
+    # If we run in a git hook, its variables name another repository.
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     env |= {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
     argv = ("git", *_NO_PROGRAMS, "-C", str(directory), f"--git-dir={root}/.git", f"--work-tree={root}", *args)
@@ -130,11 +133,12 @@ def _git(root: Path, directory: Path, *args: str) -> bytes | None:
 
 
 def _walked(root: bytes, left_out: Sequence[bytes]) -> Iterator[bytes]:
-    """Every file and link, but for byte-code, virtual environments and what is left out."""
+    """All files and links, except bytecode, virtual environments and what is left out."""
 
     def refuse(error: OSError) -> None:
         raise SpecError(
-            f"{os.fsdecode(error.filename)!r} cannot be read: {error.strerror}", hint="make it readable, or start elsewhere"
+            f"{os.fsdecode(error.filename)!r} cannot be read: {error.strerror}",
+            hint="make it readable, or start elsewhere",
         )
 
     for directory, directories, files in os.walk(root, onerror=refuse):

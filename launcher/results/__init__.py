@@ -1,1 +1,1 @@
-"""What `--output json` prints, and the Python API returns of it, as types: `scripts/schema` writes docs/schema/ from them."""
+"""Types of what `--output json` prints and the Python API returns; `scripts/schema` makes docs/schema/ from them."""

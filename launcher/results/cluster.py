@@ -1,4 +1,4 @@
-"""A cluster: what would be sent to it, what its nodes are like, and its settings."""
+"""Results about clusters: what would be sent, the state of nodes, settings."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class PlannedNode(TypedDict):
 
 
 class SentFile(TypedDict):
-    """A file of the user's that goes along."""
+    """A file of the user that is sent along."""
 
     path: str
     bytes: int
 
 
 class Sent(TypedDict):
-    """What of the user's own leaves with a run."""
+    """The user's data that is sent with a run."""
 
     files: list[SentFile]
     variables: dict[str, str]
-    """The job's environment: any names."""
+    """The job's environment; names are arbitrary."""
 
     secrets: list[str]
-    """Their names alone."""
+    """Names only."""
 
 
 class _MaybeWritten(TypedDict, total=False):
     written: list[str]
-    """With `--render-to`: the paths of all files; a directory of your files is one, with a slash at its end."""
+    """With `--render-to`: paths of all written files; a directory of user files is one path with a trailing slash."""
 
 
 class Planned(_MaybeWritten):
@@ -46,11 +46,11 @@ class Planned(_MaybeWritten):
     """`ADDR:PORT`, or where it comes from."""
 
     files: dict[str, str]
-    """The request as texts: file name to content."""
+    """The request as text: file name to content."""
 
     sent: Sent
     plan: dict[str, Any]
-    """The backend's own."""
+    """The backend's own plan."""
 
 
 class ExaminedNode(TypedDict):
@@ -62,7 +62,7 @@ class ExaminedNode(TypedDict):
 
 
 class Finding(TypedDict):
-    """One check on one node that is not as it should be."""
+    """A problem that one check found on one node."""
 
     host: str
     node: int
@@ -73,7 +73,7 @@ class Finding(TypedDict):
 
 
 class Links(TypedDict):
-    """Of each pair of nodes, [one][other]: the median over its ranks; 0 on the diagonal."""
+    """By pair of nodes, [one][other]: the median over its ranks; 0 on the diagonal."""
 
     names: list[str]
     gbytes_per_s: list[list[float]]
@@ -87,14 +87,14 @@ class Examined(TypedDict):
     nodes: list[ExaminedNode]
     findings: list[Finding]
     links: Links | None
-    """Null where pairs of nodes were not measured."""
+    """Null if pairs of nodes were not measured."""
 
     ok: bool
     """Whether nothing failed."""
 
 
 class Quarantine(TypedDict):
-    """The hosts that runs on a cluster leave out, after `--release`."""
+    """Hosts that runs on a cluster exclude, after `--release`."""
 
     cluster: str
     quarantined: dict[str, str]
@@ -105,7 +105,7 @@ class Setting(TypedDict):
     """One setting."""
 
     value: bool | int | float | str | list[str] | None
-    """Without what looks like a credential."""
+    """With anything that looks like a credential masked."""
 
     source: str
 

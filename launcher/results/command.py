@@ -1,4 +1,4 @@
-"""The envelope of every result, and what each command may have in it."""
+"""The envelope of every result, and the results that each command may have."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Envelope(TypedDict):
     """What every command prints."""
 
     version: Literal[1]
-    """Of this format. Fields may be added without a new one."""
+    """Version of this format. Adding fields does not change it."""
 
     command: str
-    """The command's name; empty where none was given."""
+    """The command's name; empty if none was given."""
 
     ok: bool
 
@@ -35,7 +35,7 @@ class Version(TypedDict):
 
 
 LAUNCH: tuple[type, ...] = (run.Followed, run.Started, cluster.Planned)
-"""What a backend's command may have as its result."""
+"""Possible results of a backend's command."""
 
 COMMANDS: dict[str, tuple[type, ...]] = {
     "run": LAUNCH,
@@ -48,4 +48,4 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "doctor": (cluster.Examined, cluster.Quarantine, cluster.Planned),
     "config": (cluster.Settings,),
 }
-"""What every other command may have; `logs` prints lines, and JSON for an error alone."""
+"""Possible results of every other command; `logs` prints lines, and JSON only for an error."""

@@ -1,4 +1,4 @@
-"""A run: its state, how it was started, what a command did to it."""
+"""Results about runs: their states, how they were started, and what a command did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 from launcher.agent.failures import Failure
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
-"""Of a run; of the classes of failures, those that are an end."""
+"""State of a run; of the failure classes, only final states."""
 
 
 _Classified = TypedDict("_Classified", {"class": str, "message": str})
@@ -19,18 +19,18 @@ class Cause(_Classified, total=False):
     host: str | None
     node: int | None
     rank: int | None
-    """Null where no worker was at fault."""
+    """Null if no worker was at fault."""
 
     local_rank: int | None
     exit_code: int | None
-    """Of that worker."""
+    """Exit code of that worker."""
 
     signal: str | None
     """The name of the signal that ended the worker."""
 
     traceback: str | None
     time: float | None
-    """When it was raised, unix seconds."""
+    """When it was raised, Unix seconds."""
 
     secondary: bool | None
     """Whether it looks like the consequence of a failure elsewhere."""
@@ -47,7 +47,7 @@ class Node(TypedDict):
 
     host: str
     ranks: list[int]
-    """Of its workers."""
+    """Ranks of its workers."""
 
     workers: int | None
     """Running now; null before the first one."""
@@ -62,7 +62,7 @@ class Node(TypedDict):
     """Unix seconds."""
 
     stopping: str
-    """Why its workers are being stopped; empty where they are not."""
+    """Why its workers are being stopped; empty if they are not."""
 
     restarts: int
     cause: Cause | None
@@ -70,10 +70,10 @@ class Node(TypedDict):
     """How it ended, as docs/agent-stream.md lists it; null before."""
 
     early: bool
-    """Whether it was taken back when it had done its part, and the others went on."""
+    """Whether it was taken away after it had done its part, while the others continued."""
 
     attempt: int
-    """How often the scheduler started it again."""
+    """How many times the scheduler restarted it."""
 
     lines_lost: int
     """Lines of its workers that are not in the logs."""
@@ -99,17 +99,17 @@ class RunState(_MaybeArray):
 
     state: State
     exit_code: int | None
-    """What `distlaunch` ends with when it follows such a run; null before the end."""
+    """Exit code of `distlaunch` after following such a run; null before the end."""
 
     cause: Cause | None
     detail: str
-    """Why the run is in this state, where there is something to say."""
+    """Why the run is in this state, if there is more to say."""
 
     restarts: int
-    """How often its agents started its workers again."""
+    """How many times its agents restarted its workers."""
 
     attempt: int
-    """How often the run as a whole was started again."""
+    """How many times the run as a whole was restarted."""
 
     duration_s: float | None
     nodes: list[Node]
@@ -117,7 +117,7 @@ class RunState(_MaybeArray):
 
 
 def nothing(state: State, detail: str = "") -> RunState:
-    """A run in that state of whose nodes nothing is known."""
+    """A run in this state, with nothing known about its nodes."""
     return {
         "state": state,
         "exit_code": None,
@@ -131,7 +131,7 @@ def nothing(state: State, detail: str = "") -> RunState:
 
 
 class Started(TypedDict):
-    """A run that goes on without the launcher: `--detach`."""
+    """A run that continues without the launcher: `--detach`."""
 
     run: str
     """Its id."""
@@ -145,7 +145,7 @@ class Followed(RunState, Started):
 
 
 class Status(RunState, Started):
-    """All that is known of a run."""
+    """All that is known about a run."""
 
     backend: str
     cluster: str | None
@@ -186,7 +186,7 @@ class Runs(TypedDict):
 
 
 class ClusterRun(TypedDict):
-    """A run as its cluster knows it, whoever started it."""
+    """A run as its cluster reports it, of any user."""
 
     run: str
     state: State
@@ -207,7 +207,7 @@ class Cancelled(TypedDict):
     run: str
     state: State
     exit_code: int | None
-    """Null where its end was not waited for."""
+    """Null if its end was not waited for."""
 
 
 class Requeued(TypedDict):
@@ -218,6 +218,6 @@ class Requeued(TypedDict):
 
 
 class Adopted(Started):
-    """A run of another machine that is among the runs here now."""
+    """A run that another host started, now among the local runs."""
 
     hosts: list[str]

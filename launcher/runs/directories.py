@@ -23,7 +23,7 @@ _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
-    """Where run directories are: the setting, else `~/.distlaunch/runs`. `UntrustedError` where others could change it."""
+    """The directory of all runs: the setting, else `~/.distlaunch/runs`. `UntrustedError` if others can change it."""
     home = (os.environ if env is None else env).get("HOME")
     if setting:
         if setting.startswith("~/") and home:
@@ -44,12 +44,12 @@ def new_id(name: str, now: float | None = None) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether that can be a run's id, and so the name of its directory."""
+    """Whether the text has the form of a run's id, which is also the name of its directory."""
     return _ID.match(text) is not None
 
 
 def ids(directory: Path) -> list[str]:
-    """Ids of all runs, oldest first; reads no file. Foreign directories that look like no run are last."""
+    """Ids of all runs, oldest first, without reading files. Directories that do not look like runs come last."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
@@ -61,7 +61,7 @@ def ids(directory: Path) -> list[str]:
 
 
 def find(directory: Path, text: str) -> Run:
-    """The run of that id, unique start of an id, or unique part of one; `last` is the newest. `ID/3` is a task of an array."""
+    """The run with that id, or a unique prefix or part of it. `last` is the newest run, `ID/3` a task of an array."""
     text, slash, index = text.partition("/")
     run = _find(directory, text)
     trust.require("run", run.path / "run.json")
@@ -69,12 +69,14 @@ def find(directory: Path, text: str) -> Run:
         return run
     if not index.isdigit() or int(index) not in run.tasks:
         tasks = ", ".join(map(str, run.tasks[:20]))
-        raise RunNotFoundError(f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is not a job array")
+        raise RunNotFoundError(
+            f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is not a job array"
+        )
     return run.task(int(index))
 
 
 def again(run: Run) -> Run:
-    """The run as its directory has it now."""
+    """The run, read again from its directory."""
     return find(run.whole_path.parent, run.id)
 
 
@@ -88,17 +90,19 @@ def _find(directory: Path, text: str) -> Run:
     if len(found) == 1 and text:
         return read(directory, found[0])
     if found and text:
-        raise RunNotFoundError(f"{text!r} is the start or a part of {len(found)} runs", hint=_some(reversed(found)))
+        raise RunNotFoundError(f"{text!r} matches {len(found)} runs", hint=_some(reversed(found)))
     if not known:
-        raise RunNotFoundError(f"no run {text!r}: there are no runs in {str(directory)!r}", hint="distlaunch local train.py")
+        raise RunNotFoundError(
+            f"no run {text!r}: there are no runs in {str(directory)!r}", hint="distlaunch local train.py"
+        )
     raise RunNotFoundError(f"no run {text!r} in {str(directory)!r}", hint=_some(_nearest(text, real or known)))
 
 
 def read(directory: Path, name: str) -> Run:
-    """The run in that directory; `damaged` says why where it is none."""
+    """The run in that directory. If it is not a valid one, `damaged` says why."""
     path = directory / name
     try:
-        values = storage.read_trusted_json("run", path / "run.json")  # it says which programs to run
+        values = storage.read_trusted_json("run", path / "run.json")  # it names programs that are executed
     except UntrustedError as error:
         return Run(id=name, path=path, created=created(name), damaged=error.message)
     if values is None:
@@ -106,7 +110,7 @@ def read(directory: Path, name: str) -> Run:
         return Run(id=name, path=path, created=created(name), damaged=reason)
     kept = {key: value for key, value in values.items() if _fits(key, value)}
     kept["command"] = tuple(str(part) for part in kept.get("command", ()))
-    if "backend" in kept and ("handle" in kept or "handle" not in values):  # without one, nothing was sent
+    if "backend" in kept and ("handle" in kept or "handle" not in values):  # without a handle, a run was never sent
         return Run(id=name, path=path, **kept)
     return Run(id=name, path=path, damaged="run.json is not a run's", **{"created": created(name), **kept})
 
@@ -121,7 +125,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "plan": (dict,),
     "handle": (dict, type(None)),
 }
-"""What each key of a `run.json` may hold."""
+"""Types that each key of a `run.json` may have."""
 
 
 def _fits(key: str, value: object) -> bool:
@@ -135,7 +139,7 @@ def _age(name: str) -> tuple[bool, str, str]:
 
 
 def created(name: str) -> float:
-    """The time that an id holds; 0 where it holds none."""
+    """The creation time in an id, in Unix seconds; 0 if there is none."""
     try:
         return time.mktime(time.strptime(name[-20:-5], _STAMP))
     except (ValueError, OverflowError):
@@ -143,7 +147,7 @@ def created(name: str) -> float:
 
 
 def _nearest(text: str, known: list[str]) -> list[str]:
-    """Ids that look like the text, then the latest ones."""
+    """Ids that resemble the text, then the latest ones."""
     import difflib
 
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)

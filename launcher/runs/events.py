@@ -1,4 +1,4 @@
-"""Events as the launcher takes them: a node's words may be damaged or hostile, so a field of another kind is missing."""
+"""Events as the launcher accepts them: nodes may send damaged or hostile data, so fields of wrong types are dropped."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _MAX_COUNT = 1 << 31
 
 
 def record(line: bytes) -> Record:
-    """The record that a line of a stream stands for."""
+    """The record that a line of a stream encodes."""
     found = parse(line)
-    if isinstance(found, Event) and found.name != FACTS:  # whoever looks at these looks at their form, too
+    if isinstance(found, Event) and found.name != FACTS:  # readers of facts check their form
         return Event(found.name, _checked(found.fields, _KINDS))
     return found
 
 
 def _checked(fields: dict[str, Any], kinds: dict[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """What is known, and of its kind: anything else is kept nowhere, as nothing bounds it."""
+    """Known fields of the right type. Anything else is dropped, as its size is unbounded."""
     kept = {name: value for name, value in fields.items() if name in kinds and (value is None or kinds[name](value))}
     if isinstance(kept.get("cause"), dict):
         kept["cause"] = {"class": Failure.NODE, "message": "", **_checked(kept["cause"], _CAUSE)}
@@ -56,7 +56,9 @@ def _variables(value: object) -> bool:
 
 
 def _threads(value: object) -> bool:
-    return isinstance(value, dict) and _text(value.get("reason")) and (value.get("value") is None or _text(value["value"]))
+    return (
+        isinstance(value, dict) and _text(value.get("reason")) and (value.get("value") is None or _text(value["value"]))
+    )
 
 
 def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
@@ -84,4 +86,4 @@ _KINDS = _named(
     ("cause", lambda value: isinstance(value, dict)),
     ("early keyboard", lambda value: isinstance(value, bool)),
 )
-"""Those of docs/agent-stream.md that something here relies on."""
+"""Fields in docs/agent-stream.md that the launcher relies on."""

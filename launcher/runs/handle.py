@@ -1,4 +1,4 @@
-"""What is kept of a submission in `run.json`, as plain JSON: each backend adds what it finds its run by."""
+"""What `run.json` keeps of a submission, as plain JSON. Each backend adds what it needs to find its run."""
 
 from __future__ import annotations
 
@@ -6,37 +6,34 @@ from typing import Any, TypedDict
 
 
 class Meeting(TypedDict, total=False):
-    """Where node 0 listens, where that was decided at submission."""
+    """Where node 0 listens, if decided at submission."""
 
     addresses: list[str]
     port: int
     address: str
-    """The one that all nodes reach; empty: each found its own."""
+    """The address that all nodes reach; empty: each node found its own."""
 
     reason: str
-    """Why there; only where there was something to choose."""
+    """Why this address; only if there was a choice."""
 
 
 class _Placed(TypedDict):
     run_dir: str
-    """The run's directory, here."""
+    """The run's directory on this host."""
 
 
 class Handle(_Placed, total=False):
-    """What every part of the launcher may read of it."""
+    """The fields that every part of the launcher may read."""
 
     hosts: list[str]
-    """By node rank, where they were chosen at submission."""
+    """By node rank, if they were chosen at submission."""
 
     rendezvous: Meeting
     task: int
-    """Of a job array, of which this is one task."""
-
-    shown: dict[int, int]
-    """By node: so many bytes of its stream were shown already. Never kept."""
+    """Index of this task in its job array."""
 
     submitting: str | bool
-    """The submission has not ended, and only part of the run may be there; a text says what is known of that."""
+    """The submission is incomplete, and only part of the run may exist. A text says why."""
 
     before: dict[str, Any]
-    """How the run had ended that is being started again: `handle`, `attempt` and `result` of then."""
+    """How the run had ended before this restart: its `handle`, `attempt` and `result`."""

@@ -1,4 +1,4 @@
-"""What a cluster itself says of a run's nodes, whatever their agents say."""
+"""What a cluster itself reports about a run's nodes, independently of their agents."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ NodeState = Literal["pending", "running", "ended", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """What the backend itself, not the agent stream, says of a run's nodes."""
+    """What the backend, not the agent stream, reports about a run's nodes."""
 
     nodes: tuple[NodeState, ...]
     detail: str = ""
-    """Why it is pending, or how a node ended, in the backend's words."""
+    """Why the run is pending, or how a node ended, in the backend's words."""
 
     causes: Mapping[int, Cause] = field(default_factory=dict)
-    """What the cluster knows of a node's end, by node rank: `class` and `message` as in docs/agent-stream.md.
+    """What the cluster knows about a node's end, by node rank: `class` and `message` as in docs/agent-stream.md.
 
-    It stands where the agent had no time for a word, and where the agent was told to stop and could not know what for.
+    Used if the agent had no time to report a cause, or was told to stop without knowing why.
     """
 
     succeeded: bool = False
-    """The cluster has it on record that the run as a whole has ended well, whatever is left of its nodes' streams."""
+    """The cluster has recorded that the run as a whole succeeded, whatever is left of its nodes' streams."""
 
     @property
     def told(self) -> dict[str, Any]:
-        """What an outcome takes into account beside the nodes' states."""
+        """What an outcome takes into account besides the nodes' states."""
         return {"detail": self.detail, "causes": self.causes, "succeeded": self.succeeded}

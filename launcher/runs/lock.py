@@ -1,12 +1,12 @@
-"""One command at a time changes a run: a lock in its directory that holds between all hosts that share it, and outlives no owner.
+"""A lock in a run's directory, so that one command at a time changes the run, on whatever host.
 
-The lock is a file that one alone can create, which NFS has had since version 3, with `nolock`, too, and mounts of object
-stores have. Locks of fcntl and flock are kept on one machine only there, and nobody is told.
+The lock is a file that is created exclusively. This works on NFS since version 3, even with `nolock`, and on object
+store mounts. Locks of fcntl and flock may silently be local to each host there.
 
-`lock-N` with the highest N counts. To take the lock over, from an owner that let it go or is gone, is to create `lock-(N+1)`:
-of two who try, one can. Nobody removes or replaces a lock that somebody may hold, so there is no moment in which two have it.
-An owner on this machine is gone when there is no such process; one on another machine, when it has not renewed its lock for
-so long that no cache of a network file system can be the reason.
+`lock-N` with the highest N counts. To take the lock from an owner that released it or has exited, a process creates
+`lock-(N+1)`: of two that try, only one succeeds. A lock that may be held is never removed or replaced, so at no moment
+do two processes hold it. An owner on this host has exited if there is no such process; an owner on another host, if it
+has not renewed its lock for longer than a network file system's cache can account for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _RENEW_S = 5.0
 _SILENT_S = 90.0
-"""Longer than a network file system shows an old directory (`acdirmax`, 60 s)."""
+"""Longer than a network file system caches a directory (`acdirmax`, 60 s)."""
 
 _LOOK_S = 0.1
 _PATIENCE_S = 2.0
@@ -39,19 +39,19 @@ _FREE = b"{}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who holds a lock."""
+    """The process that holds a lock."""
 
     doing: str
     """The command."""
 
     submits: bool
-    """It starts the run's agents: as long as it is there, the run is being submitted."""
+    """It starts the run's agents: while it runs, the run is being submitted."""
 
     host: str
     pid: int
     start_ticks: int | None
     machine: str
-    """The machine's boot and the namespace in which `pid` means something."""
+    """The host's boot id, and the PID namespace of `pid`."""
 
     renewed: float
     """Unix seconds."""
@@ -61,20 +61,20 @@ class Owner:
 
     @property
     def gone(self) -> bool | None:
-        """Whether it has ended; None: it is on another machine, where we cannot see it."""
+        """Whether the process has exited; None: it is on another host, where we cannot see it."""
         if self.machine != _machine():
             return None
         return _ticks(self.pid) != self.start_ticks
 
     @property
     def seems_gone(self) -> bool:
-        """`gone`, or by the clocks silent for long: good enough for telling a person, not for taking its lock."""
+        """`gone`, or silent for long by the clocks: good enough for a message, but not to take over the lock."""
         gone = self.gone
         return time.time() - self.renewed > _SILENT_S if gone is None else gone
 
 
 def owner(directory: Path) -> Owner | None:
-    """Who holds the lock of a run's directory, or held it when it died."""
+    """The owner of a run directory's lock, even if it has died; None if the lock is free."""
     return _owner(_read(directory, _latest(directory)))
 
 
@@ -82,7 +82,7 @@ def owner(directory: Path) -> Owner | None:
 def hold(
     directory: Path, doing: str, *, submits: bool = False, wait_s: float = 0.0, watch: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Hold the lock; raises `RequestError` naming the owner where that goes on for longer than `wait_s`.
+    """Hold the lock. Raises `RequestError` with the owner's name if a live owner keeps it for longer than `wait_s`.
 
     `watch` is called every second meanwhile, in another thread.
     """
@@ -103,9 +103,9 @@ def hold(
             watch()
             if time.monotonic() > next_s:
                 next_s = time.monotonic() + _RENEW_S
-                with suppress(OSError):  # a full disk; whoever wants the lock has to wait long before that matters
+                with suppress(OSError):  # a full disk; the next renewals have time to succeed
                     _write(path, {**asdict(about), "renewed": time.time()})
-                if over.is_set():  # it was let go of while this was written
+                if over.is_set():  # released while this was written
                     free()
 
     thread = threading.Thread(target=renew, name="renew-lock", daemon=True)
@@ -114,7 +114,7 @@ def hold(
         yield
     finally:
         over.set()
-        thread.join(1.0)  # a disk that is stuck is no reason to be
+        thread.join(1.0)  # a stuck disk must not block the exit
         free()
 
 
@@ -133,12 +133,13 @@ def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
         if free or now - since > _SILENT_S:
             if _take(directory, number + 1, about):
                 return number + 1
-            time.sleep(_LOOK_S)  # somebody has it, whom the cache of a network file system may not show yet
+            time.sleep(_LOOK_S)  # taken by a process that a network file system may not show yet
             continue
         lives = renewed or (holder is not None and holder.gone is False)
         if lives and now - began >= wait_s:
             raise RequestError(
-                f"{directory.name} is being changed by {holder or 'another command'}", hint="wait for it, or end that process"
+                f"{directory.name} is being changed by {holder or 'another command'}",
+                hint="wait for it, or end that process",
             )
         if not told and now - began > _PATIENCE_S:
             told = True
@@ -147,7 +148,7 @@ def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
 
 
 def _take(directory: Path, number: int, about: Owner) -> bool:
-    """Create the lock of that number; it counts if there is no higher one."""
+    """Create the lock with that number. Returns whether it counts: there must be no higher one."""
     path = _path(directory, number)
     if not storage.write_once(path, json.dumps(asdict(about)).encode("ascii"), mode=0o600):
         return False
@@ -198,7 +199,7 @@ def _machine() -> str:
 
 
 def _ticks(pid: int) -> int | None:
-    # Imported here: who only looks whether a lock is held by another machine, or by nobody, needs no ctypes.
+    # Imported here: checking a lock that is free or held on another host needs no ctypes.
     from launcher.agent.system.processes import start_ticks
 
     return start_ticks(pid)

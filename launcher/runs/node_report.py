@@ -1,4 +1,4 @@
-"""What one node's stream has said so far of its part in a run."""
+"""What one node's stream has reported so far about its part in a run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from launcher.results.run import Node
 
 Cause = dict[str, Any]
-"""As the agent stream has it; see docs/agent-stream.md."""
+"""As in the agent stream; see docs/agent-stream.md."""
 
 _KEPT_FOREIGN_LINES = 8
 
 
 @dataclass(slots=True)
 class NodeReport:
-    """What one node's stream has said so far."""
+    """What one node's stream has reported so far."""
 
     node: int
     host: str = ""
     ranks: tuple[int, ...] = ()
     workers: int | None = None
-    """Running now; None before the first one."""
+    """How many are running; None before the first one."""
 
     master: str = ""
     started: float | None = None
@@ -36,29 +36,29 @@ class NodeReport:
     restarts: int = 0
     cause: Cause | None = None
     result: str | None = None
-    """Of its `done` event; None before."""
+    """From its `done` event; None before that."""
 
     early: bool = False
-    """Whether it has ended well before the others, which could do without it: it was taken back."""
+    """Whether it succeeded and was taken away before the others, which continued."""
 
     attempt: int = 0
-    """How often the scheduler has started it again."""
+    """How many times the scheduler has requeued it."""
 
     lines_lost: int = 0
-    """Lines of its workers that are not in the stream."""
+    """Lines of its workers that are missing from the stream."""
 
     debugger: dict[str, Any] | None = None
-    """As the event of that name has it, while a worker is kept there."""
+    """The fields of the `debugger` event, while a worker is stopped in its debugger."""
 
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_FOREIGN_LINES))
 
     @property
     def failing(self) -> bool:
-        """Whether this node can no longer end well."""
+        """Whether this node can no longer succeed."""
         return self.cause is not None or self.result not in (None, "success")
 
     def add(self, record: Record) -> None:
-        """Take one record into account; output of workers says nothing here."""
+        """Take one record into account. Worker output is ignored."""
         if isinstance(record, Foreign):
             self.last_words.append(record.data[:500].decode(errors="replace"))
         elif isinstance(record, Event):
@@ -74,7 +74,7 @@ class NodeReport:
                 handler(record.fields)
 
     def to_json(self) -> Node:
-        """Plain JSON: all but what serves to tell what happens."""
+        """Plain JSON, without the fields that only serve messages."""
         return {
             "node": self.node,
             "host": self.host,
@@ -93,7 +93,7 @@ class NodeReport:
         }
 
     def _start_again(self, attempt: int) -> None:
-        """What the attempt before has come to does not count any more."""
+        """Discard what the previous attempt has reported."""
         self.attempt = attempt
         self.result = self.cause = self.workers = self.debugger = None
         self.stopping, self.early = "", False
@@ -101,7 +101,7 @@ class NodeReport:
         self.last_words.clear()
 
     def _on_agent_started(self, fields: dict[str, Any]) -> None:
-        if self.result is not None:  # somebody started the same run once more
+        if self.result is not None:  # the same run was started once more
             self._start_again(self.attempt)
         self.host = str(fields.get("host") or self.host)
         self.started = self.started or self.last_seen

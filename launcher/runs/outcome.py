@@ -1,4 +1,4 @@
-"""What a run's records add up to: its state, its first cause, its exit code. Pure: reads nothing, asks nobody."""
+"""Combine a run's records into its state, first cause and exit code. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from launcher.results.run import RunState, State
 
 EXIT_CODES = {"success": 0, "failed": 1, **{str(end): end.about.exit_code or 0 for end in ENDS}}
-"""Exit code of a followed run by its final state. A state that is not in here is not final."""
+"""Exit code of a followed run by its final state. States that are not listed are not final."""
 
 HEARTBEAT_S = 10.0
-"""An agent without a word for so long was gone by then: its end is dated so, as what is known to be earlier came first."""
+"""Interval of agents' heartbeats. A vanished agent's end is dated this long after its last message."""
 
 TOO_LATE = "all workers had succeeded; node 0, lost at the end, came back after the others had exited and is ended"
-"""What there is to say of such a run."""
+"""The message for a run that `comes_too_late`."""
 
 _STOPPED = (*ENDS, "lost")
-"""Results of a node that was stopped from outside, or by the loss of another one."""
+"""Results of a node that was stopped from outside, or because another node was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +39,26 @@ class Outcome:
     restarts: int
     duration_s: float | None
     attempt: int = 0
-    """How often the scheduler has started the run again."""
+    """How many times the scheduler has requeued the run."""
 
     detail: str = ""
-    """Why it is pending, in the backend's words."""
+    """Why the run is pending, in the backend's words, or which rank is in its debugger."""
 
     comes_too_late: bool = False
-    """As `RunReport` has it, of a run that has not ended."""
+    """As in `RunReport`, for a run that has not ended."""
 
     @property
     def final(self) -> bool:
-        """Whether nothing of it can change any more."""
+        """Whether the outcome can no longer change."""
         return self.state in EXIT_CODES
 
     @property
     def exit_code(self) -> int | None:
-        """Of a final state; else None."""
+        """The exit code of a final state, else None."""
         return EXIT_CODES.get(self.state)
 
     def to_json(self) -> RunState:
-        """Plain JSON: what `result.json` holds and `--output json` shows."""
+        """Plain JSON: the content of `result.json`, and what `--output json` shows."""
         cause = self.cause and {**self.cause, "may_come_back": may_come_back(self.cause)}
         return {
             "state": self.state,
@@ -78,9 +78,9 @@ class RunReport:
     def __init__(
         self, hosts: Sequence[str], *, min_nodes: int | None = None, may_start_again: bool = False, attempt: int = 0
     ) -> None:
-        """`may_start_again`: a run that was stopped from outside is final only once the backend says that it has ended.
+        """`may_start_again`: a run that was stopped from outside is final only once the backend reports its end.
 
-        What nodes said in an earlier attempt than `attempt` does not count.
+        Reports of attempts before `attempt` do not count.
         """
         self.nodes = [NodeReport(node=rank, host=host, attempt=attempt) for rank, host in enumerate(hosts)]
         self.min_nodes = len(hosts) if min_nodes is None else min_nodes
@@ -88,20 +88,20 @@ class RunReport:
 
     @property
     def all_needed(self) -> bool:
-        """Whether one failed node fails the run; an elastic run goes on without it."""
+        """Whether one failed node fails the run; an elastic run continues without it."""
         return self.min_nodes >= len(self.nodes)
 
     @property
     def all_well(self) -> NodeReport | None:
-        """A node by which all have ended well: agents of a fixed number of nodes do so together only, and a log may be gone."""
+        """A node whose success proves that of all, even if logs are lost: a fixed number of nodes succeeds together."""
         well = (node for node in self.nodes if node.result == "success" and not node.early)
         return next(well, None) if self.all_needed and self.may_start_again else None
 
     @property
     def comes_too_late(self) -> bool:
-        """Whether node 0 was lost when all had ended well, and was started again: nobody is left to meet it.
+        """Whether node 0 was lost after all had succeeded, and was started again: no node is left to rendezvous with.
 
-        It is the last to end. Others that are lost then hear of the end from it, or are not started again as it has ended well.
+        Node 0 ends last. Other lost nodes learn of the end from it, or are not restarted as the run has succeeded.
         """
         well = self.all_well
         return well is not None and self.nodes[0].result is None and self.nodes[0].attempt > well.attempt
@@ -120,10 +120,10 @@ class RunReport:
         cancel_requested: float | None = None,
         succeeded: bool = False,
     ) -> Outcome:
-        """What it adds up to.
+        """The outcome by the records so far.
 
-        `alive` is the backend's word for each node (pending, running, ended or unknown), `causes` what it knows of a node's end,
-        `succeeded` whether it knows that the run as a whole has ended well.
+        `alive`: the backend's state of each node (pending, running, ended or unknown). `causes`: what the backend knows
+        about a node's end. `succeeded`: whether the backend knows that the run as a whole succeeded.
         """
         gone = [node for node in self.nodes if node.result is None and _word(alive, node) == "ended"]
         ended = 0 < len(self.nodes) == len(gone) + sum(node.result is not None for node in self.nodes)
@@ -147,19 +147,23 @@ class RunReport:
     def _first_cause(
         self, gone: list[NodeReport], detail: str, causes: Mapping[int, Cause], cancel_requested: float | None
     ) -> Cause | None:
-        """The earliest one that is not the consequence of another."""
+        """The earliest cause that is not the consequence of another."""
         asked = cancel_requested is not None
         latest = max((node.attempt for node in self.nodes), default=0)
-        # One that lost another node and has not come back yet tells of an attempt that is over.
+        # A node that lost another one and has not come back yet reports on an attempt that is over.
         told = [node for node in self.nodes if node.result != "lost" or node.attempt == latest]
         found = [_corrected(node.cause, causes.get(node.node), asked) for node in told if node.cause is not None]
-        # What another node has measured of one that is gone says more than that it is gone, which may be our own doing by then.
-        measured = {c.get("node") for c in found if c.get("class") == Failure.NODE and not c.get("secondary") and not asked}
+        # What another node has measured of a lost node says more than that it is lost, which we may have caused.
+        measured = {
+            c.get("node") for c in found if c.get("class") == Failure.NODE and not c.get("secondary") and not asked
+        }
         gone = [node for node in gone if node.node not in measured or node.last_words or node.node in causes]
-        found += [_vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None]
+        found += [
+            _vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None
+        ]
 
         def order(cause: Cause) -> tuple[bool, float]:
-            # What nobody asked to cancel was cancelled because something else had failed.
+            # Without a request to cancel, nodes were cancelled because something else had failed.
             swept = cause.get("class") == Failure.CANCELLED and cancel_requested is None
             return (bool(cause.get("secondary")) or swept, _time(cause))
 
@@ -167,13 +171,17 @@ class RunReport:
         return first and self._placed(first)
 
     def _placed(self, cause: Cause) -> Cause:
-        """With its node's host, or its host's node: who tells of a lost node may know one of them only."""
+        """The cause with both host and node: a report of a lost node may contain only one of them."""
         if cause.get("node") is None and cause.get("rank") is not None:
             cause = {**cause, "node": next((node.node for node in self.nodes if cause["rank"] in node.ranks), None)}
         hosts = {node.host: node.node for node in reversed(self.nodes)}
         if cause.get("host") is None and isinstance(cause.get("node"), int) and 0 <= cause["node"] < len(self.nodes):
             return {**cause, "host": self.nodes[cause["node"]].host}
-        return {**cause, "node": hosts[cause["host"]]} if cause.get("node") is None and cause.get("host") in hosts else cause
+        return (
+            {**cause, "node": hosts[cause["host"]]}
+            if cause.get("node") is None and cause.get("host") in hosts
+            else cause
+        )
 
     def _final(self, cause: Cause | None, cancel_requested: float | None, succeeded: bool) -> State:
         well = sum(node.result == "success" for node in self.nodes)
@@ -182,7 +190,7 @@ class RunReport:
         kind = cause.get("class") if cause else None
         asked = cancel_requested or 0.0
         if self.may_start_again and asked > max((node.last_seen or 0.0 for node in self.nodes), default=0.0):
-            kind = Failure.CANCELLED  # while it waited to start, perhaps again
+            kind = Failure.CANCELLED  # while it waited to start or restart
         if kind is None:
             results = {node.result for node in self.nodes}
             kind = next((name for name in WORST_FIRST if name in results), None)
@@ -193,7 +201,11 @@ class RunReport:
     def _current(self, alive: Sequence[str], cancel_requested: float | None) -> State:
         if self.may_start_again and cancel_requested is None and "pending" in alive:
             return "pending"
-        if cancel_requested is not None or self.comes_too_late or any(node.stopping or node.failing for node in self.nodes):
+        if (
+            cancel_requested is not None
+            or self.comes_too_late
+            or any(node.stopping or node.failing for node in self.nodes)
+        ):
             return "stopping"
         if any(node.workers for node in self.nodes):
             return "running"
@@ -203,7 +215,7 @@ class RunReport:
 
 
 def debugged(fields: Mapping[str, Any]) -> str:
-    """What there is to say of a rank that is in its debugger."""
+    """The message for a rank that is in its debugger."""
     return f"rank {fields.get('rank')} stopped in the debugger: {fields.get('message')}"
 
 
@@ -212,38 +224,47 @@ def _word(alive: Sequence[str], node: NodeReport) -> str:
 
 
 def _undecided(node: NodeReport, word: str) -> bool:
-    """Whether a node that has ended may start again: the scheduler keeps the run, or has not yet said what it stopped it for."""
+    """Whether an ended node may start again: the scheduler keeps the run, or has not reported why it stopped it."""
     return word == "pending" or (node.result in _STOPPED and word != "ended")
 
 
 def _corrected(cause: Cause, told: Cause | None, cancelled: bool) -> Cause:
-    """An agent that was told to stop cannot know what for; the cluster does, and who has asked for it does."""
+    """Correct the cause from an agent that was told to stop: only the cluster, or a request to cancel, says why."""
     if cancelled and cause.get("class") == Failure.PREEMPTED:
         return {**cause, "class": Failure.CANCELLED, "message": "the run was cancelled"}
     if told is None or cause.get("class") not in _STOPPED or told["class"] == cause.get("class"):
         return cause
-    if told["class"] == Failure.NODE:  # not this one, whose agent is well: the one without a word, if nobody knows better
+    if told["class"] == Failure.NODE:  # of another node, as this one's agent works
         told = {"host": None, "node": None, "secondary": "host" not in told, **told}
     return {**cause, **told}
 
 
 def _as_cancelled(node: NodeReport) -> NodeReport:
-    """A node of a run that somebody has cancelled: whether it was to be taken back, or cancelled, its agent cannot tell."""
+    """A node of a cancelled run. Its agent cannot tell cancellation from preemption."""
     cause = node.cause and _corrected(node.cause, None, cancelled=True)
-    result, stopping = (Failure.CANCELLED if word == Failure.PREEMPTED else word for word in (node.result, node.stopping))
+    result, stopping = (
+        Failure.CANCELLED if word == Failure.PREEMPTED else word for word in (node.result, node.stopping)
+    )
     return replace(node, result=result, stopping=stopping or "", cause=cause)
 
 
 def _vanished(node: NodeReport, detail: str, told: Cause | None, cancel_requested: float | None) -> Cause:
-    """The cause for a node whose agent is gone and did not say how it ended."""
+    """The cause for a node whose agent exited without reporting a result."""
     kind, message = Failure.NODE, f"the agent on host {node.host} exited without reporting a result"
     said = "; ".join([*([detail] if detail else []), *node.last_words])
     message = f"{message}: {said}" if said else message
     if told is not None:
         kind, message = told["class"], told["message"]
     if cancel_requested is not None:
-        kind, message = Failure.CANCELLED, "cancelled by force" if node.started is not None else "cancelled before it started"
-    place = {"host": node.host, "node": node.node} if told is None or "host" not in told else {"host": told["host"], "node": None}
+        kind, message = (
+            Failure.CANCELLED,
+            "cancelled by force" if node.started is not None else "cancelled before it started",
+        )
+    place = (
+        {"host": node.host, "node": node.node}
+        if told is None or "host" not in told
+        else {"host": told["host"], "node": None}
+    )
     return {
         "class": kind,
         "message": message,

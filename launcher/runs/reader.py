@@ -1,7 +1,7 @@
-"""Reads agent streams in bulk: what `protocol.Decoder` does, at the speed of a copy.
+"""Reads agent streams in bulk: does what `protocol.Decoder` does at the speed of a copy.
 
-Consecutive whole lines of one rank and pipe become one `Output` whose data holds them all, and ranks that nobody wants are
-skipped without looking at their lines one by one. A million lines cost a fraction of a second this way, not several.
+Consecutive whole lines of one rank and pipe become one `Output`, and lines of unwanted ranks are skipped without being
+examined one by one. A million lines take a fraction of a second instead of several seconds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Wanted = frozenset[int]
 
 
 class StreamReader:
-    """Turns the bytes of one node's stream, cut anywhere, into records; output of unwanted ranks is left out."""
+    """Turns the bytes of one node's stream, split anywhere, into records. Skips output of unwanted ranks."""
 
     def __init__(self, wanted: Wanted | None = None, node: Source | None = None) -> None:
-        """`wanted` None: all ranks. `node`: whose stream it is, in which lines of other nodes are foreign; None: anybody's."""
+        """`wanted` None: all ranks. `node`: the stream's node; lines of other nodes are foreign. None: any node."""
         self._wanted = wanted
         self._rest = b""
         of = rb"\d{1,9}" if node is None else rb"(?!)" if node == JOB_OUTPUT else b"%d" % node
         self._tag = re.compile(rb"(%b)\.(\d{1,9})([|!])([ +])" % of)
         self._lines = re.compile(rb"(%b\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*" % of)
-        """Lines with one tag. There is one pattern for all tags, as a node may write any number of them."""
+        """Lines with the same tag. One pattern serves all tags, as a node may write any number of them."""
 
         self._unwanted_end = None if wanted is None else _end_of_unwanted(wanted, of)
 
@@ -42,12 +42,12 @@ class StreamReader:
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
         if len(self._rest) > MAX_PENDING_BYTES:
-            # No agent writes such a line; whoever did must not take our memory.
+            # No agent writes lines this long; bound the memory that they take.
             data, end, self._rest = data + b"\n", len(data) + 1, b""
         return self._records(data, end)
 
     def close(self) -> Iterator[Record]:
-        """What is left when the stream ended in the middle of a line."""
+        """Records of a last line that was cut off."""
         rest, self._rest = self._rest, b""
         return self._records(rest + b"\n", len(rest) + 1) if rest else iter(())
 
@@ -81,13 +81,13 @@ class StreamReader:
 
 
 def _end_of_unwanted(wanted: Wanted, node: bytes) -> re.Pattern[bytes]:
-    """A newline after which something else follows than the output of an unwanted rank."""
+    """Matches a newline that is not followed by output of an unwanted rank."""
     ranks = b"|".join(b"%d" % rank for rank in sorted(wanted)) or rb"(?!)"
     return re.compile(rb"\n(?!%b\.(?!(?:%b)[|!])\d{1,9}[|!][ +])" % (node, ranks))
 
 
 def lost_text(fields: Mapping[str, Any]) -> str:
-    """What a `lines_lost` event says, for people."""
+    """A `lines_lost` event as text."""
     lines = fields.get("lines")
     count = f"{lines:,} line{'s' * (lines != 1)}" if isinstance(lines, int) else "lines"
     ranks = fields.get("ranks")
@@ -96,7 +96,7 @@ def lost_text(fields: Mapping[str, Any]) -> str:
 
 
 def parse_ranks(text: str) -> Wanted | None:
-    """`all`, or numbers and spans like `0,3-5`; None stands for all. Raises `ValueError`."""
+    """Parse `all` (None), or numbers and ranges like `0,3-5`. Raises `ValueError`."""
     if text.strip() == "all":
         return None
     ranks: set[int] = set()

@@ -1,9 +1,9 @@
-"""Runs as records in directories of their own: making and changing them (`directories.py` finds and reads them).
+"""Create and change runs, each a record in its own directory (`directories.py` finds and reads them).
 
-run.json     what was asked for, and the backend's handle once it was submitted
+run.json     the request, and the backend's handle once it was submitted
 cancel.json  the last request to cancel
 result.json  the final outcome, written once
-lock-N       who changes the run (`lock.py`)
+lock-N       the command that is changing the run (`lock.py`)
 nodes/K/     node K's agent stream and errors
 """
 
@@ -37,7 +37,7 @@ DIRECTORY_HINT = "set DISTLAUNCH_RUNS_DIR to a writable directory; on a cluster,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One submission, as its `run.json` says."""
+    """One submission, as recorded in its `run.json`."""
 
     id: str
     path: Path
@@ -46,7 +46,7 @@ class Run:
 
     backend: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The backend's own options, with which it is asked about this run again."""
+    """The backend's own options, for later queries about this run."""
 
     cluster: str | None = None
     command: tuple[str, ...] = ()
@@ -54,20 +54,20 @@ class Run:
     nodes: str = ""
     workers: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, and `tasks` of an array."""
+    """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`; `tasks` of an array."""
 
     handle: Handle | None = None
-    """None until its submission began; with `submitting`, that has not ended, and only part of it may be there.
+    """None until submission begins. With `submitting`, that is incomplete, and only part of the run may exist.
 
-    With `before`, it is one of a run that had ended: how, as which attempt, and the handle of that time.
+    With `before`, the run had ended and is being started again: `before` holds its previous state.
     """
 
     attempt: int = 0
-    """Somebody has started it again; what its nodes said in earlier attempts does not count."""
+    """The attempt that was last started by request. What nodes reported in earlier attempts does not count."""
 
     launcher_version: str = launcher.__version__
     ended: dict[str, Any] | None = None
-    """How it had ended before somebody began to start it again, of which nothing came."""
+    """The result before a restart that never took effect."""
 
     damaged: str = ""
     """Why the directory cannot be read as a run, if so."""
@@ -86,22 +86,22 @@ class Run:
 
     @property
     def whole_path(self) -> Path:
-        """The directory of the run, or of the array that it is a task of: what is locked."""
+        """The directory of the run, or of the array that it belongs to. This directory is locked."""
         return self.path.parents[1] if "/" in self.id else self.path
 
     @property
     def known(self) -> Handle:
-        """What it is found by; where its submission never began, only its directory."""
+        """The handle; before submission begins, one with only the run's directory."""
         return self.handle or {"run_dir": str(self.path)}
 
     @property
     def submitted(self) -> bool:
-        """Whether all of it was sent; if not, its launcher is still at it, or has died."""
+        """Whether all of it was sent. If not, its launcher is still submitting it, or has died."""
         return self.handle is not None and not self.handle.get("submitting")
 
     @property
     def hosts(self) -> list[str]:
-        """Host of each node in rank order: as it was chosen at the start, else as planned."""
+        """Host of each node in rank order: as chosen at submission, else as planned."""
         chosen = self.known.get("hosts")
         if isinstance(chosen, list):
             return [str(host) for host in chosen]
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def may_start_again(self) -> bool:
-        """Whether its cluster may start it again after it was stopped."""
+        """Whether the cluster may restart the run after it was stopped."""
         return self.plan.get("may_start_again") is True
 
     @property
@@ -132,24 +132,24 @@ class Run:
 
     @property
     def cancel_requested(self) -> float | None:
-        """When somebody asked for the run's end, unix seconds."""
+        """When cancellation was requested, in Unix seconds."""
         request = storage.read_json(self.path / "cancel.json")
         asked = request.get("time") if request else None
         return float(asked) if isinstance(asked, (int, float)) else None
 
     def stream_path(self, source: Source) -> Path:
-        """Where the stream of that source is kept."""
+        """The file that holds the stream of that source."""
         if source == JOB_OUTPUT:
             return self.path / "job.out"
         return self.path / "nodes" / str(source) / "stream"
 
 
 def create(run: Run) -> None:
-    """Make the run's directory with its `run.json`. Raises `StorageError`, `UntrustedError`."""
+    """Create the run's directory with its `run.json`. Raises `StorageError`, `UntrustedError`."""
     unfinished = run.path.with_name(f".{run.id}.{os.getpid()}-{os.urandom(4).hex()}")
     with storage.storage_errors(run.path, DIRECTORY_HINT):
         trust.make("runs_dir", run.path.parent, 0o755)
-        # Scripts and their variables are in here: nobody else's to read.
+        # Private, as it contains scripts and their variables.
         unfinished.mkdir(mode=0o700)
         try:
             _record(replace(run, path=unfinished))
@@ -164,7 +164,7 @@ def create(run: Run) -> None:
 
 
 def _put_in_place(unfinished: Path, run: Run) -> None:
-    """The directory under its name, which only one can have: moved, or made anew where none can be moved (object stores)."""
+    """Move the directory to its unique name, or create it there if directories cannot be moved (object stores)."""
     try:
         unfinished.rename(run.path)
     except OSError as error:
@@ -175,7 +175,7 @@ def _put_in_place(unfinished: Path, run: Run) -> None:
 
 
 def record_handle(run: Run, handle: Handle) -> Run:
-    """Note that the run was submitted, and how the backend finds it again."""
+    """Record that the run was submitted, and how the backend finds it again."""
     submitted = replace(run, handle=handle)
     _record(submitted)
     return submitted
@@ -183,7 +183,7 @@ def record_handle(run: Run, handle: Handle) -> Run:
 
 @contextmanager
 def cancelling(run: Run, *, force: bool) -> Iterator[None]:
-    """Note that somebody asked for the run's end, before the backend is asked in here; taken back where that is refused."""
+    """Record the request to cancel before the block asks the backend; take it back if the backend refuses."""
     paths = _cancel_notes(run)
     before = [storage.read_json(path) for path in paths]
     note_cancel(run, force=force)
@@ -199,7 +199,7 @@ def cancelling(run: Run, *, force: bool) -> Iterator[None]:
 
 
 def note_cancel(run: Run, *, force: bool) -> None:
-    """Note that its end is asked for: agents that are started afterwards end at once, where they see its directory."""
+    """Record the request to cancel. Agents that start later exit at once, if they see the run's directory."""
     for path in _cancel_notes(run):
         storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
 
@@ -209,12 +209,12 @@ def _cancel_notes(run: Run) -> list[Path]:
 
 
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
-    """Write the final outcome, unless somebody else did already."""
+    """Record the final outcome, unless another process has. Returns whether it was recorded."""
     return storage.write_once(run.path / "result.json", storage.encode_json(dict(result)))
 
 
 def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
-    """The outcome of a run of which nothing was ever sent, or is left."""
+    """The outcome of a run of which nothing was sent, or nothing is left."""
     message = "cancelled before it was submitted" if state == Failure.CANCELLED else str(error)
     kind = Failure.CANCELLED if state == Failure.CANCELLED else Failure.SUBMISSION
     exit_code = getattr(error, "exit_code", 4) if kind.about.exit_code is None else kind.about.exit_code
@@ -227,7 +227,7 @@ def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
 
 
 def start_again(run: Run, handle: Handle, attempt: int) -> Run:
-    """Forget how the run ended, as it has been started once more."""
+    """Record that the run was started again, and discard its previous outcome."""
     with storage.storage_errors(run.path):
         for name in ("cancel.json", "result.json"):
             (run.path / name).unlink(missing_ok=True)
@@ -235,18 +235,22 @@ def start_again(run: Run, handle: Handle, attempt: int) -> Run:
 
 
 def before(handle: Handle, run: Run) -> Handle:
-    """The handle of a submission that has only begun, and in it the run as it was: for `give_back`."""
+    """The handle of an incomplete submission, including the run's previous state for `as_before`."""
     return {**handle, "before": {"handle": run.handle, "attempt": run.attempt, "result": run.result}}
 
 
 def as_before(run: Run) -> Run | None:
-    """A run that somebody began to start again, as it was before; None where it was not started before."""
+    """The run as it was before an incomplete restart; None if there was none."""
     former = run.known.get("before")
-    return None if former is None else replace(run, handle=former["handle"], attempt=former["attempt"], ended=former["result"])
+    return (
+        None
+        if former is None
+        else replace(run, handle=former["handle"], attempt=former["attempt"], ended=former["result"])
+    )
 
 
 def give_back(run: Run) -> None:
-    """Have the directory say what `as_before` has told."""
+    """Record the run that `as_before` has returned."""
     if run.ended is not None:
         finish(run, run.ended)
     record_handle(run, run.known)

@@ -1,11 +1,11 @@
-"""Who writes the streams of a run."""
+"""Sources of a run's streams."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
 JOB_OUTPUT: Final = "job"
-"""What no agent wrote: the scheduler, or the job file."""
+"""Output that no agent wrote: that of the scheduler or the job script."""
 
 Source: TypeAlias = int | Literal["job"]
-"""A node's agent, by the rank of its node, or `JOB_OUTPUT`."""
+"""The rank of an agent's node, or `JOB_OUTPUT`."""

@@ -1,17 +1,17 @@
-"""How far a run has come on its way to its first worker, by what its agents have told."""
+"""A run's progress towards its first worker, by the events of its agents."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
 Phase: TypeAlias = Literal["queued", "starting", "importing", "meeting"]
-"""No agent runs; some run; they import what workers need; they wait for one another."""
+"""In this order: no agent runs, some run, they import what workers need, they wait for one another."""
 
 _RUNS = ("terminal_opened", "stopping", "failure", "done")
 
 
 class Progress(NamedTuple):
-    """A phase, and how many nodes of how many have it behind them."""
+    """A phase, and how many of the nodes have completed it."""
 
     phase: Phase
     done: int
@@ -29,7 +29,7 @@ class StartProgress:
         """No worker of the round runs yet."""
 
     def heard(self, node: int, event: str) -> bool:
-        """A node has told that; whether it says anything of the start."""
+        """Take an event of a node into account. Returns whether it concerns the start."""
         if event == "agent_started":
             self._started.add(node)
             self._ready.discard(node)
@@ -45,7 +45,7 @@ class StartProgress:
         return True
 
     def present(self) -> Progress | None:
-        """Where the run is now; None once its workers run, or it ends."""
+        """The current phase; None once workers run or the run ends."""
         count, started, ready = self._nodes, len(self._started), len(self._ready & self._started)
         if self._runs or not (started > ready or self._meeting or started < count):
             return None

@@ -1,4 +1,4 @@
-"""The state of a run at this moment, from the ends of its streams: never from all of them."""
+"""The current state of a run, from both ends of its streams: long streams are never read in full."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 END_BYTES = 128 * 1024
-"""How much is read of each end of a stream: the first events are at its head, `done` is its last line."""
+"""How much is read at each end of a stream: the first events are at its head, `done` is its last line."""
 
 STREAM_DELAY_S = 60.0
-"""Network file systems show what another host appended after at most so long."""
+"""How long a network file system takes at most to show what another host appended."""
 
 SUBMISSION_S = 60.0
-"""A run without a handle of which nobody says that he submits it is about to be for at most so long."""
+"""How long a run without a handle or a lock counts as about to be submitted."""
 
 NOTHING_SENT = "its launcher ended before the run was submitted"
 _PARTLY_SENT = "its launcher ended while it submitted the run, which may lack nodes"
 
 
 def unsure(run: Run) -> str:
-    """Why something may be left of a submission that went wrong; empty where its launcher had no time to say so."""
+    """Why a failed submission may have left something; empty if its launcher recorded no reason."""
     left = run.known.get("submitting")
     return left if isinstance(left, str) else ""
 
 
 def nothing_found(run: Run) -> str:
-    """What there is to say of a run of which nothing is there."""
+    """The message for a run of which nothing exists."""
     why = unsure(run)
-    return f"nothing of it is there now, and something may yet come: {why}" if why else NOTHING_SENT
+    return f"nothing of it exists now, but something may still start: {why}" if why else NOTHING_SENT
 
 
 def partly_sent(run: Run) -> str:
-    """What there is to say of one that was not submitted to the end, and of which something is there."""
+    """The message for a run whose submission is incomplete, and of which something exists."""
     why = unsure(run)
-    return f"its submission went wrong, and what is there may lack nodes: {why}" if why else _PARTLY_SENT
+    return f"its submission failed, and what exists may lack nodes: {why}" if why else _PARTLY_SENT
 
 
 def report_of(run: Run) -> RunReport:
@@ -60,9 +60,9 @@ def report_of(run: Run) -> RunReport:
 
 
 def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
-    """What the streams in the run's directory add up to, with the backend's word for each node.
+    """The outcome by the streams in the run's directory and the backend's state of each node.
 
-    A final outcome is written to the run's directory, as nobody seems to have seen it before.
+    A final outcome is recorded in the run's directory.
     """
     report = report_of(run)
     alive = liveness.nodes if liveness else ()
@@ -71,7 +71,7 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
         for record in ends(path):
             node.add(record)
         with suppress(OSError):
-            # Workers that write much push the last heartbeat out of the part that we read.
+            # Much worker output pushes the last heartbeat out of the part that is read.
             node.last_seen = max(node.last_seen or 0.0, round(path.stat().st_mtime, 3))
         if node.result is None:
             for event in last_words(run, node.node):
@@ -87,13 +87,13 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
 
 
 def _settled(outcome: Outcome) -> bool:
-    """Whether a `done` that is missing cannot merely be late, as on a network file system."""
+    """Whether no missing `done` event can merely be late, as on a network file system."""
     late = time.time() - STREAM_DELAY_S
     return all(node.result is not None or (node.last_seen or 0.0) < late for node in outcome.nodes)
 
 
 def current(run: Run) -> RunState | None:
-    """The state as far as the directory alone tells it; None when the backend has to be asked."""
+    """The state, if the directory alone determines it; None if the backend has to be asked."""
     if run.damaged:
         return nothing("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:
@@ -102,12 +102,12 @@ def current(run: Run) -> RunState | None:
 
 
 def ended(result: Mapping[str, Any]) -> RunState:
-    """What a `result.json` says, which an earlier version may have written: without what that did not know."""
+    """The content of a `result.json`, with defaults for fields that an earlier version did not write."""
     return cast("RunState", {**nothing("unknown"), **result})
 
 
 def _unsubmitted(run: Run) -> RunState | None:
-    """The state of a run whose launcher is still sending it, or has died before it began to; None: of one that it died of."""
+    """The state of a run that is being submitted, or never began to be; None if its launcher died on the way."""
     owner = lock.owner(run.whole_path)
     if owner is not None and owner.submits and not owner.seems_gone:
         return nothing("pending", f"being submitted by {owner}")
@@ -118,7 +118,7 @@ def _unsubmitted(run: Run) -> RunState | None:
 
 
 def ends(path: Path) -> Iterator[Record]:
-    """Events and foreign lines at the head and at the tail of a stream; none where there is no stream yet."""
+    """Events and foreign lines at the head and tail of a stream; none if there is no stream yet."""
     parts: list[bytes] = []
     with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
         size = file.seek(0, os.SEEK_END)
@@ -135,7 +135,7 @@ def ends(path: Path) -> Iterator[Record]:
 
 
 def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
-    """The last lines that a rank wrote to stderr: what there is to say of a worker without a Python traceback."""
+    """The last lines that a rank wrote to stderr: the best explanation if there is no Python traceback."""
     try:
         data = input_file.end_of(path, END_BYTES)
     except OSError:
@@ -149,7 +149,7 @@ def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
 
 
 def last_words(run: Run, node: int) -> list[Event]:
-    """What an agent tells where there is room for it on a full disk, too: what its stream should have had."""
+    """Events that belong in an agent's stream, from a file that has room even on a full disk."""
     try:
         lines = input_file.read(run.path / "nodes" / str(node) / "last_words").splitlines()
     except OSError:
@@ -158,7 +158,7 @@ def last_words(run: Run, node: int) -> list[Event]:
 
 
 def last_words_time(run: Run, node: int) -> float | None:
-    """When they were written; None where there are none."""
+    """When these events were written; None if there are none."""
     try:
         return (run.path / "nodes" / str(node) / "last_words").stat().st_mtime
     except OSError:
@@ -166,14 +166,16 @@ def last_words_time(run: Run, node: int) -> float | None:
 
 
 def agent_stderr(run: Run, node: int, *, started: bool, count: int = 5) -> list[str]:
-    """Why the agent died, if it could say so: the last lines of its own stderr.
+    """Why the agent died, if known: the last lines of its own stderr.
 
-    Once it had `started`, what is there may be a library's, of which it did not die: only an error of Python's counts.
+    Once it has `started`, its stderr may hold harmless output of libraries, so only a fatal error of Python counts.
     """
     lines: list[str] = []
     for path in (run.path / "nodes" / str(node) / "stderr", run.path / "job.out"):
         with suppress(OSError):
             said = input_file.end_of(path, 4096).decode(errors="replace").splitlines()
             own = started and path.name == "stderr"
-            lines = lines or (next(([line] for line in said if line.startswith("Fatal Python error")), []) if own else said)
+            lines = lines or (
+                next(([line] for line in said if line.startswith("Fatal Python error")), []) if own else said
+            )
     return [line for line in lines if line.strip()][-count:]

@@ -1,1 +1,1 @@
-"""What is done with a run while it goes on."""
+"""Operations on runs: launch, follow, cancel, inspect."""

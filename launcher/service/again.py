@@ -1,4 +1,4 @@
-"""Starting a run again in its directory: by a person, or because it lost a host and has spares."""
+"""Start a run again in its directory: at the user's request, or after it lost a host and has spares."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 
 def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
-    """The run, started again; where that cannot be done, it is left as it had ended."""
+    """Start the run again. On failure, its previous outcome is restored, unless something may be left running."""
     if not backend.can_requeue:
-        raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it anew")
+        raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it again")
     with lock.hold(run.whole_path, doing, submits=True):
-        now = observe.sent(observe.whole(directories.read(run.path.parent, run.path.name))) if run.whole_path == run.path else run
+        now = (
+            observe.sent(observe.whole(directories.read(run.path.parent, run.path.name)))
+            if run.whole_path == run.path
+            else run
+        )
         if (known := now.handle) is None or now.attempt >= attempt:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         now = replace(now, ended=now.result)
@@ -39,7 +43,9 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
             return records.start_again(run, backend.requeue(known, attempt, record), attempt)
         except BaseException as error:
             if left := undo.undo(backend, begun, error):
-                output.warn(f"what was started may still run there: {left}; to end it: distlaunch cancel --force {run.id}")
+                output.warn(
+                    f"parts of the run may still be running: {left}; to end it: distlaunch cancel --force {run.id}"
+                )
                 note(begun or run.known, left)
             elif begun is not None:
                 records.give_back(now)
@@ -47,12 +53,12 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
 
 
 def requeue(recorded: Run) -> int:
-    """Start a run again because a person asks for it; as which attempt."""
+    """Start a run again at the user's request. Returns the number of the new attempt."""
     found = observe.sent(observe.whole(recorded))
     if found.handle is None and recorded.result is None and status.unsure(recorded):
         raise RequestError(f"{found.id}: {status.nothing_found(recorded)}", hint=f"distlaunch cancel {found.id}")
     if found.handle is None:
-        raise RequestError(f"{found.id} was never submitted", hint="launch it anew")
+        raise RequestError(f"{found.id} was never submitted", hint="launch it again")
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch requeue {found.id}/{found.tasks[0]}")
     attempt = int(observe.state_of(found).get("attempt") or 0) + 1

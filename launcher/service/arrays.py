@@ -24,7 +24,7 @@ _LOOK_S = 0.1
 
 
 def follow(run: Run, interrupts: Interrupts) -> int:
-    """Tell of each task's end; Ctrl-C cancels all. Returns the exit code."""
+    """Report the end of each task. Ctrl-C cancels all tasks. Returns the exit code."""
     told: set[str] = set()
     since, obeyed, pause, next_look = time.monotonic(), 0, _POLL_S[0], 0.0
     looks: list[Question[RunState]] = []
@@ -51,7 +51,7 @@ def follow(run: Run, interrupts: Interrupts) -> int:
 
 
 def _hear(errands: list[Question[None]]) -> None:
-    """What has become of cancelling it."""
+    """Report cancellations that failed."""
     for errand in [errand for errand in errands if errand.answered(0)]:
         errands.remove(errand)
         try:
@@ -80,7 +80,7 @@ def _end(run: Run, whole: RunState, took_s: float) -> int:
     text = f"{whole['state']} after {summary.duration(took_s)}: {run.id}: {whole['detail']}"
     if whole["state"] == "success":
         output.note(text)
-        with suppress(output.StdoutClosedError), output.after(f"{run.id} has ended well"):
+        with suppress(output.StdoutClosedError), output.after(f"{run.id} has succeeded"):
             output.result(data)
     else:
         output.report(text)

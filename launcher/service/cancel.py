@@ -1,4 +1,4 @@
-"""Ending a run that somebody else may follow, submit or start again."""
+"""Cancel a run that another process may be following, submitting or requeueing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 _EXTRA_S = 10.0
 _LOCK_S = 60.0
-"""Whoever submits the run hears of it within a second, and ends what it has started; hosts that do not answer take their time."""
+"""A submitting process sees the request within a second and undoes the submission; unresponsive hosts take longer."""
 
 _POLL_S = (0.1, 3.0)
 
 
 def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
-    """End the run, unless it has ended; its state then, final where it is waited for. `CommandError`: it does not end in time."""
+    """Cancel the run unless it has ended, and return its state: the final one if `wait`.
+
+    Raises `CommandError` if the run does not end in time.
+    """
     state = status.current(observe.whole(found))
     if state is not None and state.get("exit_code") is not None:
         return state
@@ -34,18 +37,18 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
     except StorageError as error:
         if found.handle is None:
             raise
-        output.warn(f"{error.message}; cancelling without a note of it")  # a full disk is a reason to cancel
+        output.warn(f"{error.message}; cancelling without recording it")  # a full disk is a reason to cancel
         observe.backend_of(found).cancel(found.handle, force=force)
     return _wait(found, force=force) if wait else status.current(found) or results.nothing("stopping")
 
 
 def _end(found: Run, *, force: bool) -> Run:
-    """Have the backend end the run, as it is now that nobody else changes it; what was never sent has ended."""
+    """Have the backend end the run, as re-read under the lock. A run that was never sent is recorded as cancelled."""
     found = observe.whole(directories.again(found))
     if (known := status.current(found)) is not None and known["exit_code"] is not None:
         return found
     sent = observe.sent(found)
-    if sent.handle is None or sent.attempt < found.attempt:  # nothing came of a submission, but what it needs may be there
+    if sent.handle is None or sent.attempt < found.attempt:  # nothing was started, but objects for it may exist
         if found.handle is not None:
             observe.backend_of(found).undo(observe.begun(found.handle))
         if former := records.as_before(found):
@@ -55,13 +58,13 @@ def _end(found: Run, *, force: bool) -> Run:
         return found
     if not found.submitted and sent.whole_path == sent.path:
         sent = records.record_handle(sent, sent.handle)
-    with records.cancelling(sent, force=force):  # whoever started it again has taken our first note away
+    with records.cancelling(sent, force=force):  # a requeue has removed the first request
         observe.backend_of(sent).cancel(sent.known, force=force)
     return sent
 
 
 def _wait(run: Run, *, force: bool) -> RunState:
-    """The final state; raises `CommandError` when it does not come in time."""
+    """Wait for the final state. Raises `CommandError` if the run does not end in time."""
     limit = time.monotonic() + _EXTRA_S + (0.0 if force else run.grace_s)
     pause = _POLL_S[0]
     while time.monotonic() < limit:

@@ -1,4 +1,4 @@
-"""A cluster that is asked without a run of ours: for the runs that it knows, and for one that another machine has started."""
+"""Queries to a cluster without a local run: its list of runs, and adoption of a run that another host started."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 def found(name: str) -> list[ClusterRun]:
-    """Runs as the cluster, or the backend, of that name knows them."""
+    """The runs that the cluster or backend of this name reports."""
     settings = config.load()
     known = settings.cluster_names()
     if name not in known and name not in backends.names():
         raise RequestError(f"no cluster or backend {name!r}", hint=names.hint(name, [*known, *backends.names()]))
     backend = _backend(settings, name if name in known else None, name, {})
     if not backend.can_list:
-        raise BackendUnavailableError(f"{backend.name} does not know of runs", hint="distlaunch ls lists those started here")
+        raise BackendUnavailableError(f"{backend.name} cannot list runs", hint="distlaunch ls lists those started here")
     return backend.found()
 
 
 def adopting() -> str:
-    """The backend that finds others' runs where no cluster is named."""
+    """The backend that adopts runs when no cluster is named."""
     return next(name for name in backends.names() if backends.load(name).can_adopt)
 
 
 def adopt(text: str, directory: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
-    """Make a run that another machine has started one of that directory."""
+    """Add a run that another host started to the runs in this directory."""
     backend = _backend(config.load(), cluster, adopting(), flags)
     if not backend.can_adopt:
         hint = "use the runs_dir that it was started with"
-        raise BackendUnavailableError(f"{backend.name} does not find others' runs", hint=hint)
+        raise BackendUnavailableError(f"{backend.name} cannot adopt runs", hint=hint)
     return backend.adopt(text, directory)
 
 

@@ -1,4 +1,4 @@
-"""The settings that a launch would have, all of them checked, so that a mistake is found before a launch finds it."""
+"""The settings that a launch would use, all checked, so that mistakes show up before a launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Effective(NamedTuple):
-    """Every setting, and where settings come from."""
+    """All settings, and where they come from."""
 
     settings: dict[str, config.Setting]
     files: list[str]
@@ -27,13 +27,15 @@ class Effective(NamedTuple):
         """Plain JSON, in which values that look like credentials are masked."""
         return {
             "files": self.files,
-            "settings": {key: {"value": masked(item.value), "source": item.source} for key, item in self.settings.items()},
+            "settings": {
+                key: {"value": masked(item.value), "source": item.source} for key, item in self.settings.items()
+            },
             "clusters": {item.name: {"backend": item.backend} for item in self.clusters},
         }
 
 
 def effective(loaded: config.Config, general: Mapping[str, config.Setting], cluster: str | None) -> Effective:
-    """The settings as this cluster has them; None: as no cluster does."""
+    """The settings as they apply to this cluster; None: without a cluster."""
     warn_of_variables(loaded.env)
     checks.check(config.GlobalOptions, general, every=True)
     check_job(loaded.resolve(JobOptions), every=True)
@@ -53,7 +55,7 @@ def effective(loaded: config.Config, general: Mapping[str, config.Setting], clus
 
 
 def masked(value: Any) -> Any:
-    """The value without what looks like a credential."""
+    """The value, with anything that looks like a credential masked."""
     return [credentials.masked(part) for part in value] if isinstance(value, tuple) else value
 
 

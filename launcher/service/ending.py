@@ -1,4 +1,4 @@
-"""Sees to it that a run ends when it is to: after Ctrl-C, when nodes are left behind, when it comes too late."""
+"""Makes a run end when it has to: after Ctrl-C, when nodes are left behind, when node 0 comes back too late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """Cancels the run, and kills it where that does not help."""
+    """Cancels the run, and kills it if that does not help."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class Ending:
         self._forced = self.given_up = False
 
     def asked(self) -> float | None:
-        """When somebody has asked for the run to be cancelled, here or elsewhere."""
+        """When cancellation was requested, here or by another process; None: it was not."""
         return self._cancel_requested or self._run.cancel_requested
 
     def pause(self) -> None:
-        """Judge nothing by what is not read."""
+        """Restart the wait for hanging nodes: while nothing is read, silence proves nothing."""
         self._hanging_since = None
 
     def obey(self, now: float) -> None:
-        """Do what signals to the launcher ask for."""
+        """Handle signals that the launcher has received."""
         for signum in self._interrupts.for_workers():
             self._errands.run("signal", signum)
         if self._interrupts.stops == self._stops_obeyed:
@@ -68,7 +68,7 @@ class Ending:
             self._cancel(now, force=True, asked=True)
 
     def enforce(self, now: float, outcome: Outcome) -> None:
-        """See to it that a run that is to end does end."""
+        """Cancel a run that has to end, then kill it, then give up."""
         gone = any(state == "ended" and not self._nodes.done(node) for node, state in enumerate(self._nodes.alive))
         failing = gone or any(self._ends_the_run(node) for node in outcome.nodes)
         if not (self._report.all_needed and failing):
@@ -90,16 +90,16 @@ class Ending:
             if self._forced:
                 self.given_up = True
             else:
-                output.warn(f"{self._run.id} has not ended in its grace time; killing it")
+                output.warn(f"{self._run.id} has not ended within its grace time; killing it")
                 self._cancel(now, force=True, asked=False)
 
     def _others_know(self) -> bool:
-        """Whether all agents that are left are ending, as one of them is gone."""
+        """Whether all remaining agents are shutting down, as they have noticed that one has exited."""
         left = (node for node in self._report.nodes if node.result is None and self._nodes.alive[node.node] != "ended")
         return all(node.failing or node.stopping for node in left)
 
     def _ends_the_run(self, node: NodeReport) -> bool:
-        """Whether the others have nothing to wait for. Who starts runs again notices by itself that it has lost a node."""
+        """Whether the others have nothing to wait for. A scheduler that restarts runs notices a lost node itself."""
         lost = self._report.may_start_again and may_come_back(node.cause)
         return node.failing and not lost and (node.result == "failed" or not self._report.may_start_again)
 

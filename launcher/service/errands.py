@@ -1,4 +1,4 @@
-"""What the backend is asked to do with a run while that is followed."""
+"""Requests to the backend about a run that is being followed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Errands:
-    """Nobody waits for them."""
+    """Requests that run in the background."""
 
     def __init__(self, run: Run, backend: AnyBackend) -> None:
         self._run, self._handle, self._backend = run, run.handle, backend
         self._errands: list[tuple[str, Question[None]]] = []
 
     def run(self, method: str, *args: Any, asked: bool = False, **keywords: Any) -> None:
-        """Ask the backend for something; that it cannot is said, and the run continues being followed."""
+        """Send a request to the backend. A failure is only reported; following continues."""
 
         def ask() -> None:
             call = partial(getattr(self._backend, method), self._handle, *args, **keywords)
@@ -35,7 +35,7 @@ class Errands:
             try:
                 with records.cancelling(self._run, **keywords):
                     call()
-            except StorageError as error:  # it cannot be noted; it is done all the same
+            except StorageError as error:  # the request cannot be recorded, but can be carried out
                 output.warn(error.message)
                 call()
 
@@ -44,7 +44,7 @@ class Errands:
         self._errands.append((method, errand))
 
     def hear(self) -> None:
-        """What has become of what the backend was asked for."""
+        """Report requests that failed."""
         for errand in [errand for errand in self._errands if errand[1].answered(0)]:
             self._errands.remove(errand)
             try:
@@ -53,7 +53,7 @@ class Errands:
                 output.warn(f"{self._backend.name} cannot {errand[0]} the run: {error.message}")
 
     def release(self, interrupts: Interrupts | Unattended) -> None:
-        """Have the backend let go of what the run still holds; who asks for an end does not wait for that."""
+        """Have the backend release what the run still holds. A stop request skips the wait for that."""
         stops, errand = interrupts.stops, Question(lambda: self._backend.release(self._handle), "release")
         while not errand.answered(limits.READ_TIMEOUT_S):
             if interrupts.stops != stops:

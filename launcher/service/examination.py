@@ -1,4 +1,4 @@
-"""A short job on a cluster's nodes, whose reports are compared with one another."""
+"""Run a short job on a cluster's nodes, and compare the nodes' reports."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _COLLECT_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What the job has shown."""
+    """The result of the job."""
 
     run: Run
     hosts: dict[int, str]
-    """What the backend calls each node's host."""
+    """Host of each node, as the backend names it."""
 
     silent: list[int]
     """Nodes that have reported nothing."""
 
     found: list[Finding]
     seen: set[tuple[int, str]]
-    """Nodes with the checks that could be made there."""
+    """Pairs of a node and a check that could be made there."""
 
     pairs: Pairs | None
     exit_code: int
@@ -58,10 +58,18 @@ class Examination:
     def to_json(self) -> Examined:
         """Plain JSON."""
         nodes: list[ExaminedNode] = [
-            {"node": node, "host": host, "reported": node not in self.silent} for node, host in sorted(self.hosts.items())
+            {"node": node, "host": host, "reported": node not in self.silent}
+            for node, host in sorted(self.hosts.items())
         ]
         told: list[results.Finding] = [
-            {"host": self.hosts[f.node], "node": f.node, "check": f.check, "status": f.status, "reason": f.reason, "fix": f.fix}
+            {
+                "host": self.hosts[f.node],
+                "node": f.node,
+                "check": f.check,
+                "status": f.status,
+                "reason": f.reason,
+                "fix": f.fix,
+            }
             for f in self.found
         ]
         links: Links | None = None
@@ -71,21 +79,25 @@ class Examination:
 
 
 def values(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What was asked for, made into the launch of the job."""
+    """The user's options, turned into those of the job's launch."""
     told = {"env": [*(asked.get("env") or []), "DISTLAUNCH_FACTS=full"]}
     return {**asked, **told, "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
 
 
 def check_quarantine(request: Request) -> None:
-    """Raise `SpecError` where there is no list to put hosts into."""
+    """Raise `SpecError` if the request has no cluster, or a backend that cannot exclude hosts."""
     if not request.cluster:
-        raise SpecError("--quarantine needs a cluster to keep the list for", hint="distlaunch doctor --on CLUSTER --quarantine")
+        raise SpecError(
+            "--quarantine needs a cluster to keep the list for", hint="distlaunch doctor --on CLUSTER --quarantine"
+        )
     if not any(item.name == "exclude" for item in fields(request.backend.options)):
-        raise SpecError(f"--quarantine: a cluster with the backend {request.backend_name} has no hosts that could be left out")
+        raise SpecError(
+            f"--quarantine: a cluster with the backend {request.backend_name} has no hosts that could be left out"
+        )
 
 
 def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bool = False) -> Examination:
-    """Collect what the nodes of a job have said, and compare; `puts_away`: hosts that fail for sure go into quarantine."""
+    """Collect the nodes' reports and compare them. `puts_away`: quarantine hosts that fail beyond doubt."""
     reports, facts = _collect(request, run)
     found = [*examine.examine(reports, facts), *([] if reports else examine.meeting(outcome.cause))]
     hosts = _names(run, outcome)
@@ -112,23 +124,27 @@ def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bo
     )
 
 
-def to_leave_out(found: list[Finding], sure: set[tuple[int, str]], hosts: dict[int, str], silent: list[int]) -> dict[str, str]:
-    """Hosts that later runs are to leave out, and why. A name that two nodes have may be the other's."""
+def to_leave_out(
+    found: list[Finding], sure: set[tuple[int, str]], hosts: dict[int, str], silent: list[int]
+) -> dict[str, str]:
+    """Hosts that later runs should exclude, and why; none whose name several nodes share."""
     known = Counter(hosts.values())
     bad = [f for f in found if f.status == "fail" and (f.node, f.check) in sure and f.node not in silent]
     return {hosts[f.node]: f"{f.check}: {f.reason}" for f in bad if known[hosts[f.node]] == 1}
 
 
 def _names(run: Run, outcome: Outcome) -> dict[int, str]:
-    """What the backend calls each node's host: as it was chosen at the start, else as its agent says."""
+    """Host of each node: the one chosen at submission, else the one that its agent reports."""
     told = {node.node: node.host for node in outcome.nodes}
     return told | (dict(enumerate(run.hosts)) if isinstance(run.known.get("hosts"), list) else {})
 
 
 def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
-    """Take the hosts out of the cluster's quarantine; those that are left there, and why."""
+    """Remove hosts from the cluster's quarantine. Returns the hosts that remain, and why each is there."""
     if not cluster:
-        raise SpecError("--release needs the cluster whose list it is", hint="distlaunch doctor --on CLUSTER --release HOST")
+        raise SpecError(
+            "--release needs the cluster whose list it is", hint="distlaunch doctor --on CLUSTER --release HOST"
+        )
     config.load().cluster(cluster, lambda name: backends.load(name).options)
     if unknown := [host for host in hosts if host not in quarantine.hosts(cluster, os.environ)]:
         listed = ", ".join(quarantine.hosts(cluster, os.environ)) or "no host"
@@ -138,7 +154,7 @@ def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
 
 
 def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[Run, Outcome]:
-    """Send the job, and follow it to its end."""
+    """Submit the job and follow it to its end."""
     from launcher.service.follow import Follower
 
     backend = planned.request.backend
@@ -147,12 +163,12 @@ def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[R
     output.note(f"{summary.heading(run)}: examining {amounts.counted(nodes, 'node')}")
     outcome = Follower(run, backend, ranks=frozenset(), interrupts=interrupts).follow()
     if outcome.state != "success":
-        output.warn(f"the job did not end well: {(outcome.cause or {}).get('message') or outcome.state}")
+        output.warn(f"the job did not succeed: {(outcome.cause or {}).get('message') or outcome.state}")
     return run, outcome
 
 
 def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
-    """What the streams hold, from their start."""
+    """The reports and facts in the nodes' streams, read from the start."""
     stream = request.backend.open_stream(run.known)
     readers = {node: StreamReader(None, node) for node in range(len(run.hosts))}
     found = Reports(len(run.hosts))
@@ -166,5 +182,5 @@ def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int
     finally:
         stream.close()
     for rank, nodes in list(found.claimed_twice.items())[:1]:
-        output.warn(f"nodes {' and '.join(map(str, nodes))} say that they have the same rank {rank}: no report of theirs counts")
+        output.warn(f"nodes {' and '.join(map(str, nodes))} claim the same rank {rank}: their reports are ignored")
     return found.reports, found.facts

@@ -1,4 +1,4 @@
-"""Follows a run to its end: shows what it writes, obeys Ctrl-C, notices what nobody reports."""
+"""Follow a run to its end: show its output, obey Ctrl-C, and notice failures that no agent reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.protocol import Event, Output
@@ -24,6 +24,9 @@ from launcher.service.errands import Errands
 from launcher.service.node_watch import NodeWatch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.agent.messages import LentTerminal
     from launcher.agent.protocol import Foreign
     from launcher.backends._base import AnyBackend, Stream
     from launcher.console.terminal import Terminal
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """One run, followed by one terminal that owns it: Ctrl-C there cancels the run."""
+    """Follows one run for the terminal that owns it: Ctrl-C there cancels the run."""
 
     def __init__(
         self,
@@ -44,9 +47,9 @@ class Follower:
         ranks: Wanted | None,
         interrupts: Interrupts | Unattended,
         explain: bool = False,
-        terminal: dict[str, Any] | None = None,
+        terminal: LentTerminal | None = None,
     ) -> None:
-        """`run` was submitted; `ranks` are those whose lines are shown, None for all; `terminal`: what was lent of ours."""
+        """`run` was submitted. `ranks`: those that are shown, None for all. `terminal`: from `terminal_modes.lent`."""
         if run.handle is None:
             raise ValueError(f"{run.id} was not submitted")
         self._run, self._handle, self._backend, self._interrupts = run, run.handle, backend, interrupts
@@ -64,12 +67,17 @@ class Follower:
         )
         self._nodes = NodeWatch(run, backend, self._report, self._announcer, self._take)
         self._errands = Errands(run, backend)
-        self._ending = Ending(run, self._report, self._nodes, self._errands, interrupts=interrupts, workers=self._workers)
+        self._ending = Ending(
+            run, self._report, self._nodes, self._errands, interrupts=interrupts, workers=self._workers
+        )
 
-    def follow(self) -> Outcome:
-        """The run's final outcome, written to its directory. When it cannot be ended, the state is `unknown`."""
+    def follow(self, offsets: Mapping[int, int] | None = None) -> Outcome:
+        """Follow the run, and record its final outcome in its directory. If it does not end, the state is `unknown`.
+
+        `offsets`: by node, how many bytes of its stream were already shown.
+        """
         with self._terminal or nullcontext():
-            outcome = self._follow()
+            outcome = self._follow(self._backend.open_stream(self._handle, offsets))
         if not outcome.final:
             return replace(outcome, state="unknown", detail="it did not end in time")
         try:
@@ -79,8 +87,7 @@ class Follower:
         self._errands.release(self._interrupts)
         return outcome
 
-    def _follow(self) -> Outcome:
-        stream = self._backend.open_stream(self._handle)
+    def _follow(self, stream: Stream) -> Outcome:
         try:
             outcome = self._report.outcome()
             while not outcome.final and not self._ending.given_up:
@@ -106,13 +113,13 @@ class Follower:
         return outcome
 
     def _pause(self, now: float) -> None:
-        """Nobody reads what we print: read no more ourselves, and judge nothing by what we have not read."""
+        """Stop reading while our own output is blocked, and draw no conclusions from what has not been read."""
         self._nodes.pause(now)
         self._ending.pause()
         time.sleep(limits.READ_TIMEOUT_S)
 
     def _end_streams(self) -> None:
-        """Show what is left of lines that were cut off."""
+        """Show the rest of lines that were cut off."""
         for reader in self._readers.values():
             for record in reader.close():
                 if isinstance(record, Output):
@@ -120,7 +127,7 @@ class Follower:
         self._workers.close()
 
     def _read(self, stream: Stream, timeout_s: float) -> bool:
-        """Show what has come; whether an event was among it."""
+        """Show new output. Returns whether it included an event."""
         news = False
         chunks = stream.read(timeout_s)
         now = time.monotonic()
@@ -142,7 +149,7 @@ class Follower:
         self._announcer.record(node, record)
         if node == JOB_OUTPUT:
             return
-        if self._terminal is not None and isinstance(record, Event) and record.fields.get("rank") == self._terminal.rank:
+        if self._terminal is not None and isinstance(record, Event):
             self._lend(self._terminal, node, record)
         self._report.add(node, record)
         if isinstance(record, Event) and record.name == "agent_started":
@@ -151,8 +158,10 @@ class Follower:
             self._nodes.look_closely()
 
     def _lend(self, terminal: Terminal, node: int, record: Event) -> None:
-        """A worker may have a terminal, for which ours stands while we are attached."""
+        """Connect our terminal to that of the worker, and follow attaching and detaching."""
         keyboard = bool(record.fields.get("keyboard"))
+        if terminal.rank is None or record.fields.get("rank") != terminal.rank:
+            return
         if record.name == "terminal_attached":
             self._workers.hand_over(terminal.rank)
             terminal.attached()
@@ -164,14 +173,14 @@ class Follower:
             connect = partial(self._backend.open_terminal, self._handle, node, terminal.rank)
             if keyboard or self._backend.is_here:
                 terminal.open(connect, keyboard=keyboard)
-            else:  # the stream does for a rank that is only shown
+            else:  # output of a rank that is only shown comes from the stream
                 terminal.only_looks_on(connect)
 
     def _outcome(self) -> Outcome:
         return self._report.outcome(self._nodes.alive, cancel_requested=self._ending.asked(), **self._nodes.told)
 
 
-def _terminal(lent: dict[str, Any], workers: WorkerOutput) -> Terminal:
-    from launcher.console.terminal import Terminal  # few runs have one
+def _terminal(lent: LentTerminal, workers: WorkerOutput) -> Terminal:
+    from launcher.console.terminal import Terminal  # few runs need it
 
     return Terminal(lent, workers.pass_on)

@@ -1,4 +1,4 @@
-"""Signals to the launcher: obeyed between two steps by whoever follows a run, at once where a step may take long."""
+"""Signals to the launcher: handled between steps while a run is followed, and at once during long steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASS_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LEAVES = 3
-"""The Ctrl-C that ends us whatever we do."""
+"""This many Ctrl-C end the launcher, whatever it is doing."""
 
 
 class Interrupts:
-    """While entered: counts requests to stop, and keeps the signals that are for the workers. Nobody is kept by what is printed.
+    """Counts requests to stop and collects signals for the workers, while entered. Printing never blocks meanwhile.
 
-    A signal that was ignored when we started (nohup) stays ignored.
+    A signal that was ignored at start (nohup) stays ignored.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,9 @@ class Interrupts:
                 signal.signal(number, self._stop if number in _STOP else self._keep)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self._printing.__exit__(kind, error, trace)
         finally:
@@ -53,7 +55,7 @@ class Interrupts:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Each request to stop, and one that was made before, raises KeyboardInterrupt in here, wherever that is."""
+        """Raise KeyboardInterrupt inside the block for each request to stop, including one made before."""
         self._at_once = True
         try:
             self._raise()
@@ -62,16 +64,16 @@ class Interrupts:
             self._at_once = False
 
     def cancelled(self) -> None:
-        """Somebody has asked elsewhere for the end of the run that is being submitted."""
+        """Handle a request from another process to cancel the run that is being submitted."""
         os.kill(os.getpid(), signal.SIGTERM)
 
     def for_workers(self) -> list[int]:
-        """Signals to pass on since the last call."""
+        """Signals for the workers that have arrived since the last call."""
         kept, self._for_workers = self._for_workers, []
         return kept
 
     def _stop(self, signum: int, _frame: FrameType | None) -> None:
-        # A terminal that closes sends several of them; only a person's second Ctrl-C asks for force.
+        # A closing terminal sends several of these signals; only a second Ctrl-C asks for force.
         self.stops = self.stops + 1 if signum == signal.SIGINT else max(self.stops, 1)
         if self._at_once and self.stops == 1:
             output.note("stopping; once more to leave at once")
@@ -88,21 +90,21 @@ class Interrupts:
 
 
 class Unattended:
-    """In place of `Interrupts` for who leaves signals alone: Ctrl-C is Python's own KeyboardInterrupt, raised at once."""
+    """Replaces `Interrupts` where signals are left alone: Ctrl-C raises Python's own KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.stops = 0
-        """Not 0 once somebody has asked elsewhere for the end of the run."""
+        """Nonzero once another process has requested the run's cancellation."""
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """A request that was made before raises KeyboardInterrupt."""
+        """Raise KeyboardInterrupt if a stop was requested before."""
         if self.stops:
             raise KeyboardInterrupt
         yield
 
     def cancelled(self) -> None:
-        """Somebody has asked elsewhere for the end of the run that is being submitted."""
+        """Handle a request from another process to cancel the run that is being submitted."""
         self.stops = 1
 
     def for_workers(self) -> list[int]:

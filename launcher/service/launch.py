@@ -1,9 +1,9 @@
-"""A launch: planned, sent, followed to its end."""
+"""Launches: plan, submit, follow to the end."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import output
@@ -26,29 +26,29 @@ _LOCK_S = 30.0
 
 
 class Launch(NamedTuple):
-    """A request with what would be sent for it; nothing is written yet."""
+    """A request and its plan; nothing is written yet."""
 
     request: Request
     plan: Plan
     path: Path
-    """The directory that its run will have; the run's id is its name."""
+    """The future run's directory; its name is the run's id."""
 
 
 def planned(request: Request) -> Launch:
-    """What would be sent, under a new id."""
+    """Plan the request under a new id."""
     path = directories.root(request.runs_root) / directories.new_id(request.job.name)
     return Launch(request, request.plan(path), path)
 
 
 def start(launch: Launch, interrupts: Interrupts | Unattended) -> records.Run:
-    """Make the run's directory, and send the run."""
+    """Create the run's directory and submit the run."""
     run = _run(launch.request, launch.plan, launch.path)
     records.create(run)
     return _submit(launch.request.backend, launch.plan, run, interrupts)
 
 
 def _run(request: Request, plan: Plan, path: Path) -> records.Run:
-    """What will be known of the run once it is over and this process is gone."""
+    """The run's record, which outlives this process."""
     return records.Run(
         id=path.name,
         path=path,
@@ -72,7 +72,7 @@ def _run(request: Request, plan: Plan, path: Path) -> records.Run:
 
 
 def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
-    """Send the plan; whatever goes wrong, nothing is left running and the run's record says so, or what may be left is told."""
+    """Submit the plan. On failure, end what was started and record that; warn if something may be left."""
     begun: Handle | None = None
 
     def record(handle: Handle) -> None:
@@ -80,9 +80,11 @@ def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Inter
         begun = handle
         records.record_handle(run, {**handle, "submitting": True})
 
-    with lock.hold(run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: _hear_of_cancel(run, interrupts)):
+    with lock.hold(
+        run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: _hear_of_cancel(run, interrupts)
+    ):
         try:
-            _hear_of_cancel(run, interrupts)  # before we had the lock
+            _hear_of_cancel(run, interrupts)  # requested before the lock was held
             with interrupts.at_once(), live_line.waiting(f"submitting to {backend.name}"):
                 begun = backend.submit(plan, record)
             return records.record_handle(run, begun)
@@ -101,14 +103,14 @@ def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Inter
 
 
 def _hear_of_cancel(run: records.Run, interrupts: Interrupts | Unattended) -> None:
-    """A request to cancel a run that is being submitted is one to stop for who submits it."""
+    """Turn a request to cancel the run into a request to stop its submission."""
     if run.cancel_requested is not None:
         interrupts.cancelled()
 
 
 def _left(backend: AnyBackend, begun: Handle | None, error: BaseException, interrupts: Interrupts | Unattended) -> str:
-    """End what was started, unless there is no time for that; why something may be left, if so."""
-    hurry = "its launcher was told to leave at once"
+    """End what was started, unless there is no time. Returns why something may be left; empty if nothing is."""
+    hurry = "its launcher had to exit at once"
     try:
         with interrupts.at_once():
             return hurry if begun and interrupts.stops > 1 else undo.undo(backend, begun, error)
@@ -117,16 +119,18 @@ def _left(backend: AnyBackend, begun: Handle | None, error: BaseException, inter
 
 
 def _leave(run: records.Run, handle: Handle, *, stopped: bool) -> None:
-    """Nobody knows whether something is left: the run has not ended. What comes to life later sees whether it is wanted."""
-    output.warn(f"what was started may still run there: {handle['submitting']}; to end it: distlaunch cancel --force {run.id}")
+    """Record that the run may not have ended. If it was stopped, agents that start later find a request to cancel."""
+    output.warn(
+        f"parts of the run may still be running: {handle['submitting']}; to end it: distlaunch cancel --force {run.id}"
+    )
     if stopped:
         records.note_cancel(run, force=True)
     records.record_handle(run, handle)
 
 
 def follow(launch: Launch, run: records.Run, interrupts: Interrupts | Unattended) -> tuple[records.Run, Outcome]:
-    """See the run to its end, and start it again where that is due; the run as it is then. Raises where it does not end."""
-    from launcher.service.follow import Follower  # only who follows a run pays for it
+    """Follow the run to its end, restarting it when due. Returns the run as it is then. Raises if it does not end."""
+    from launcher.service.follow import Follower  # only needed to follow a run
 
     request = launch.request
     how: dict[str, Any] = {"ranks": request.ranks, "interrupts": interrupts, "explain": request.options.explain}
@@ -134,7 +138,9 @@ def follow(launch: Launch, run: records.Run, interrupts: Interrupts | Unattended
     outcome = Follower(run, request.backend, **how).follow()
     while run.handle and not interrupts.stops and request.backend.goes_on(run.handle, outcome):
         output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
-        offsets = {node: path.stat().st_size for node in range(len(run.hosts)) if (path := run.stream_path(node)).exists()}
+        offsets = {
+            node: path.stat().st_size for node in range(len(run.hosts)) if (path := run.stream_path(node)).exists()
+        }
         attempt = outcome.attempt + 1
         try:
             with interrupts.at_once():
@@ -143,14 +149,13 @@ def follow(launch: Launch, run: records.Run, interrupts: Interrupts | Unattended
             output.warn(f"not started again: {error.message}")
             break
         note_places(launch, run)
-        # For this terminal alone, which has shown the rest: `logs` shows all.
-        told = replace(run, handle={**run.known, "shown": offsets})
-        outcome = Follower(told, request.backend, **how).follow()
+        # This terminal has shown the streams up to here; `logs` shows everything.
+        outcome = Follower(run, request.backend, **how).follow(offsets)
     if outcome.exit_code is None:
         raise observe.not_ended(run, forced=True)
     return run, outcome
 
 
 def note_places(launch: Launch, run: records.Run) -> None:
-    """Say which nodes there are, and where they meet."""
+    """Print the table of nodes, with the master address."""
     output.note(*summary.plan_table(launch.plan, run.known.get("rendezvous"), run.hosts).splitlines())

@@ -1,27 +1,27 @@
-"""How long each thing is waited for while a run is followed."""
+"""Time limits that apply while a run is followed."""
 
 from __future__ import annotations
 
 READ_TIMEOUT_S = 0.2
-"""A signal to the launcher waits at most so long."""
+"""How long a signal to the launcher waits at most."""
 
 POLL_S = (1.0, 10.0)
-"""The backend is asked about its nodes this often: at first, and in the end where nothing happens."""
+"""First and largest interval between polls for the state of nodes; it grows while nothing happens."""
 
 SETTLE_S = 2.0
-"""So long a node must be gone and its stream be silent before its end counts as one without a word."""
+"""How long a node must have ended, with a silent stream, before it counts as exited without reporting a result."""
 
 HANG_S = 20.0
-"""So long others may go on after a node has failed. Agents end one another themselves; this is for when they cannot."""
+"""How long other nodes may continue after one has failed, in case agents cannot end one another themselves."""
 
 UNAWARE_S = 1.0
-"""So long where an agent is gone and others do not know: it was killed before it could be missed."""
+"""The same, if an agent has exited and others have not noticed: it was killed before they could miss it."""
 
 SILENT_S = 90.0
-"""Agents say something every 10 s, and network file systems show it within 60: one that is silent for so long is worth a word."""
+"""Agents send a heartbeat every 10 s, and network file systems show it within 60 s. Longer silence is reported."""
 
 FORCE_S = 10.0
-"""So long a run may take to end after its grace time is over, before it is ended by force."""
+"""How long a run may take to end after its grace time before it is killed."""
 
 GIVE_UP_S = 10.0
-"""So long again after that."""
+"""How long the launcher waits after that before it gives up."""

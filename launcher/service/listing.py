@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def states(directory: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, RunState]]:
-    """The newest runs, 0: all, or the tasks of an array, each with its state."""
+    """The newest `limit` runs (0: all), or tasks of an array, each with its state."""
     return [(each, observe.state_of(each)) for each in _wanted(directory, array, limit)]
 
 
 def row(run: Run, state: RunState) -> Listed:
-    """What a list says of a run."""
+    """One row of a list of runs."""
     return {
         "run": run.id,
         "state": state["state"],
@@ -39,7 +39,7 @@ def row(run: Run, state: RunState) -> Listed:
 
 
 def whole(run: Run, state: RunState) -> Status:
-    """All that there is to say of a run."""
+    """All details of a run."""
     return {
         "run": run.id,
         "path": str(run.path),

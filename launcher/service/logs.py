@@ -1,4 +1,4 @@
-"""What a run's workers wrote: from its directory, and from its backend where not all is there yet."""
+"""Output of a run's workers: from the run's directory, or from its backend while the directory is incomplete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOK_S = 0.1
 
 
 def readable(found: Run, *, follow: bool) -> Run:
-    """The run, as one whose streams can be read; if `follow`, one that is being submitted is waited for."""
+    """The run, if its streams can be read. With `follow`, wait for a submission in progress."""
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
     while follow and _is_being_submitted(found):
@@ -42,9 +42,9 @@ def _is_being_submitted(run: Run) -> bool:
 
 
 def blocks(run: Run, nodes: Iterable[Source], *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
-    """Blocks of the nodes' streams, from the run's directory; of all nodes from the backend, where not all is there yet.
+    """Blocks of the nodes' streams from the run's directory, or of all nodes from the backend while that is incomplete.
 
-    Without a source: nothing has come for a while.
+    A block without a source means that nothing has arrived for a while.
     """
     paths = {node: run.stream_path(node) for node in nodes}
     run = observe.sent(run) if run.result is None or records.as_before(run) else run
@@ -66,8 +66,8 @@ def _file_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _latest_blocks(directory: Path, node: Source) -> Iterator[bytes]:
-    """What a rank above its limit has written last, while its worker runs or where its agent was killed."""
-    # For a moment, the newer one becomes the older.
+    """The latest output of a rank above its log limit, while its worker runs or if its agent was killed."""
+    # At times only one of the two files exists.
     pipes = {path.stem for path in directory.glob("*.[12]")} if node != JOB_OUTPUT else ()
     for name in sorted(pipes):
         rank, pipe = name.split(".")
@@ -77,7 +77,7 @@ def _latest_blocks(directory: Path, node: Source) -> Iterator[bytes]:
 
 
 def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
-    """What the backend's stream gives; to the run's end if `follow`, else until nothing comes any more."""
+    """Blocks from the backend's stream: until the run ends if `follow`, else until no more arrive."""
     handle = run.known
     stream = backend.open_stream(handle)
     report = status.report_of(run)
@@ -99,7 +99,7 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
             if chunks:
                 answer = unknown
             elif time.monotonic() - polled > _POLL_S:
-                # What was answered before counts, as nothing has come since: who has ended may have written right before that.
+                # Use the previous answer, as nothing has arrived since: a node may write right before it ends.
                 alive, answer, polled = answer, backend.liveness(handle).nodes, time.monotonic()
     finally:
         stream.close()

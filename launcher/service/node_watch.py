@@ -1,4 +1,4 @@
-"""What a run's backend says of its nodes, and what nobody says: one that is silent, or that exited without reporting a result."""
+"""Polls a run's backend about its nodes, and notices nodes that are silent or exited without reporting a result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NodeWatch:
-    """Asks the backend about the nodes, every now and then."""
+    """Polls the backend about the state of the nodes."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class NodeWatch:
         announcer: Announcer,
         take: Callable[[int, Event], None],
     ) -> None:
-        """`take` is given what a node has said elsewhere than in its stream."""
+        """`take` receives events that a node has left outside its stream."""
         self._handle, self._backend, self._report, self._announcer = run.handle, backend, report, announcer
         self._words = _LastWords(run, report, take)
         self.alive: list[NodeState] = []
@@ -45,39 +45,39 @@ class NodeWatch:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the backend has said of the run as a whole, as its outcome takes it."""
+        """What the backend last reported about the run, as arguments of `RunReport.outcome`."""
         return self._liveness.told if self._liveness else {}
 
     def done(self, node: int) -> bool:
-        """Whether it has said how it ended."""
+        """Whether the node has reported its result."""
         return _done(self._report, node)
 
     def heard(self, node: int, now: float) -> None:
-        """It has said something."""
+        """Note that the node has sent something."""
         self._gone_since.pop(node, None)
         self._heard[node] = now
 
     def started(self, node: int) -> None:
-        """Its agent has: that is newer than what the backend said when it was asked last."""
+        """Note that the node's agent has started, which is newer than the backend's last answer."""
         if node < len(self.alive):
             self.alive[node] = "running"
 
     def look_closely(self) -> None:
-        """Things are ending: ask more often."""
+        """Poll more often, as the run is ending."""
         self._poll_s = limits.POLL_S[0]
 
     def look_soon(self, now: float) -> None:
-        """The run's end is asked for."""
+        """Poll soon, as the run's end was requested."""
         self.look_closely()
         self._next_poll = min(self._next_poll, now + self._poll_s)
 
     def pause(self, now: float) -> None:
-        """Judge nothing by what is not read."""
+        """Restart the waits: while nothing is read, silence proves nothing."""
         self._gone_since.clear()
         self._next_poll = now + self._poll_s
 
     def ask(self, now: float) -> bool:
-        """Ask which nodes are alive, when it is time to; whether the answer is news."""
+        """Poll which nodes are alive, if it is time. Returns whether there is a new answer."""
         if self._question is None and now >= self._next_poll:
             self._question = Question(lambda: self._backend.liveness(self._handle), "liveness")
         if self._question is None or not self._question.answered(limits.READ_TIMEOUT_S):
@@ -112,24 +112,28 @@ class NodeWatch:
 
 
 class _LastWords:
-    """What agents have left elsewhere than in their streams, where the run's directory can be read from here."""
+    """Events that agents have left outside their streams, if the run's directory is readable from here."""
 
     def __init__(self, run: Run, report: RunReport, take: Callable[[int, Event], None]) -> None:
         self._run, self._report, self._take = run, report, take
         self._read_at: dict[int, float | None] = {}
 
     def hear_of_lost_lines(self, node: int) -> None:
-        """A full disk is told while it is full, where the directory can be read from here: the stream says so only afterwards."""
+        """Report lost lines while the disk is still full: the stream does so only afterwards."""
         if _done(self._report, node) or (changed := last_words_time(self._run, node)) == self._read_at.get(node):
             return
         self._read_at[node] = changed
         for event in last_words(self._run, node):
             total = event.fields.get("total")
-            if event.name == "lines_lost" and isinstance(total, int) and total > 2 * self._report.nodes[node].lines_lost:
+            if (
+                event.name == "lines_lost"
+                and isinstance(total, int)
+                and total > 2 * self._report.nodes[node].lines_lost
+            ):
                 self._take(node, event)
 
     def hear(self, node: int) -> None:
-        """What an agent that is gone has left elsewhere than in its stream."""
+        """Take what an exited agent has left outside its stream."""
         for event in last_words(self._run, node):
             self._take(node, event)
         report = self._report.nodes[node]

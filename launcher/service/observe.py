@@ -1,4 +1,4 @@
-"""Asks a run's backend about it, for the commands that look at runs."""
+"""Query a run's backend, for commands that inspect runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def runs_root(runs_dir: str | None = None) -> Path:
-    """The directory of the run directories: that one, or the settings'."""
+    """The directory that holds all runs: `runs_dir`, else the one in the settings."""
     settings = config.load().resolve(config.GlobalOptions, flags={"runs_dir": runs_dir})
     return directories.root(settings["runs_dir"].value)
 
 
 def directory(fmt: str | None) -> Path:
-    """The directory of the run directories; sets how results are printed on the way."""
+    """The directory that holds all runs. Also sets the output format."""
     settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
     checks.blame("output", settings["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
     return directories.root(settings["runs_dir"].value)
@@ -49,9 +49,9 @@ def backend_of(run: Run) -> AnyBackend:
 
 
 def sent(run: Run) -> Run:
-    """The run with all that was sent of it, where its launcher has died on the way; without a handle: nothing was.
+    """The run with all that was sent, even if its launcher died during submission; without a handle if nothing was.
 
-    One that was to be started again is then as it was before, unless something may yet come of that.
+    A run whose restart never started is returned as it was before, unless that restart may still take effect.
     """
     if run.handle is None or run.submitted:
         return run
@@ -61,14 +61,16 @@ def sent(run: Run) -> Run:
 
 
 def whole(run: Run) -> Run:
-    """The run, unless its directory cannot be read as one: then nobody knows what there is of it, and `RequestError` says why."""
+    """The run itself. Raises `RequestError` with the reason if its directory cannot be read as a run."""
     if run.damaged:
-        raise RequestError(f"{run.id} cannot be read as a run: {run.damaged}", hint=f"what it is may still run: see {run.path}")
+        raise RequestError(
+            f"{run.id} cannot be read as a run: {run.damaged}", hint=f"its processes may still run: see {run.path}"
+        )
     return run
 
 
 def begun(handle: Handle) -> Handle:
-    """What the backend had recorded of a submission."""
+    """The handle as the backend recorded it, without the launcher's own notes on the submission."""
     found = handle.copy()
     found.pop("submitting", None)
     found.pop("before", None)
@@ -76,14 +78,14 @@ def begun(handle: Handle) -> Handle:
 
 
 def not_ended(run: Run, *, forced: bool) -> CommandError:
-    """The error of a run that goes on after it was to end; what is left after a SIGKILL is named."""
+    """The error for a run that continues when it should have ended; names what is left after a SIGKILL."""
     left = backend_of(run).left(run.handle) if forced and run.handle else ""
     hint = f"distlaunch cancel --force {run.id}"
     return CommandError(f"{run.id} has not ended", hint=f"still there: {left}; {hint}" if left else hint)
 
 
 def state_of(run: Run) -> RunState:
-    """The run's state as `Outcome.to_json` has it; the backend is asked once where the directory does not tell."""
+    """The run's state, in the form of `Outcome.to_json`. The backend is asked once if the directory has no answer."""
     if run.tasks and run.handle and run.result is None:
         return _array_state(run)
     known = status.current(run)
@@ -104,7 +106,7 @@ def state_of(run: Run) -> RunState:
 
 
 def _asked(run: Run) -> RunState:
-    """The state with the backend's word."""
+    """The state, including what the backend reports."""
     whole = sent(run)
     if whole.result is not None:
         return status.ended(whole.result)
@@ -113,7 +115,7 @@ def _asked(run: Run) -> RunState:
     backend = backend_of(run)
     outcome = status.observe(whole, backend.liveness(whole.handle))
     found = outcome.to_json()
-    if outcome.comes_too_late:  # and nobody follows the run, who would do this
+    if outcome.comes_too_late:  # and no launcher follows the run to do this
         found["detail"] = TOO_LATE
         try:
             backend.cancel(whole.handle)
@@ -125,7 +127,7 @@ def _asked(run: Run) -> RunState:
 
 
 def _array_state(run: Run) -> RunState:
-    """What the states of the tasks add up to, as `Outcome.to_json` has it, with `tasks`; written down once all are final."""
+    """The combined state of the tasks, in the form of `Outcome.to_json`, with `tasks`. Recorded once all are final."""
     found = [(task, state_of(task)) for task in map(run.task, run.tasks)]
     tasks: list[Task] = [
         {
@@ -149,7 +151,7 @@ def _array_state(run: Run) -> RunState:
 
 
 def _whole(counts: Counter[State]) -> State:
-    """The worst of final states; while some go on, whether any runs."""
+    """The worst of all final states; while tasks remain, whether any of them runs."""
     if all(word in EXIT_CODES for word in counts):
         return cast("State", next((word for word in WORST_FIRST if word in counts), "success"))
     if set(counts) & {"running", "starting", "stopping"}:

@@ -1,4 +1,4 @@
-"""What a Python program asks for, as the options of the command line: numbers, mappings and durations as Python has them."""
+"""Options as a Python program passes them (numbers, mappings, durations), converted to those of the command line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout")
 
 
 def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -> dict[str, Any]:
-    """The options with the values that the command line would have given; `SpecError` for what is none."""
+    """The options with the values that the command line would give. Raises `SpecError` for invalid ones."""
     options = _options(backend, cluster)
     types = {**config.field_types(JobOptions), **config.field_types(options), "module": bool, "runs_dir": str}
     for name in given:
         if name not in types:
-            why = "; it is for a terminal" if name in _OF_A_TERMINAL else ""
+            why = "; it only applies to a terminal" if name in _OF_A_TERMINAL else ""
             raise SpecError(f"unknown option {name!r}{why}", hint=names.hint(name, sorted(types)))
     return {name: _value(name, value, types[name]) for name, value in given.items() if value is not None}
 
@@ -37,7 +37,7 @@ def _options(backend: str | None, cluster: str | None) -> type:
 
 
 def _value(name: str, value: Any, kind: type) -> Any:
-    """The value as its option's plain type."""
+    """The value, converted to its option's type."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

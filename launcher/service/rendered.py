@@ -1,4 +1,4 @@
-"""What would be sent, in texts, and the directory of `--render-to`: whether it may be filled."""
+"""What would be sent, as text, and the check whether `--render-to` may write to a directory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HEAD_BYTES = 200
 
 
 def check(directory: Path, marks: tuple[str, ...]) -> None:
-    """Raise `SpecError` unless the directory is empty, or was filled for the same backend before: what is not ours stays.
+    """Raise `SpecError` unless the directory is empty, or was written for the same backend before.
 
-    `marks` are texts that each such directory has; the first one names the run.
+    `marks` are files that every such directory contains; the first one names the run.
     """
     try:
         there = sorted(os.listdir(directory))
@@ -37,12 +37,13 @@ def check(directory: Path, marks: tuple[str, ...]) -> None:
         return
     some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
     raise SpecError(
-        f"--render-to {str(directory)!r} holds other files: {some}", hint="name a new directory, or one of the same kind of run"
+        f"--render-to {str(directory)!r} holds other files: {some}",
+        hint="name a new directory, or one of the same kind of run",
     )
 
 
 def _run_in(path: Path) -> str:
-    """The run that a rendered request is for; empty where it is none."""
+    """The run that a rendered file belongs to; empty if it is not a rendered file."""
     if path.suffix == ".json":
         return str((storage.read_json(path) or {}).get("run"))
     try:
@@ -55,28 +56,28 @@ def _run_in(path: Path) -> str:
 
 
 class Rendered(NamedTuple):
-    """What would be sent, in texts."""
+    """What would be sent, as text."""
 
     texts: Mapping[str, str]
     written: tuple[str, ...]
-    """Paths of files, where they were written."""
+    """Paths of the written files, if any."""
 
     data: Planned
     """All of it as plain JSON."""
 
     sent: Snapshot | None
-    """The user's files that go along."""
+    """The user's files that are sent along."""
 
 
 def render(launch: Launch) -> Rendered:
-    """What would be sent: as texts, and as files in the directory that the request names, if it does."""
+    """What would be sent, as text; also written to files if the request names a directory."""
     request, plan = launch.request, launch.plan
     directory = request.options.render_to
     more: tuple[str, ...] = ()
     if directory:
         with storage.storage_errors(directory):
             trust.make("--render-to", directory)
-        trust.require("--render-to", directory, searched=True)  # what is in it is run
+        trust.require("--render-to", directory, searched=True)  # its contents are executed
         check(Path(directory), request.backend.marks(plan))
         texts, more = request.backend.write(plan, Path(directory))
     else:

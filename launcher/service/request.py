@@ -1,4 +1,4 @@
-"""What is to be launched: flags, environment and settings files made into one checked request."""
+"""Launch requests: flags, environment and settings files, combined and checked."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from launcher.agent.messages import LentTerminal
     from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.reader import Wanted
     from launcher.spec import JobSpec, Kind
 
 
 def _is_rank(what: str) -> Callable[[str], object]:
-    """A check: the text is a rank, or nothing."""
+    """A check that the text is a rank or empty."""
 
     def check(text: str) -> None:
         if text and not (text.isascii() and text.isdecimal() and len(text) < 8):
@@ -34,9 +35,11 @@ def _is_rank(what: str) -> Callable[[str], object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """What concerns this one launch, and is not a setting."""
+    """Options that concern a single launch and are not settings."""
 
-    module: bool = option(False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job")
+    module: bool = option(
+        False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job"
+    )
     detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
     dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
     render_to: str = option(
@@ -77,30 +80,31 @@ class Request:
     runs_root: str
     ranks: Wanted | None
     ranks_asked: bool
-    """These ranks were asked for in this very command line."""
+    """Whether the ranks were given on this command line."""
 
-    lent: dict[str, Any] | None
-    """What workers have of our terminal and stdin."""
+    lent: LentTerminal | None
+    """How workers share our terminal and stdin; see `terminal_modes.lent`."""
 
     settings: Mapping[str, config.Setting]
     """Options of the backend and the job, with their sources."""
 
     def plan(self, run_dir: Path) -> Plan:
-        """The backend's plan; what it finds wrong with a value is told with where that is from."""
+        """The backend's plan. An error about a value also names where the value was set."""
         with checks.placed(self.settings):
             plan: Plan = self.backend.plan(self.job, run_dir)
             return plan
 
 
 def resolve(backend_name: str | None, values: Mapping[str, Any], settings: config.Config | None = None) -> Request:
-    """All settings from what is asked for here, environment and files, checked."""
+    """Resolve all settings from `values`, the environment and files, and check them."""
     settings = settings or config.load()
     resolved = settings.resolve(config.GlobalOptions, flags=of(config.GlobalOptions, values))
     general = config.build(config.GlobalOptions, resolved)
     options = LaunchOptions(**{key: value for key, value in of(LaunchOptions, values).items() if value is not None})
     if options.render_to and (options.dry_run or options.detach):
         raise SpecError(
-            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other", hint="it starts nothing"
+            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other",
+            hint="it starts nothing",
         )
     checks.check(config.GlobalOptions, resolved)
     warn_of_variables(settings.env)
@@ -134,15 +138,17 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
 
 
 def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
-    """`interactive` is the rank with the keyboard, also of one that is debugged. Raises `SpecError` where nobody can type."""
+    """Set `interactive` to the rank with the keyboard, for `debug` too. Raises `SpecError` if there is no keyboard."""
     for name in ("interactive", "debug"):
         _is_rank(name)(getattr(options, name))
     if options.debug and options.interactive not in ("", options.debug):
         told = f"--debug {options.debug} and --interactive {options.interactive}"
-        raise SpecError(f"{told} name two ranks, and there is one keyboard", hint="--debug gives it to its rank")
+        hint = "--debug gives it to its rank"
+        raise SpecError(f"{told} name different ranks, but there is only one keyboard", hint=hint)
     if options.debug and job.no_python:
         raise SpecError(
-            "--debug and --no-python exclude each other: the debugger is Python's", hint="--interactive is for programs, too"
+            "--debug and --no-python exclude each other: the debugger is Python's",
+            hint="--interactive is for programs, too",
         )
     nobody = next((name for name in ("detach", "dry_run", "render_to") if getattr(options, name)), "")
     nobody = nobody or "tty never" * (job.tty == "never") or "output json" * output.as_json()
@@ -152,8 +158,8 @@ def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
     return replace(options, interactive=options.interactive or options.debug)
 
 
-def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: AnyBackend) -> dict[str, Any] | None:
-    """What workers have of our terminal and stdin."""
+def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend: AnyBackend) -> LentTerminal | None:
+    """How workers share our terminal and stdin; see `terminal_modes.lent`."""
     from launcher.console import terminal_modes
 
     if options.detach or options.dry_run or options.render_to:
@@ -164,7 +170,7 @@ def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend
 
 
 class Chosen(NamedTuple):
-    """A backend with its options, and the cluster whose settings it has."""
+    """A backend with its options, and the cluster whose settings it uses."""
 
     backend: AnyBackend
     cluster: config.ClusterProfile | None
@@ -173,7 +179,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(backend_name: str | None, values: Mapping[str, Any], settings: config.Config | None = None) -> Chosen:
-    """Where to run: the backend, with the settings of the cluster that `values` name."""
+    """Choose where to run: the backend, with the settings of the cluster that `values` name."""
     settings = settings or config.load()
     wanted = values.get("cluster")
     cluster = settings.cluster(wanted, lambda name: backends.load(name).options) if wanted else None
@@ -191,9 +197,12 @@ def chosen(backend_name: str | None, values: Mapping[str, Any], settings: config
 
 
 def tell_project(
-    settings: config.Config, options: type, found: Mapping[str, config.Setting], cluster: config.ClusterProfile | None = None
+    settings: config.Config,
+    options: type,
+    found: Mapping[str, config.Setting],
+    cluster: config.ClusterProfile | None = None,
 ) -> None:
-    """Say what a project's file changes of what is executed: it may be somebody else's work, and is found, not named."""
+    """Print what a project file changes about what is executed: it is found, not named, and may be another user's."""
     path = settings.project.path if settings.project else ""
     given = settings.of_project(options, found) + ["backend"] * bool(cluster and path and cluster.redefined_by == path)
     if given:
@@ -201,21 +210,26 @@ def tell_project(
 
 
 def warn_of_variables(env: Mapping[str, str]) -> None:
-    """Say which variables look like settings and are none; `SpecError` for one that only a flag can be."""
+    """Warn about variables that look like settings but are not. Raises `SpecError` for one that only a flag can set."""
     if not (unknown := checks.unknown_variables(env, (config.GlobalOptions, JobOptions))):
         return
     every = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
-    flags = {item.name.upper(): item.metadata["flags"] or (f"--{item.name.replace('_', '-')}",) for item in fields(LaunchOptions)}
+    flags = {
+        item.name.upper(): item.metadata["flags"] or (f"--{item.name.replace('_', '-')}",)
+        for item in fields(LaunchOptions)
+    }
     settings = [config.ENV_PREFIX + item.name.upper() for cls in every for item in fields(cls)]
     for name in checks.unknown_variables(dict.fromkeys(unknown, ""), every):
         if flag := flags.get(name.removeprefix(config.ENV_PREFIX)):
-            raise SpecError(f"{name}: {flag[-1]} is not a setting", hint="it concerns a single launch: give it as a flag")
+            raise SpecError(
+                f"{name}: {flag[-1]} is not a setting", hint="it concerns a single launch: give it as a flag"
+            )
         close = names.nearest(name, settings)
         output.warn(f"{name} is not a setting of distlaunch" + (f": did you mean {close}?" if close else ""))
 
 
 def check_job(job: Mapping[str, config.Setting], *, every: bool = False) -> None:
-    """Check the job's options; variables whose values look like keys are to be secrets."""
+    """Check the job's options. Variables whose values look like keys must be secrets."""
     checks.check(JobOptions, job, every=every)
     if not job["ship_secrets"].value:
         checks.blame("env", job["env"].layers, lambda pairs: credentials.check_variables(pairs, os.environ))
@@ -244,7 +258,9 @@ def _job(options: JobOptions, launching: LaunchOptions, script: str, args: list[
     try:
         cwd = os.getcwd()
     except OSError as error:
-        raise SpecError(f"the working directory is gone: {error.strerror}", hint="cd somewhere else") from error
+        raise SpecError(
+            f"the working directory no longer exists: {error.strerror}", hint="cd to another one"
+        ) from error
     found = scripts.find_script(script, kind, cwd)
     if found.bundled:
         output.note(f"using the bundled {script}")

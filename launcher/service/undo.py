@@ -1,4 +1,4 @@
-"""A submission that went wrong: what it has started is ended, and the run with it where it is certain that nothing is left."""
+"""Undo a failed submission."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def undo(backend: AnyBackend, begun: Handle | None, error: BaseException) -> str:
-    """End what was started, as it was recorded last. Why something may be left all the same; empty: nothing is."""
+    """End what was started, as recorded last. Returns why something may be left; empty if nothing is."""
     if begun is None:
         return ""
     try:

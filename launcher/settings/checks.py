@@ -1,4 +1,4 @@
-"""Whether settings have values that their options can have, and whether variables that look like settings are some."""
+"""Checks of settings: whether options accept their values, and whether variables that look like settings exist."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ if TYPE_CHECKING:
     from launcher.settings.config import Setting
 
 _NOT_SETTINGS = {
-    *("SYSTEM_CONFIG", "RUN_ID", "RUN_DIR", "DEADLINE_FILE", "ATTEMPT", "ATTEMPT_REASON", "FACTS", "HOST", "TIMES_LOST"),
+    *(
+        "SYSTEM_CONFIG",
+        "RUN_ID",
+        "RUN_DIR",
+        "DEADLINE_FILE",
+        "ATTEMPT",
+        "ATTEMPT_REASON",
+        "FACTS",
+        "HOST",
+        "TIMES_LOST",
+    ),
     *("TIMES_DISRUPTED", "KEY"),
 }
-"""Variables that distlaunch itself gives to agents and workers, or that name a file to it."""
+"""Variables that distlaunch itself sets for agents and workers, or that name its system file."""
 
 _MAX_INT = 1 << 31
 _OTHERS = ("SLURM_", "TEST_")
-"""Beginnings of such."""
+"""Prefixes of further such variables."""
 
 
 def check(cls: type, settings: Mapping[str, Setting], *, every: bool = False) -> None:
-    """Raise the error of the first value that its option cannot have, with where it is from; `every`: overridden ones, too."""
+    """Raise the error of the first invalid value, with its source. `every`: check overridden values, too."""
     for item in fields(cls):
         for test in filter(None, (item.metadata.get("check"), _not_empty(item), _bounded(item.name))):
             setting = settings[item.name]
@@ -34,7 +44,7 @@ def check(cls: type, settings: Mapping[str, Setting], *, every: bool = False) ->
 
 
 def _not_empty(item: Field[Any]) -> Callable[[Any], None]:
-    """A check: no part of a list is empty, and no text but one that is empty where nobody gives it."""
+    """A check that neither the text nor a part of the list is empty, unless empty is the default."""
 
     def check(value: Any) -> None:
         if "" in (value if isinstance(value, tuple) else (value,)) and value != item.default:
@@ -44,7 +54,7 @@ def _not_empty(item: Field[Any]) -> Callable[[Any], None]:
 
 
 def _bounded(name: str) -> Callable[[Any], None]:
-    """A check: nothing is counted that far, nor does every program that is given the number take it."""
+    """A check that an integer is not too large for the programs that receive it."""
 
     def check(value: Any) -> None:
         if isinstance(value, int) and abs(value) >= _MAX_INT:
@@ -54,7 +64,7 @@ def _bounded(name: str) -> Callable[[Any], None]:
 
 
 def blame(name: str, given: Iterable[Setting], test: Callable[[Any], object]) -> None:
-    """Apply the test to each layer's value of a setting; its error says which file, variable or flag has the bad one."""
+    """Apply the test to each layer's value of a setting. Its error names the bad value's file, variable or flag."""
     for setting in given:
         try:
             test(setting.value)
@@ -67,7 +77,7 @@ def blame(name: str, given: Iterable[Setting], test: Callable[[Any], object]) ->
 
 @contextmanager
 def placed(settings: Mapping[str, Setting]) -> Iterator[None]:
-    """Errors that begin with the name of a setting get the file and line, or the variable, that it is from in front."""
+    """Prefix errors that begin with a setting's name with the file and line, or the variable, that set it."""
     try:
         yield
     except RequestError as error:
@@ -79,7 +89,7 @@ def placed(settings: Mapping[str, Setting]) -> Iterator[None]:
 
 
 def unknown_variables(env: Mapping[str, str], options: Iterable[type]) -> list[str]:
-    """Variables with our prefix that are neither a setting of these classes nor anything else of ours."""
+    """Variables with our prefix that are neither settings of these classes nor used otherwise by distlaunch."""
     known = {item.name.upper() for cls in options for item in fields(cls)}.union(_NOT_SETTINGS)
     given = (name.removeprefix(ENV_PREFIX) for name in env if name.startswith(ENV_PREFIX))
     return sorted(ENV_PREFIX + name for name in given if name not in known and not name.startswith(_OTHERS))

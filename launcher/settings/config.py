@@ -1,15 +1,14 @@
-"""Settings in layers; every value knows where it came from.
+"""Settings in layers, for options declared in dataclasses (`launcher.settings.options`). Each value has its source.
 
-    defaults < /etc/distlaunch/config.toml < user file < project file < [clusters.NAME] < DISTLAUNCH_* < flags
-
-Which options exist is said by dataclasses (`launcher.settings.options`); this module knows none by name but its own.
+defaults < /etc/distlaunch/config.toml < user file < project file < [clusters.NAME] < DISTLAUNCH_* < flags
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from launcher.errors import ConfigError, RequestError, SpecError
 from launcher.runs import reader
@@ -22,19 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
-
 ENV_PREFIX = "DISTLAUNCH_"
 SYSTEM_FILE = "/etc/distlaunch/config.toml"
 PROJECT_FILE = "distlaunch.toml"
+# A project file is found, not named, so it cannot set these: a run's directory names programs that are executed.
 _NOT_IN_PROJECT = {"trust": "whom to trust", "runs_dir": "where runs are"}
-"""What a file that is found, not named, does not say: a run's directory names programs that whoever looks at it runs."""
-
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
 
 
 def ranks(text: str) -> reader.Wanted | None:
-    """The ranks of `--log-ranks`, None for all; `SpecError` for what is not a list of ranks."""
+    """The ranks of `--log-ranks`, None for all. Raises `SpecError` if the text is not a list of ranks."""
     try:
         return reader.parse_ranks(text)
     except ValueError:
@@ -46,26 +43,28 @@ class GlobalOptions:
     """Settings of the command line itself, at the top level of a settings file."""
 
     runs_dir: str = option(
-        "", metavar="DIR", help="Directory of the run directories; otherwise ~/.distlaunch/runs.", path="whole", group="files"
-    )
+        "", metavar="DIR", help="Directory of the run directories; otherwise ~/.distlaunch/runs.", path="whole",
+        group="files",
+    )  # fmt: skip
     output: str = option("human", metavar="human|json", help="How results are printed.")
-    log_ranks: str = option("0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.", check=ranks)
+    log_ranks: str = option(
+        "0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.", check=ranks
+    )
     trust: tuple[str, ...] = option(
-        (), metavar="DIR|@GROUP", help="Directories and groups whose word counts as yours.", adds_up=True
+        (), metavar="DIR|@GROUP", help="Directories and groups to trust like your own.", adds_up=True
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it came from: `flag`, `DISTLAUNCH_NODES`, `/path/file.toml:12` or `default`."""
+    """A value and its source: `flag`, `DISTLAUNCH_NODES`, `/path/file.toml:12` or `default`."""
 
     value: Any
     source: str
     layers: tuple[Setting, ...] = field(default=(), compare=False)
-    """What each layer gave, the last one last; none for a default."""
+    """The values of all layers, in order; empty for a default."""
 
     file: str = field(default="", compare=False)
-    """Path of the settings file that it stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +75,22 @@ class ClusterProfile:
     backend: str
     values: Mapping[str, Setting]
     redefined_by: str = ""
-    """Path of the file whose backend replaces that of an earlier one."""
+    """Path of the file whose backend replaces that of an earlier file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings files and the environment, read once; `load` makes it."""
+    """The settings files and the environment, read once by `load`."""
 
     files: tuple[ConfigFile, ...]
     env: Mapping[str, str]
     project: ConfigFile | None = None
-    """That of these files that was found, not named."""
+    """The one of these files that was found, not named."""
 
     def resolve(
         self, cls: type, *, flags: Mapping[str, Any] | None = None, cluster: ClusterProfile | None = None
     ) -> dict[str, Setting]:
-        """Each field of the options class with its value and source; a flag of None was not given."""
+        """Each field of the options class with its value and source. A flag of None counts as not given."""
         layers = [self._section(file, cls) for file in self.files]
         layers.append(dict(cluster.values) if cluster else {})
         layers.append(self._from_env(cls))
@@ -102,7 +101,7 @@ class Config:
         }
 
     def of_project(self, cls: type, found: Mapping[str, Setting]) -> list[str]:
-        """The options of the class that change what is executed, and have a value that the project's file has given."""
+        """The options of the class that change what is executed and get a value from the project file."""
         path = self.project.path if self.project else None
         executing = [item for item in fields(cls) if item.metadata["executes"]]
         counting = {item.name: found[item.name].layers[0 if item.metadata["adds_up"] else -1 :] for item in executing}
@@ -113,7 +112,7 @@ class Config:
         return sorted({name for file in self.files for name in file.tables("clusters")})
 
     def cluster(self, name: str, options_of: Callable[[str], type]) -> ClusterProfile:
-        """The profile with its keys checked; `options_of` gives a backend's options class or raises `LaunchError`."""
+        """The profile with its keys checked. `options_of` returns a backend's options class or raises `LaunchError`."""
         parts = [(file, file.tables("clusters")[name]) for file in self.files if name in file.tables("clusters")]
         if not parts:
             known = self.cluster_names()
@@ -130,7 +129,7 @@ class Config:
     def _backend(
         self, name: str, parts: list[tuple[ConfigFile, dict[str, Any]]], options_of: Callable[[str], type]
     ) -> tuple[str, dict[str, type], str]:
-        """The cluster's backend, the keys with their types that it may have with that, and the file that replaced another's."""
+        """The cluster's backend, the types of the keys that it allows, and the file that replaced another's backend."""
         given = [(file, table["backend"]) for file, table in parts if "backend" in table]
         if not given:
             where = parts[-1][0].where("clusters", name, "backend")
@@ -145,7 +144,7 @@ class Config:
         return str(backend), {**field_types(JobOptions), **field_types(options)}, redefined_by
 
     def _section(self, file: ConfigFile, cls: type) -> dict[str, Setting]:
-        """What the file says of these options: global ones at its top level, job options in `[defaults]`."""
+        """The file's values of these options: global ones at its top level, job options in `[defaults]`."""
         if cls is GlobalOptions:
             top = {key: value for key, value in file.values.items() if key not in ("defaults", "clusters")}
             return _anchored(checked(file, (), top, field_types(cls), ("defaults", "clusters")), file, cls)
@@ -163,7 +162,7 @@ class Config:
 
 
 def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config:
-    """Read the settings files that exist; `ConfigError` for one that is broken or cannot be read."""
+    """Read the settings files that exist. Raises `ConfigError` for one that is invalid or cannot be read."""
     env = os.environ if env is None else env
     trust.except_for(_trusted(Config((), env)._from_env(GlobalOptions)))
     files: list[ConfigFile] = []
@@ -187,7 +186,6 @@ def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config
 
 
 def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
-    """The words of `trust`, checked."""
     setting = settings.get("trust", Setting((), "default"))
     for word in setting.value:
         if not word.startswith(("/", "~/", "@")):
@@ -196,13 +194,15 @@ def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
 
 
 def _anchored(settings: dict[str, Setting], file: ConfigFile, *classes: type) -> dict[str, Setting]:
-    """The settings with paths relative to the file."""
-    values = anchored({key: item.value for key, item in settings.items()}, os.path.dirname(os.path.abspath(file.path)), *classes)
+    """The settings, with paths resolved relative to the file."""
+    values = anchored(
+        {key: item.value for key, item in settings.items()}, os.path.dirname(os.path.abspath(file.path)), *classes
+    )
     return {key: replace(item, value=values[key]) for key, item in settings.items()}
 
 
 def user_file(env: Mapping[str, str]) -> str | None:
-    """Path of the user's file; None without a home."""
+    """Path of the user's settings file; None without a home directory."""
     base = env.get("XDG_CONFIG_HOME") or (os.path.join(env["HOME"], ".config") if env.get("HOME") else None)
     return os.path.join(base, "distlaunch", "config.toml") if base else None
 
@@ -213,15 +213,23 @@ def build(cls: type[T], settings: Mapping[str, Setting]) -> T:
 
 
 def field_types(cls: type) -> dict[str, type]:
-    """Each field of an options class with the plain type that it takes; `tuple` stands for `tuple[str, ...]`."""
+    """Each field of an options class with its plain type; `tuple` stands for `tuple[str, ...]`."""
     hints = get_type_hints(cls)
-    return {item.name: getattr(hints[item.name], "__origin__", hints[item.name]) for item in fields(cls)}
+    return {item.name: _plain(hints[item.name]) for item in fields(cls)}
+
+
+def _plain(hint: Any) -> type:
+    """The plain type of a field: `int` for `int | None`, `tuple` for `tuple[str, ...]`."""
+    if isinstance(hint, UnionType):
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    return cast("type", get_origin(hint) or hint)
 
 
 def checked(
-    file: ConfigFile, section: tuple[str, ...], table: Mapping[str, Any], types: Mapping[str, type], more: tuple[str, ...] = ()
-) -> dict[str, Setting]:
-    """The table's values as settings; `ConfigError` for a key that is not in `types` or a value of another type."""
+    file: ConfigFile, section: tuple[str, ...], table: Mapping[str, Any], types: Mapping[str, type],
+    more: tuple[str, ...] = (),
+) -> dict[str, Setting]:  # fmt: skip
+    """The table's values as settings. Raises `ConfigError` for keys not in `types` and for values of other types."""
     settings = {}
     for key, value in table.items():
         where = file.where(*section, key)
@@ -234,7 +242,7 @@ def checked(
 
 
 def _from_toml(value: Any, kind: type, what: str) -> Any:
-    """The value as the field's type. A number is taken for a text too: `nodes = 4`."""
+    """The value as the field's type. A number is accepted as text: `nodes = 4`."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is str and number:
         return str(value)
@@ -248,19 +256,19 @@ def _from_toml(value: Any, kind: type, what: str) -> Any:
 
 
 def _passable(value: T, what: str) -> T:
-    """The value, whose texts can be arguments, variables and paths of a process."""
+    """The value, if its text can be an argument, variable or path of a process. Raises `ConfigError` otherwise."""
     text = "".join(value) if isinstance(value, tuple) else str(value)
     if "\0" in text:
-        raise ConfigError(f"{what} holds a NUL character", hint="no program can be given one")
+        raise ConfigError(f"{what} contains a NUL character", hint="no program can be given one")
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise ConfigError(f"{what} holds text that is not valid Unicode") from None
+        raise ConfigError(f"{what} contains text that is not valid Unicode") from None
     return value
 
 
 def _from_text(text: str, kind: type, what: str) -> Any:
-    """The environment variable's text as the field's type; a list is comma-separated or a JSON array."""
+    """The environment variable's text as the field's type. A list is comma-separated or a JSON array."""
     try:
         if kind is tuple:
             return _passable(_list(text), what)
@@ -270,7 +278,7 @@ def _from_text(text: str, kind: type, what: str) -> Any:
 
 
 def _list(text: str) -> tuple[str, ...]:
-    """`a,b`; or `["a", "b,c"]` where a part holds a comma, as in NCCL_IB_HCA=mlx5_0,mlx5_1."""
+    """`a,b`, or `["a", "b,c"]` if a part contains a comma, as in NCCL_IB_HCA=mlx5_0,mlx5_1."""
     if text.lstrip().startswith("["):
         import json
 
@@ -282,7 +290,7 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:
-    """The last layer's value; for options that add up, all layers' values with the last ones at the end."""
+    """The last layer's value; for options that add up, the values of all layers in order."""
     if not given:
         return Setting(default, "default")
     if not meta.get("adds_up"):

@@ -1,4 +1,4 @@
-"""The `JobSpec` that options ask for."""
+"""Make a `JobSpec` from options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, cwd: str) -> JobSpec:
-    """The `JobSpec` for options whose values were checked (`config.check`)."""
+    """The `JobSpec` for options whose values were checked (`checks.check`)."""
     script = command[0] if command else ""
     stem = script.rpartition(".")[2] if kind == "module" else os.path.splitext(os.path.basename(script))[0]
     return JobSpec(
@@ -27,7 +27,7 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         all_nodes=not options.nodes,
         workers_per_node=parse_workers(options.nproc_per_node),
         cwd=cwd,
-        python=options.python,
+        python=options.python or None,
         env=parse_env(options.env, os.environ),
         secrets=options.secret,
         ship_secrets=options.ship_secrets,
@@ -40,9 +40,8 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
 
 
 def passed_on(options: JobOptions) -> Iterator[tuple[str, Any]]:
-    """Fields of the agents' `Job` with the values that options give them."""
+    """Fields of the agents' `Job` with their values from the options."""
     for field in fields(options):
         name, value, check = field.metadata["job"], getattr(options, field.name), field.metadata["check"]
         if name:
-            parsed = check(value) if check else None
-            yield name, value if parsed is None else parsed
+            yield name, check(value) if check else value

@@ -1,4 +1,4 @@
-"""Settings as dataclass fields: the command line and the TOML files are both made from them.
+"""Settings as dataclass fields, which define both the command line and the TOML files.
 
 A field's name is the TOML key and, with dashes, the flag; its type (`str`, `int`, `float`, `bool` or `tuple[str, ...]`)
 is what both accept. A backend adds its own options by declaring a dataclass like `JobOptions` here.
@@ -35,13 +35,14 @@ def option(
 ) -> T:
     """A dataclass field with what the command line needs to know about it.
 
-    `flags` replaces the flag that the field's name gives, for short forms: `("-e", "--env")`. A list that `adds_up` has
-    the values of all layers (files, environment, flags), where otherwise the last layer that gives one replaces it.
-    `executes`: it changes what is executed, or with what; a project file that sets it is said. `path`: in a settings file it is
-    relative to that file; all of it, each part between colons, what follows an `@`, or where it begins with `./` or `../`.
-    `check` raises a `SpecError` for a value that it cannot have, whatever other options are; the message begins with the name.
-    `group` is where the help lists it (`launcher.cli.parameters.GROUPS`), `default_text` what it says in place of the default.
-    `job`: the field of the agents' `Job` that is given its value, as `check` returns it or, where that is None, as it is.
+    `flags` replaces the flag derived from the field's name, for short forms: `("-e", "--env")`. `adds_up`: the list has
+    the values of all layers (files, environment, flags); otherwise the last layer that sets one wins. `executes`: it
+    changes what is executed, or with what; a project file that sets it is reported. `path`: in a settings file it is
+    relative to that file: as a "whole", as a "list" with colons, "at" what follows an `@`, or "dots": only if it begins
+    with `./` or `../`. `check` raises a `SpecError` for a value that is invalid whatever other options are. The message
+    begins with the name. `group`: where the help lists it (`launcher.cli.parameters.GROUPS`). `default_text`: shown
+    instead of the default. `job`: the field of the agents' `Job` that gets the value, as returned by `check` if there
+    is one.
     """
     meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
     meta |= {"group": group, "default_text": default_text}
@@ -50,7 +51,7 @@ def option(
 
 
 def one_of(what: str, *known: str) -> Callable[[str], object]:
-    """A check: the value is one of these words."""
+    """A check that the value is one of these words."""
 
     def check(text: str) -> None:
         if text not in known:
@@ -59,31 +60,33 @@ def one_of(what: str, *known: str) -> Callable[[str], object]:
     return check
 
 
-def not_below(what: str, least: int = 0) -> Callable[[int], object]:
-    """A check: the number is not below `least`."""
+def not_below(what: str, least: int = 0) -> Callable[[int], int]:
+    """A check that the number is not below `least`."""
 
-    def check(number: int) -> None:
+    def check(number: int) -> int:
         if number < least:
             raise SpecError(f"{what} {number} is below {least}")
+        return number
 
     return check
 
 
 def duration(what: str) -> Callable[[str], object]:
-    """A check: the text is a duration."""
+    """A check that the text is a duration."""
     return lambda text: spec.parse_duration(text, what)
 
 
-def _numa_binding(text: str) -> None:
+def _numa_binding(text: str) -> str | None:
     from launcher.agent.fabric.numa import MODES
 
     if text:
         one_of("numa-binding", *MODES)(text)
+    return text or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What every backend takes; `spec.from_options` turns it into a `JobSpec`."""
+    """Options of every backend; `job_spec.from_options` turns them into a `JobSpec`."""
 
     nodes: str = option(
         "",
@@ -100,7 +103,9 @@ class JobOptions:
         group="resources",
     )
     name: str = option("", help="Run name [default: the script's].")
-    python: str = option("", metavar="PATH", help="Python with torch that runs the workers.", executes=True, path="dots")
+    python: str = option(
+        "", metavar="PATH", help="Python with torch that runs the workers.", executes=True, path="dots"
+    )
     env: tuple[str, ...] = option(
         (),
         metavar="K=V|K",
@@ -169,7 +174,7 @@ class JobOptions:
         0,
         metavar="PORT",
         help="MASTER_PORT; 0: a free port, chosen at start.",
-        check=spec.check_port,
+        check=spec.parse_port,
         job="master_port",
         group="network",
     )
@@ -181,7 +186,9 @@ class JobOptions:
         job="log_limit_bytes",
         group="output",
     )
-    role: str = option("default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=spec.check_role, job="role")
+    role: str = option(
+        "default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=spec.parse_role, job="role"
+    )
     numa_binding: str = option(
         "",
         metavar="MODE",

@@ -1,4 +1,4 @@
-"""Paths in a settings file are relative to that file, wherever the command is run."""
+"""Paths in a settings file are relative to that file, wherever the command runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def anchored(values: dict[str, Any], directory: str, *classes: type) -> dict[str, Any]:
-    """The values with the paths among them made whole; options of these classes say which are paths, and how (`path`)."""
+    """The values with paths made absolute. The options' `path` says which values are paths, and in what form."""
     kinds = {item.name: item.metadata["path"] for cls in classes for item in fields(cls) if item.metadata["path"]}
     return {key: _whole(value, kinds[key], directory) if key in kinds else value for key, value in values.items()}
 

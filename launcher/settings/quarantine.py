@@ -1,4 +1,4 @@
-"""Hosts that later submissions to a cluster leave out: one file beside the user's settings, written by `distlaunch doctor`."""
+"""Hosts that later submissions exclude, by cluster: a file next to the user's settings, from `distlaunch doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE = "quarantine.json"
 
 
 def path(env: Mapping[str, str]) -> str:
-    """Where the list is; raises `StorageError` without a home."""
+    """Path of the list. Raises `StorageError` without a home directory."""
     user = config.user_file(env)
     if user is None:
         raise StorageError("there is no HOME to keep a list of bad hosts in", hint="set XDG_CONFIG_HOME")
@@ -25,7 +25,7 @@ def path(env: Mapping[str, str]) -> str:
 
 
 def hosts(cluster: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The cluster's quarantined hosts with the reason."""
+    """The cluster's quarantined hosts with their reasons."""
     if config.user_file(env) is None:
         return {}
     listed = (storage.read_trusted_json("list of bad hosts", path(env)) or {}).get(cluster)
@@ -33,12 +33,12 @@ def hosts(cluster: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def add(cluster: str, bad: Mapping[str, str], env: Mapping[str, str]) -> None:
-    """Put hosts on the list, each with its reason."""
+    """Add hosts to the list, each with its reason."""
     _change(cluster, {host: {"reason": reason, "time": round(time.time())} for host, reason in bad.items()}, env)
 
 
 def release(cluster: str, names: tuple[str, ...], env: Mapping[str, str]) -> None:
-    """Take hosts off the list."""
+    """Remove hosts from the list."""
     _change(cluster, dict.fromkeys(names), env)
 
 

@@ -1,4 +1,4 @@
-"""One settings file: its values, and the line that each key stands on."""
+"""One settings file: its values, and the line of each key."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ class ConfigFile:
     lines: tuple[str, ...]
 
     def table(self, name: str) -> dict[str, Any]:
-        """A section of the file; empty when it is not there."""
+        """A section of the file; empty if it is missing."""
         value = self.values.get(name, {})
         if not isinstance(value, dict):
             raise ConfigError(f"{self.where(name)}: {name} is a section, not a value", hint=f"write [{name}]")
         return value
 
     def tables(self, name: str) -> dict[str, dict[str, Any]]:
-        """The sections inside a section, `[clusters.NAME]`."""
+        """The sections inside a section, such as `[clusters.NAME]`."""
         for key, value in (found := self.table(name)).items():
             if not isinstance(value, dict):
-                raise ConfigError(f"{self.where(name, key)}: {key!r} in [{name}] is not a section", hint=f"write [{name}.NAME]")
+                raise ConfigError(
+                    f"{self.where(name, key)}: {key!r} in [{name}] is not a section", hint=f"write [{name}.NAME]"
+                )
         return found
 
     def where(self, *path: str) -> str:
-        """`path:line` of the key, or of what it is in where it has no line of its own."""
+        """`path:line` of the key, or of what contains it if it has no line of its own."""
         current: tuple[str, ...] = ()
         found = best = 0
         for number, line in enumerate(self.lines, start=1):
@@ -63,16 +65,16 @@ class ConfigFile:
 
 
 def read_file(path: str, *, more: str = "") -> ConfigFile | None:
-    """The file; None when there is none that this user could reach.
+    """The file; None if there is none that this user can reach.
 
-    `UntrustedError`, with `more` in its hint, where others could change it.
+    Raises `UntrustedError`, with `more` in its hint, if others could change it.
     """
     try:
         data = trust.read("settings file", path, more=more)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        # A home that cannot even be searched has no settings; a file that is there but locked is worth an error.
+        # A home directory that cannot be searched has no settings; a file that exists but is unreadable is an error.
         if not os.path.exists(path):
             return None
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -102,12 +104,12 @@ def project_file(name: str, cwd: str | None = None) -> str | None:
 
 
 def _words(path: str) -> tuple[str, ...]:
-    """`clusters."a.b".nodes` as its parts."""
+    """The parts of a key such as `clusters."a.b".nodes`."""
     return tuple(word.strip("\"'") for word in re.findall(_WORD, path))
 
 
 def _parse(text: str) -> dict[str, Any]:
-    # Imported here: most people have no settings file.
+    # Imported here: most users have no settings file.
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -1,1 +1,1 @@
-"""This machine as the launcher uses it: files, programs, the installation."""
+"""The local machine: files, programs, the installation."""

@@ -1,4 +1,4 @@
-"""Numbers with what they count, for people."""
+"""Numbers with units, as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def counted(number: object, what: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes: `12 KB`."""
+    """A number of bytes: `12 KB`."""
     for unit in ("B", "KB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"

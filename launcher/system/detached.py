@@ -1,4 +1,4 @@
-"""Programs that outlive the one that starts them."""
+"""Programs that outlive the process that starts them."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 _LOOK_MS = 5
 _ENDS_S = 2.0
 _HEARS_S = 10.0
-"""An interpreter that is a script, and loads modules, may take longer; then whoever follows the run hears of its end."""
+"""How long a program may take to read its start line. If a slower one fails, following the run reveals that."""
 
 
 class Told:
-    """A program that was told to begin on its stdin."""
+    """A program that begins when it gets a line on stdin."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], stderr: Path, before: int) -> None:
         assert process.stdin
         self._name, self._process, self._go, self._stderr, self._before = name, process, process.stdin, stderr, before
 
     def close(self) -> None:
-        """Let go of its stdin."""
+        """Close its stdin."""
         self._go.close()
 
     def tell(self) -> None:
-        """Tell it; `CommandError` where it has ended."""
+        """Send the line. Raises `CommandError` if the program has exited."""
         try:
             self._go.write(b"\n")
         except BrokenPipeError:
             raise self.ended() from None
 
     def wait(self) -> None:
-        """Until it has heard that; `CommandError` where it ends before. One that takes long for it is waited for no longer."""
+        """Wait until the program has read the line, within a limit. Raises `CommandError` if it exits before."""
         limit = time.monotonic() + _HEARS_S
         poller = select.poll()
-        poller.register(self._go, 0)  # the error that there is no reader is told always
+        poller.register(self._go, 0)  # a missing reader is always reported
         while self._unread() and time.monotonic() < limit:
             if poller.poll(_LOOK_MS) and self._unread():
                 raise self.ended()
 
     def ended(self) -> CommandError:
-        """The error of one that has ended before it began, with the last lines that it wrote."""
+        """The error for a program that exited before it began, with the last lines on its stderr."""
         self._process.returncode = None
         how = "has closed its stdin"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -66,7 +66,7 @@ class Told:
             file.seek(max(self._before, file.seek(0, os.SEEK_END) - proc.LAST_BYTES))
             said = file.read()
         last = proc.last_words(said.decode(errors="replace"))
-        words = ": ".join(filter(None, (f"{how} as soon as it was started", last)))
+        words = ": ".join(filter(None, (f"{how} right after it was started", last)))
         return CommandError(f"{self._name} {words}", hint=f"see {self._stderr}")
 
     def _unread(self) -> int:
@@ -84,18 +84,18 @@ def start_detached(
     told: list[Told] | None = None,
     stdin: int | None = None,
 ) -> proc.Identity:
-    """Start a program that outlives us, in a session of its own, with its output in files.
+    """Start a program that outlives us, in its own session, with its output in files.
 
-    It is one that begins when a line comes on its stdin, and ends where none does: that is sent once `record` has returned.
-    With `stdin` it has that descriptor as well, under the number that its last argument, `--stdin`, gives.
-    Who gives `told` finds it there, and waits for it to have begun.
+    The program must begin when it reads a line on stdin, and exit if there is none. The line is sent once `record` has
+    returned. With `stdin` the program also gets that descriptor, under the number in its last argument, `--stdin`.
+    The program is appended to `told`, so that the caller can wait until it has begun.
     """
     process, before = _spawned(argv, cwd=cwd, env=env, stdout=stdout, stderr=stderr, stdin=stdin)
     assert process.stdin
     with contextlib.ExitStack() as stack:
         stack.enter_context(process.stdin)
         ticks = start_ticks(process.pid)
-        process.returncode = 0  # ours to find by identity, not to wait for: Popen must not warn when it is collected
+        process.returncode = 0  # found by identity, not waited for: Popen must not warn when it is collected
         word = Told(argv[0], process, stderr, before)
         if ticks is None:
             raise word.ended()
@@ -109,16 +109,16 @@ def start_detached(
 
 
 def _private(path: Path) -> BinaryIO:
-    """The file, to append to; a new one is its owner's alone."""
+    """The file, opened to append; a new one is private."""
     return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
 def _spawned(
     argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, stdin: int | None
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """The program, and how much of its stderr's file is of others before it."""
+    """The program, and the size of its stderr file before it started."""
     try:
-        for path in filter(os.path.exists, (stdout, stderr)):  # of an attempt before
+        for path in filter(os.path.exists, (stdout, stderr)):  # from an earlier attempt
             input_file.check(path)
         with contextlib.ExitStack() as stack, _private(stdout) as out, _private(stderr) as err:
             before = err.tell()

@@ -1,4 +1,4 @@
-"""Text that a terminal only shows: what others wrote without its escapes, and our own colours, which nobody else can write."""
+"""Text that is safe on a terminal: foreign text without escapes, and our own colours, which it cannot imitate."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import re
 
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
 _MARK = "".join(chr(0xFDD0 + byte % 32) for byte in os.urandom(8))
-"""Stands for the beginning of an escape of ours, until it is written: no text can hold one that nobody outside knows."""
+"""Stands for the start of our own escapes until text is written: random, so that foreign text cannot contain it."""
 
 OURS = re.compile(f"({_MARK}[0-9;]+m)")
 
 
 def ours(drawn: str) -> str:
-    """A text whose escapes are ours, as it was made of `plain` texts."""
+    """Mark all escapes in a text as ours, as it was made from `plain` texts."""
     return drawn.replace("\033[", _MARK)
 
 
 def styled(text: str, style: str) -> str:
-    """The text in that style, for `encode`."""
+    """The text in this style, for `encode`."""
     return f"{_MARK}{_STYLES[style]}m{text}{_MARK}0m"
 
 
 def plain(text: object) -> str:
-    """One line that a terminal only shows: whatever is not printable is written as Python does, line ends and C1 codes, too.
+    """One line that is safe on a terminal: non-printable characters, even line ends, are escaped as in Python.
 
-    So are characters that reorder or hide others (bidi, zero width), and bytes that are no UTF-8.
+    So are C1 codes, characters that reorder or hide others (bidi, zero width), and bytes that are not UTF-8.
     """
     found = str(text)
     if found.isprintable():
@@ -41,7 +41,7 @@ def _shown(char: str) -> str:
 
 
 def encode(text: str) -> bytes:
-    """UTF-8, with our own escapes; bytes that came in with surrogateescape go out as they were."""
+    """The text in UTF-8, with our own escapes. Bytes that were decoded with surrogateescape are restored."""
     text = text.replace(_MARK, "\033[")
     try:
         return text.encode(errors="surrogateescape")

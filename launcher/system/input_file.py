@@ -1,4 +1,4 @@
-"""The one place that opens files which a person names or a run has left: no pipe is waited for, no device is read."""
+"""The only place that opens files that a user names or a run has left: it waits for no pipe and reads no device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LIMIT_BYTES = 16_000_000
-"""Far more than any script, inventory or settings file has."""
+"""Far larger than any script, inventory or settings file."""
 
 _BLOCK_BYTES = 1 << 20
 _HOW = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -23,7 +23,7 @@ StrPath = str | os.PathLike[str]
 
 
 def read(path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    """All of the file. `OSError`, whose `strerror` a person can read, for what is no file, is larger, or cannot be read."""
+    """All of the file. Raises `OSError` with a readable `strerror` if it is not a file, too large, or unreadable."""
     fd = open_fd(path)
     try:
         return read_fd(fd, path, limit_bytes=limit_bytes)
@@ -32,7 +32,7 @@ def read(path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
 
 
 def read_fd(fd: int, path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    """`read` of what is open already."""
+    """`read` for a file that is already open."""
     blocks, left = [], limit_bytes + 1
     while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
         blocks.append(block)
@@ -44,27 +44,29 @@ def read_fd(fd: int, path: StrPath, *, limit_bytes: int = LIMIT_BYTES) -> bytes:
 
 
 def read_text(path: StrPath) -> str:
-    """The file as text; `OSError` as in `read`, also where it is no UTF-8."""
+    """The file as text. Raises `OSError` as `read` does, and if it is not UTF-8."""
     return text(read(path), path)
 
 
 def text(data: bytes, path: StrPath) -> str:
-    """What was read, as text; `OSError` as in `read_text`."""
+    """The data as text. Raises `OSError` as `read_text` does."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise OSError(errno.EILSEQ, f"not UTF-8 in line {error.object.count(10, 0, error.start) + 1}", os.fspath(path)) from error
+        raise OSError(
+            errno.EILSEQ, f"not UTF-8 in line {error.object.count(10, 0, error.start) + 1}", os.fspath(path)
+        ) from error
 
 
 def open_fd(path: StrPath) -> int:
-    """A descriptor of the file; `OSError` as in `read`."""
+    """A descriptor of the file. Raises `OSError` as `read` does."""
     check(path)
-    # It may be another one by now: opened like this, a pipe is not waited for.
+    # The path may be a pipe by now: opened this way, it does not block.
     return _checked(os.open(path, _HOW), path)
 
 
 def _checked(fd: int, path: StrPath) -> int:
-    """The descriptor, which is closed where it is of nothing to be read."""
+    """The descriptor, if it is of a regular file; else it is closed, and `OSError` raised."""
     try:
         _check_mode(os.fstat(fd).st_mode, path)
     except OSError:
@@ -75,9 +77,9 @@ def _checked(fd: int, path: StrPath) -> int:
 
 @contextmanager
 def parent(directory: StrPath, name: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory in which a path relative to `directory` ends, and its last part.
+    """A descriptor of the parent of a path relative to `directory`, and the path's last part.
 
-    From `directory` on no link is followed: `NotADirectoryError`.
+    No link below `directory` is followed: raises `NotADirectoryError`.
     """
     *above, last = name.split("/")
     how = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -93,9 +95,9 @@ def parent(directory: StrPath, name: str) -> Iterator[tuple[int, str]]:
 
 
 def look_below(directory: StrPath, name: str) -> tuple[os.stat_result, str, bool]:
-    """What lies at a path relative to the directory, by no link on the way; of a link, where it leads.
+    """The status of a path relative to the directory, without following links, and the target if it is a link.
 
-    And whether it may be a stranger's own: neither ours nor root's, where everybody may put something.
+    Also whether it may be another user's: owned by neither us nor root, in a world-writable directory.
     """
     with parent(directory, name) as (above, last):
         about = os.lstat(last, dir_fd=above)
@@ -105,26 +107,26 @@ def look_below(directory: StrPath, name: str) -> tuple[os.stat_result, str, bool
 
 
 def open_below(directory: StrPath, name: str) -> int:
-    """`open_fd` of a path relative to the directory, by no link from there on."""
+    """`open_fd` for a path relative to the directory, without following links below it."""
     with parent(directory, name) as (above, last):
         _check_mode(os.lstat(last, dir_fd=above).st_mode, name)
         return _checked(os.open(last, _HOW | os.O_NOFOLLOW, dir_fd=above), name)
 
 
 def open_file(path: StrPath) -> BinaryIO:
-    """The file, to be read as it grows; `OSError` as in `read`."""
+    """The file, to be read as it grows. Raises `OSError` as `read` does."""
     return open(open_fd(path), "rb", buffering=0)
 
 
 def end_of(path: StrPath, limit_bytes: int) -> bytes:
-    """So much of its end at most; `OSError` as in `read`."""
+    """At most this many bytes of the file's end. Raises `OSError` as `read` does."""
     with open_file(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
         return file.read(limit_bytes)
 
 
 def check(path: StrPath) -> None:
-    """Raise `OSError` unless it is a file; devices are not even opened."""
+    """Raise `OSError` unless it is a regular file. Devices are not even opened."""
     try:
         _check_mode(os.stat(path).st_mode, path)
     except ValueError:
@@ -132,7 +134,7 @@ def check(path: StrPath) -> None:
 
 
 def check_tree(paths: Sequence[StrPath]) -> None:
-    """Raise `OSError` for a pipe, socket or device that is one of the paths or below one; others read these."""
+    """Raise `OSError` if a path, or a file below one, is a pipe, socket or device. Other programs read the files."""
     for path in paths:
         if not os.path.isdir(path):
             check(path)

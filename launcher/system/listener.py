@@ -1,4 +1,4 @@
-"""Messages for people, told to whoever uses distlaunch as a library instead of being printed."""
+"""Passes messages to a program that uses distlaunch as a library, instead of printing them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def told_to(listener: Listener) -> Iterator[None]:
-    """What would be printed for people in here, also by threads of `carried`, is told to the listener."""
+    """Pass messages of this block to the listener instead of printing them, including those of `carried` threads."""
     token = _listener.set(listener)
     try:
         yield
@@ -29,12 +29,12 @@ def told_to(listener: Listener) -> Iterator[None]:
 
 
 def carried(function: Callable[..., T]) -> Callable[..., T]:
-    """The function for a thread: what it says goes where it would go here."""
+    """The function for a thread: its messages go to the caller's listener."""
     return partial(copy_context().run, function)
 
 
 def told(kind: Kind, text: str) -> bool:
-    """Tell somebody who listens; whether there is one."""
+    """Pass the message to the listener. Returns whether there is one."""
     if (listener := _listener.get()) is None:
         return False
     listener(kind, text)
@@ -42,5 +42,5 @@ def told(kind: Kind, text: str) -> bool:
 
 
 def listens() -> bool:
-    """Whether somebody does: then nothing is drawn, either."""
+    """Whether there is a listener: then nothing is drawn, either."""
     return _listener.get() is not None

@@ -1,4 +1,4 @@
-"""The name that somebody may have meant, among those that there are."""
+"""Suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name that is most like the word, if any is: capitals, and dashes or underscores, make no difference."""
+    """The name most similar to the word, if any, ignoring case and treating dashes and underscores alike."""
     import difflib
 
     plain = {_plain(name): name for name in names}

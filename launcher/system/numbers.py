@@ -1,4 +1,4 @@
-"""Numbers as others may have written them: JSON takes 400 digits, 1e999 and NaN, which no clock, disk or count has."""
+"""Numbers from untrusted sources: JSON accepts 400 digits, 1e999 and NaN, which no clock, disk or count has."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 MOST = 1 << 63
 _LATEST = 1 << 40
-"""In unix seconds: the year 36812. The calendar of C ends later."""
+"""In Unix seconds: the year 36812. The calendar of C ends later."""
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that arithmetic takes: an int or float, not too large, no NaN."""
+    """Whether the value is safe for arithmetic: an int or float, not too large, not NaN."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def is_time(value: object) -> bool:
-    """Whether it is a moment in unix seconds, or a span of so many."""
+    """Whether the value is a moment in Unix seconds, or a duration in seconds."""
     return is_number(value) and isinstance(value, (int, float)) and 0 <= value < _LATEST
 
 
 def loads(text: str | bytes) -> Any:
-    """The JSON value, with None in place of what is no such number. `ValueError` or `RecursionError` for what is no JSON."""
+    """The JSON value, with None for numbers that fail `is_number`. Raises `ValueError` or `RecursionError`."""
     return json.loads(text, parse_int=_read, parse_float=_read_float, parse_constant=lambda _: None)
 
 

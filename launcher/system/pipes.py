@@ -1,4 +1,4 @@
-"""Byte streams to and from programs that run beside us."""
+"""Byte streams to and from programs that run alongside us."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ENDS_S = 2.0
 
 
 class Bridge:
-    """A byte stream to somewhere else: `sock`."""
+    """A byte stream to a peer: `sock`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
     def wait_for(self, mark: bytes, limit_s: float) -> None:
-        """Until it has come, whatever comes before it; `CommandError` says why it has not within so many seconds."""
+        """Read up to and including the mark. Raises `CommandError` if it does not arrive within `limit_s` seconds."""
         limit, said = time.monotonic() + limit_s, b""
         while not said.endswith(mark):
             self.sock.settimeout(max(0.001, limit - time.monotonic()))
@@ -41,7 +41,7 @@ class Bridge:
         self.sock.settimeout(None)
 
     def end(self) -> str:
-        """Close it; why it ended, where somebody has said so."""
+        """Close the stream. Returns why it ended, if known."""
         self.sock.close()
         return ""
 
@@ -69,7 +69,7 @@ class ProgramBridge(Bridge):
                 raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
 
     def end(self) -> str:
-        """Also the program, where it has not ended with the stream; what it has said last on stderr, or its exit code."""
+        """Close the stream and end the program. Returns its last lines on stderr, or its exit code if it failed."""
         self.sock.close()
         _end(self._process, _ENDS_S)
         code, said = self._process.returncode, _end_of(self._stderr)
@@ -77,7 +77,7 @@ class ProgramBridge(Bridge):
 
 
 class Pipe:
-    """A program whose stdout is read while it goes on; its stdin stays open and silent until it is to end."""
+    """A program whose stdout is read while it runs. Its stdin stays open and silent until the program has to end."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
@@ -92,11 +92,11 @@ class Pipe:
         self.fd = self._process.stdout.fileno()
 
     def flooded(self) -> bool:
-        """Whether its stderr has more than anybody would read."""
+        """Whether its stderr is too long to be read."""
         return os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES
 
     def end(self, patience_s: float = 2.0) -> tuple[int, str]:
-        """End it, if it has not ended; its exit code and what it said on stderr."""
+        """End the program if it still runs. Returns its exit code and the end of its stderr."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
@@ -116,7 +116,7 @@ def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 
 def _end_of(stderr: IO[bytes]) -> str:
-    """The last that a program has said there; closes the file."""
+    """The end of what a program wrote to the file, which is closed."""
     with stderr as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - proc.LAST_BYTES))
         return file.read(proc.LAST_BYTES).decode(errors="replace")

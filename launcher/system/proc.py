@@ -1,4 +1,4 @@
-"""Local programs that are run to their end, or found again by identity; `detached.py` and `pipes.py` start the others."""
+"""Local programs that run to completion, or are found by identity; `detached.py` and `pipes.py` start the others."""
 
 from __future__ import annotations
 
@@ -17,55 +17,59 @@ if TYPE_CHECKING:
 
 
 LAST_BYTES = 1 << 16
-"""So much is read of a program's last words."""
+"""How much is read of the end of a program's output."""
 
 _LAST_LINES = 3
 WITHOUT_HERE = "import sys;sys.path[:]=filter(None,sys.path);"
-"""How each text begins that we have a Python run: without the working directory, where other users may have files of any name."""
+"""Prefix of code that we pass to a Python: ignore the working directory, where other users may have modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process that cannot be mistaken for a later one with the same pid."""
+    """A process that cannot be mistaken for a later one with the same PID."""
 
     pid: int
     start_ticks: int
 
     def alive(self) -> bool:
-        """Whether this very process still runs (a zombie does not)."""
+        """Whether this process still runs (a zombie does not)."""
         return start_ticks(self.pid) == self.start_ticks
 
     def send(self, number: int) -> None:
-        """Signal it, if it still runs."""
+        """Signal the process, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             if self.alive():
                 os.kill(self.pid, number)
 
     def send_group(self, number: int) -> None:
-        """Signal it and all that it has started, of one that leads a session of its own."""
+        """Signal the process group that this process leads, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             if self.alive():
                 os.killpg(self.pid, number)
 
 
-def run(argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and keep what it prints; `CommandError` when it cannot be started or takes too long."""
+def run(
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program and capture its output. Raises `CommandError` if it cannot be started or takes too long."""
     done = run_bytes(argv, timeout_s=timeout_s, env=env)
     said = (data.decode(errors="replace") for data in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, *said)
 
 
 def in_one_line(said: str) -> str:
-    """What a program has said in several lines."""
+    """Lines of a program's output, joined into one."""
     return "; ".join(filter(None, map(str.strip, said.splitlines())))
 
 
 def run_bytes(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """`run` for programs whose output is more than text: file names, for one."""
+    """`run` for programs whose output may not be text, such as file names."""
     try:
-        return subprocess.run(list(argv), capture_output=True, timeout=timeout_s, env=env, check=False, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            list(argv), capture_output=True, timeout=timeout_s, env=env, check=False, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
     except OSError as error:
@@ -73,7 +77,7 @@ def run_bytes(
 
 
 def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> subprocess.CompletedProcess[str]:
-    """`run` for programs that may say more than there is memory for: `CommandError` for more than so many bytes."""
+    """`run` for programs that may print more than fits in memory: `CommandError` for more than `limit_bytes`."""
     import selectors
 
     limit = time.monotonic() + timeout_s
@@ -106,6 +110,6 @@ def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> s
 
 
 def last_words(said: str) -> str:
-    """The last lines that a program has said, in one."""
+    """The last lines of a program's output, joined into one."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return "; ".join(lines[-_LAST_LINES:])

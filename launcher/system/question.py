@@ -1,4 +1,4 @@
-"""What a cluster is asked or told, in a thread: one that does not answer keeps nobody from reading and from obeying signals."""
+"""Calls to a cluster in a thread, so that one that does not answer blocks neither reading nor signal handling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """One question; nobody waits for its thread when the process ends."""
+    """One call in a daemon thread, which does not delay the process's exit."""
 
     def __init__(self, ask: Callable[[], T], name: str) -> None:
         self._ask = ask
@@ -24,12 +24,12 @@ class Question(Generic[T]):
         self._thread.start()
 
     def answered(self, timeout_s: float) -> bool:
-        """Whether the answer is there, after waiting for it so long at most."""
+        """Whether the call has finished, after waiting for at most `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def answer(self) -> T:
-        """What was answered; raises what the asking raised."""
+        """The result of the call; raises what the call raised."""
         if self._error is not None:
             raise self._error
         return self._answer[0]
@@ -37,5 +37,5 @@ class Question(Generic[T]):
     def _run(self) -> None:
         try:
             self._answer.append(self._ask())
-        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+        except BaseException as error:  # noqa: BLE001  # raised by `answer`
             self._error = error

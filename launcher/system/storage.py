@@ -1,4 +1,4 @@
-"""Files that appear whole: written beside their place, flushed to disk, then moved there in one step."""
+"""Files that appear whole: written to a temporary file, flushed to disk, then renamed atomically."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 _JSON_BYTES = 1 << 30
 _LEFT_BYTES, _LEFT_PART = 1 << 30, 20
-"""What nodes send is kept as long as so many bytes, or that part of a smaller disk, are left to others."""
+"""Data from nodes is stored while this many bytes, or this part of a smaller disk, remain free."""
 
 _STEP_BYTES = 1 << 20
 
 
 def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace the file: readers see the old content or all of the new one. Raises `StorageError`."""
+    """Replace the file: readers see either the old content or all of the new. Raises `StorageError`."""
     with storage_errors(path):
         files.write_whole(os.fspath(path), data, mode)
 
 
 def write_once(path: StrPath, data: bytes, *, mode: int = 0o644) -> bool:
-    """Create the file with this content; False, and nothing is changed, when it exists already."""
+    """Create the file with this content. Returns False, and changes nothing, if it already exists."""
     with storage_errors(path):
         return files.write_once(os.fspath(path), data, mode)
 
 
 def encode_json(value: Any) -> bytes:
-    """Readable JSON in ASCII; text that is no valid UTF-8 survives as escapes."""
+    """Readable JSON in ASCII. Text that is not valid UTF-8 is preserved as escapes."""
     return json.dumps(value, indent=1).encode("ascii") + b"\n"
 
 
 def read_json(path: StrPath) -> dict[str, Any] | None:
-    """The object in the file; None when it is missing, unreadable or no JSON object."""
+    """The object in the file; None if it is missing, unreadable or not a JSON object."""
     return _json_of(lambda: input_file.read(path, limit_bytes=_JSON_BYTES))
 
 
 def read_trusted_json(what: str, path: StrPath) -> dict[str, Any] | None:
-    """`read_json` of a file that nobody else may have a hand in, else `UntrustedError`."""
+    """`read_json` for a file that others must not be able to change. Raises `UntrustedError` if they can."""
     return _json_of(lambda: trust.read(what, path, limit_bytes=_JSON_BYTES))
 
 
@@ -59,7 +59,7 @@ def _json_of(read: Callable[[], bytes]) -> dict[str, Any] | None:
 
 @contextmanager
 def read_errors(path: StrPath) -> Iterator[None]:
-    """Turns an `OSError` of what is read into a `StorageError` that names it."""
+    """Turn an `OSError` while reading the path into a `StorageError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -68,7 +68,7 @@ def read_errors(path: StrPath) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
-    """Turns an `OSError` about the path into a `StorageError` that names it."""
+    """Turn an `OSError` while writing the path into a `StorageError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -76,13 +76,13 @@ def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
 
 
 class Room:
-    """Keeps what nodes send, any number of bytes, from filling the disk of a directory."""
+    """Keeps data from nodes, of unbounded size, from filling the disk of a directory."""
 
     def __init__(self) -> None:
         self._checked = 0
 
     def take(self, path: StrPath, size: int, hint: str) -> None:
-        """Say that so many bytes are about to be written to the file. Raises `StorageError` where there is no room for them."""
+        """Announce that `size` bytes will be written to the file. Raises `StorageError` if there is no room."""
         self._checked -= size
         if self._checked < 0:
             free, total = _space(os.path.dirname(path) or ".")
@@ -94,6 +94,6 @@ class Room:
 
 
 def _space(directory: StrPath) -> tuple[int, int]:
-    """Bytes that are free for us, and all, of the disk that the directory is on."""
+    """Available and total bytes of the disk that the directory is on."""
     about = os.statvfs(directory)
     return about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize

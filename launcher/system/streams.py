@@ -6,7 +6,7 @@ import os
 
 
 def open_standard_streams() -> None:
-    """Give a process started with `>&-` something on 0, 1 and 2, lest the next file it opens be taken for stdout."""
+    """Open closed standard streams (`>&-`), so that the next file to be opened does not become stdout."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)

@@ -21,24 +21,26 @@ def words() -> tuple[str, ...]:
 
 
 def except_for(given: Sequence[str]) -> None:
-    """Trust these from now on, instead of those before."""
+    """Trust these exceptions from now on, instead of the previous ones."""
     _words[:] = given
 
 
 def require(what: str, path: str | os.PathLike[str], *, searched: bool = False, more: str = "") -> None:
-    """Raise `UntrustedError`, which says of what, where others than we and root could change the path; `more` ends the hint."""
+    """Raise `UntrustedError` about `what` if others than us and root could change the path; `more` ends the hint."""
     _refuse(what, path, rule.problem(os.fspath(path), _words, searched=searched), more)
 
 
 def make(what: str, directory: str | os.PathLike[str], mode: int = 0o700, *, more: str = "") -> None:
-    """Make the directory and those above it, for nobody else to write to. `UntrustedError` if others could change one of them."""
+    """Create the directory and its parents, writable only by us. Raises `UntrustedError` if others can change one."""
     _refuse(what, directory, rule.make(os.fspath(directory), mode, _words), more)
 
 
-def read(what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes: int = input_file.LIMIT_BYTES) -> bytes:
-    """The file, which is seen to be fine once it is open: what lies at that name before or after does not count.
+def read(
+    what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes: int = input_file.LIMIT_BYTES
+) -> bytes:
+    """The file's content. The opened file is checked, so replacing the path meanwhile has no effect.
 
-    `UntrustedError` as `require`, `OSError` as `input_file.read`.
+    Raises `UntrustedError` as `require` does, `OSError` as `input_file.read` does.
     """
     try:
         fd = input_file.open_fd(path)
@@ -54,12 +56,12 @@ def read(what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes
 
 
 def read_text(what: str, path: str | os.PathLike[str]) -> str:
-    """The file as text; raises what `read` and `input_file.read_text` raise."""
+    """The file as text. Raises what `read` and `input_file.read_text` raise."""
     return input_file.text(read(what, path), path)
 
 
 def found(path: str | os.PathLike[str]) -> str:
-    """What is wrong with a path that is not refused, but not used either, and what mends it; empty: nothing."""
+    """Why a path is not trusted and how to fix that, for paths that are merely skipped; empty if it is trusted."""
     wrong = rule.problem(os.fspath(path), _words)
     return f"{wrong.message} ({wrong.hint})" if wrong else ""
 

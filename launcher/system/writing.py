@@ -1,4 +1,4 @@
-"""Writes bytes to streams that may be slow, or that nobody reads; in a thread of its own where nobody is to wait for that."""
+"""Writes bytes to streams that may be slow or have no reader, in a thread if the caller must not wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TO_END = b"\033[K"
-"""Erases what is right of the cursor."""
+"""Erases from the cursor to the end of the line."""
 
 BACKLOG_BYTES = 8 << 20
 _PART_BYTES = 4096
@@ -22,7 +22,7 @@ _DRAIN_LOOK_S = 0.002
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all bytes; a slow non-blocking pipe or terminal is waited for. Raises `OSError` where nobody reads them."""
+    """Write all bytes, waiting for a slow non-blocking pipe or terminal. Raises `OSError` if there is no reader."""
     view = memoryview(data)
     while view:
         try:
@@ -34,24 +34,24 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def _takes(fd: int) -> bool:
-    """Whether bytes can be written there at once: nobody has stopped the terminal, and somebody reads it."""
+    """Whether bytes can be written at once: the terminal is not stopped, and it is being read."""
     import select
 
     return bool(select.select([], [fd], [], 0)[1])
 
 
 class LiveLine:
-    """A line of ours at the cursor, which is there while nobody writes: others' bytes come where it was."""
+    """A temporary line at the cursor: other output takes its place."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal's handler may write, too
+        self._lock = threading.RLock()  # a signal handler may write, too
         self._drawn_on = -1
         self._drawing = False
         self._open = False
-        """What others wrote last has not ended its line."""
+        """Whether the last line of other output is unfinished."""
 
     def draw(self, fd: int, line: bytes, wanted: Callable[[], bool]) -> None:
-        """Draw it, in place of the one before, while it is `wanted`."""
+        """Draw the line in place of the previous one, if it is still `wanted`."""
         with self._lock:
             self._drawing = True
             try:
@@ -62,8 +62,8 @@ class LiveLine:
                 self._drawing = False
 
     def clear(self) -> None:
-        """Leave the terminal as if it had never been there; one that is stopped keeps nobody waiting."""
-        if self._drawn_on < 0 and not self._drawing:  # whoever writes to a stopped terminal holds the lock
+        """Remove the line. Does not wait for a stopped terminal."""
+        if self._drawn_on < 0 and not self._drawing:  # a writer to a stopped terminal holds the lock
             return
         if not self._lock.acquire(timeout=_CLEAR_S):
             return
@@ -75,7 +75,7 @@ class LiveLine:
             self._lock.release()
 
     def write(self, fd: int, data: bytes) -> None:
-        """Others' bytes."""
+        """Write other output, in place of the line."""
         with self._lock:
             if self._drawn_on >= 0:
                 above, self._drawn_on = self._drawn_on, -1
@@ -85,15 +85,15 @@ class LiveLine:
 
 
 class Writer:
-    """A thread that writes what it is given, in its order."""
+    """Writes what it is given in a thread, in order."""
 
     def __init__(self, stopping: Callable[[], bool], write: Callable[[int, bytes], object]) -> None:
-        """`write` writes bytes, and returns once they are written or nobody reads them."""
+        """`write` writes bytes, and returns once they are written or have no reader."""
         import queue  # few processes print in the background
 
         self._write = write
         self._stopping = stopping
-        self._queue: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()  # may be put to by a signal's handler
+        self._queue: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()  # safe in signal handlers
         self._given = self._written = 0
         self._lock = threading.RLock()
         self._moved = time.monotonic()
@@ -106,12 +106,12 @@ class Writer:
 
     @property
     def given_up(self) -> bool:
-        """We are to stop, and nobody has read anything for a while."""
+        """Whether we are stopping, and nothing was read for a while."""
         return self._stopping() and time.monotonic() - self._moved > _STUCK_S
 
     def put(self, fd: int, data: bytes) -> None:
-        """Write that, too; what nobody reads is not kept without end."""
-        size = len(data)  # before the sum: a signal's handler that runs at this call may add to it as well
+        """Queue the bytes. Those without a reader are dropped once the backlog is full."""
+        size = len(data)  # computed first: a signal handler that runs during this call may change the sum
         with self._lock:
             if self.waiting > BACKLOG_BYTES and self.given_up:
                 return

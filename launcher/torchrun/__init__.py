@@ -1,1 +1,1 @@
-"""`distlaunch torchrun`: torchrun's command line over the agent, started once per node by whoever starts it there."""
+"""`distlaunch torchrun`: torchrun's command line on top of the agent, started once per node."""

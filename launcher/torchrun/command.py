@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from launcher.torchrun.request import Request
 
 _FAILED = 1
-"""torchrun's exit code for whatever goes wrong, and for signals."""
+"""torchrun's exit code for all failures, and for signals."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Run this node's part, and return the exit code; raises `LaunchError`."""
+    """Run this node's part and return the exit code. Raises `LaunchError`."""
     streams.open_standard_streams()
     env = dict(os.environ)
     try:
@@ -35,12 +35,12 @@ def main(words: Sequence[str]) -> int:
         say(f"{why}: torchrun itself is started")
         os.execv(python, [python, "-m", "torch.distributed.run", *words])
     asked = request.of(args, env, python=python, say=say)
-    os.environ.pop(rendezvous.KEY, None)  # no business of the workers'
+    os.environ.pop(rendezvous.KEY, None)  # not for the workers
     return _run(asked, python)
 
 
 def say(text: str) -> None:
-    """A note on stderr."""
+    """Print a note on stderr."""
     from launcher import output
 
     output.note(f"distlaunch: {text}")
@@ -55,13 +55,13 @@ def _completion(shell: str, env: dict[str, str]) -> int:
     from launcher import output
 
     parser = options.parser(env)
-    parser.prog = "torchrun"  # shtab knows no commands of two words; for an alias
+    parser.prog = "torchrun"  # shtab supports no commands of two words; usable for an alias
     output.text(shtab.complete(parser, shell=shell) + "\n")
     return 0
 
 
 def _run(asked: Request, python: str) -> int:
-    """Find this node's place, start its agent and show what comes of it."""
+    """Find this node's place, start its agent, show its output and report its result."""
     import socket
 
     from launcher.agent.node import below
@@ -70,7 +70,7 @@ def _run(asked: Request, python: str) -> int:
     from launcher.torchrun.show import Show
 
     job, rank = _placed(asked)
-    above = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a directory for us alone is made there
+    above = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a private directory is created there
     try:
         directory = below.create(above)
     except OSError as error:
@@ -95,11 +95,15 @@ def _placed(asked: Request) -> tuple[Job, int]:
         from launcher.torchrun import rendezvous
 
         limit_s = job.rdzv_timeout_s
-        place = rendezvous.c10d(asked.host, asked.port, host_is_us=asked.host_is_us, key=job.key, limit_s=limit_s, say=say)
+        place = rendezvous.c10d(
+            asked.host, asked.port, host_is_us=asked.host_is_us, key=job.key, limit_s=limit_s, say=say
+        )
         rank, job = place.node_rank, job._replace(rendezvous=place.meets)
         if rank > 0 and not job.elastic:
-            job = job._replace(master_addr=None)  # node 0 tells its own
+            job = job._replace(master_addr=None)  # node 0 publishes its own
     if not job.elastic and not 0 <= rank < job.max_nodes:
-        hint = "see --nnodes and --node-rank" if asked.backend == "static" else "another node has come in its place"
-        raise options.TorchrunUsageError(f"this is node {rank}, and the run has nodes 0 to {job.max_nodes - 1}", hint=hint)
+        hint = "see --nnodes and --node-rank" if asked.backend == "static" else "another node has taken its place"
+        raise options.TorchrunUsageError(
+            f"this is node {rank}, and the run has nodes 0 to {job.max_nodes - 1}", hint=hint
+        )
     return job, rank

@@ -1,4 +1,4 @@
-"""Where workers' lines go: as they are to the terminal, to files, or to both with a prefix, in torchrun's directory layout."""
+"""Where workers' lines go: to the terminal unchanged, to files, or to both with a prefix, in torchrun's layout."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def streams(option: str, text: str) -> Callable[[int], int]:
-    """Which streams of a local rank an option means, of `--tee` or `--redirects`: 1 stdout, 2 stderr, 3 both."""
+    """Which streams of a local rank `--tee` or `--redirects` selects: 1 stdout, 2 stderr, 3 both."""
     if re.fullmatch(r"[0-3]", text):
         return lambda _: int(text)
     if not re.fullmatch(r"(\d:[0-3],)*\d:[0-3]", text):
-        raise TorchrunUsageError(f"{option} {text!r}: write 0, 1, 2 or 3, or LOCAL_RANK:0..3 with commas between several")
+        raise TorchrunUsageError(
+            f"{option} {text!r}: write 0, 1, 2 or 3, or LOCAL_RANK:0..3 with commas between several"
+        )
     by_rank = {int(rank): int(bits) for rank, _, bits in (part.partition(":") for part in text.split(","))}
     return lambda rank: by_rank.get(rank, 0)
 
 
 class Wanted(NamedTuple):
-    """What the options say of workers' lines."""
+    """What the options request for workers' lines."""
 
     log_dir: str | None
     redirects: Callable[[int], int]
     tee: Callable[[int], int]
     needs_files: bool
-    """Whether these ask for any, wherever they may be."""
+    """Whether the options require files, wherever they may be."""
 
     shown: frozenset[int] | None
     """Local ranks whose lines are shown; None: all."""
@@ -50,21 +52,23 @@ class Wanted(NamedTuple):
     template: str
     role: str
     filters: dict[int, list[str]]
-    """Words for which lines are kept once more, by stream."""
+    """Words by stream; lines that contain them are also copied to a file of their own."""
 
 
 class Logs:
-    """One node's, over all of its attempts."""
+    """The logs of one node, over all of its attempts."""
 
     def __init__(
         self, wanted: Wanted, run: str, host: str, write: Callable[[int, bytes], None], say: Callable[[str], None]
     ) -> None:
-        """`write` puts bytes on our own stdout or stderr; `say` tells a person something."""
+        """`write` writes bytes to our own stdout or stderr; `say` prints a message to the user."""
         self._wanted, self._host, self._write, self._say = wanted, host, write, say
         self.directory = (
-            self._run_directory(run) if wanted.log_dir != os.devnull and (wanted.log_dir or wanted.needs_files) else None
+            self._run_directory(run)
+            if wanted.log_dir != os.devnull and (wanted.log_dir or wanted.needs_files)
+            else None
         )
-        """The run's own, below the one that was asked for."""
+        """The run's own directory, below the one that was requested."""
 
         self._attempts: dict[int, str] = {}
         self._ways: dict[tuple[int, int], Way] = {}
@@ -72,7 +76,7 @@ class Logs:
         self._files: list[int] = []
 
     def _run_directory(self, run: str) -> str:
-        """RDZVID_XXXX, which nobody has."""
+        """Create RDZVID_XXXX, with an unused suffix."""
         import tempfile
 
         above = self._wanted.log_dir or tempfile.mkdtemp(prefix="torchelastic_")
@@ -85,7 +89,7 @@ class Logs:
             raise StorageError(f"--log-dir {above}: {error.strerror}") from error
 
     def begin(self, number: int, attempt: int, ranks: Sequence[int]) -> None:
-        """A round with that number: the workers have these ranks, by local rank."""
+        """Begin the round with that number, whose workers have these ranks, by local rank."""
         self.end()
         directory = os.path.join(self.directory, f"attempt_{attempt}") if self.directory else None
         if directory:
@@ -98,13 +102,13 @@ class Logs:
                 self._ways[rank, stream] = self._way(directory, stream, local, rank, kept[stream])
 
     def show(self, record: Output) -> None:
-        """What a worker has written."""
+        """Pass on what a worker has written."""
         way = self._ways.get((record.rank, STDERR if record.stderr else STDOUT))
         if way is not None:
             way(record.data + b"\n" if record.ends_line else record.data)
 
     def end(self) -> None:
-        """Nothing more comes from these workers."""
+        """End the round, as its workers write nothing more."""
         for lines in self._lines:
             lines.end()
         for fd in self._files:
@@ -112,7 +116,7 @@ class Logs:
         self._ways, self._lines, self._files = {}, [], []
 
     def keep_errors(self, directory: str) -> None:
-        """The workers' error files, from the node's directory there."""
+        """Copy the workers' error files from this directory."""
         with contextlib.suppress(OSError):
             for name in os.listdir(directory) if self._attempts else ():
                 number, _, local = name.removesuffix(".json").partition("-")
@@ -139,7 +143,7 @@ class Logs:
         return both
 
     def _kept(self, directory: str | None, stream: int) -> Keep:
-        """What takes lines of all ranks of a stream, and keeps those with the words that were asked for."""
+        """A function that takes lines of all ranks of a stream and keeps those with the requested words."""
         words = [word.encode(errors="surrogateescape") for word in self._wanted.filters[stream]]
         if directory is None or not words:
             return _nowhere
@@ -175,7 +179,7 @@ class Logs:
 
 
 class _Lines:
-    """One worker's stream, cut into lines as torchrun reads a file: a carriage return ends one, too."""
+    """One worker's stream, split into lines as torchrun reads a file: a carriage return ends a line, too."""
 
     def __init__(self, prefix: bytes, *ways: Keep) -> None:
         self._prefix, self._ways = prefix, ways
@@ -200,4 +204,4 @@ class _Lines:
 
 
 def _nowhere(*_: bytes) -> None:
-    """A stream that is neither shown nor kept."""
+    """Take a stream that is neither shown nor kept."""

@@ -1,4 +1,4 @@
-"""This node's agent as a child of ours: started at once from this very process, told of signals, and gone when we are."""
+"""This node's agent as our child: forked from this process, signals are passed on to it, and it exits when we do."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from launcher.agent.job import Job
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals to us that the agent hears, beside those that it is to stop for."""
+"""Signals that are passed on to the agent, besides those that it stops for."""
 
 _PIPE_BYTES = 1 << 20
 
 
 class Agent:
-    """The process, with its stream to be read."""
+    """The agent process, with its `stream` to read."""
 
     def __init__(self, job: Job, node_rank: int, python: str) -> None:
         """`python`: the interpreter that has torch."""
         self.stream, writer = os.pipe()
-        with contextlib.suppress(OSError):  # more than the user may have; the default does as well
+        with contextlib.suppress(OSError):  # above the user's limit; the default works, too
             fcntl.fcntl(self.stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         us = os.getpid()
         numbers = {signal.Signals[name] for name in {*_PASSED_ON, *(job.stop_signals or ())}}
-        # One that comes before its handler is there waits for it: it would end us, and nobody would say how the run ended.
+        # Block signals until their handlers are installed: they would end us without a report of the run's end.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         self._pid = os.fork()
         if self._pid == 0:
@@ -52,24 +52,25 @@ class Agent:
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         if self._pid:
-            with contextlib.suppress(ProcessLookupError):  # where we were started without SIGCHLD, nobody keeps its pid for us
+            # If we were started with SIGCHLD ignored, the child's PID is not kept for us.
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
     def wait(self) -> None:
-        """Until it has ended, which it does after the last of its stream."""
+        """Wait until the agent has exited, which it does after the end of its stream."""
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
-        pid, self._pid = self._pid, 0  # a signal that comes now is for nobody any more
+        pid, self._pid = self._pid, 0  # later signals have no receiver
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
 
 
 def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> NoReturn:
-    """The agent itself."""
+    """Become the agent."""
     try:
         archive = os.path.join(job.directory, below.ARCHIVE)
         if python == sys.executable:
-            sys.argv = [archive]  # from where it starts its fork server
+            sys.argv = [archive]  # its fork server is started from here
             below.run(job, node_rank, stream, parent)
         _write_spec(job)
         os.dup2(stream, 1)
@@ -86,7 +87,7 @@ def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> 
 
 
 def _write_spec(job: Job) -> None:
-    """For an agent that is another program."""
+    """Write the job for an agent that is another program."""
     for name, text in (("spec.json", json.dumps(job.to_json())), (KEY_FILE, job.key)):
         with open(os.path.join(job.directory, name), "w", encoding="ascii") as file:
             file.write(text)

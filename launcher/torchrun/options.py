@@ -1,6 +1,6 @@
 """torchrun's command line, without torch: the same options, spellings, defaults and PET_ variables.
 
-`tests/torchrun/test_options.py` compares all of it with the parser of the installed torch: an option that is new there fails.
+`tests/torchrun/test_options.py` compares all of it with the parser of the installed torch, so new options there fail.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
 
 class TorchrunUsageError(RequestError):
-    """torchrun itself would not do what this command line says; its exit code is 1 then."""
+    """A command line that torchrun itself would refuse with exit code 1."""
 
     code = "usage"
     exit_code = 1
 
 
 class UnreadableError(TorchrunUsageError):
-    """torchrun's parser would not read it, which ends with 2."""
+    """A command line that torchrun's parser cannot read, which exits with 2."""
 
     exit_code = 2
 
 
 class CompletionAskedError(Exception):
-    """A completion script is to be printed, and nothing else; for which shell."""
+    """A request to only print a completion script; the message names the shell."""
 
 
 class TorchrunOption(NamedTuple):
-    """One of torchrun's options; all spellings are made from the name: `--rdzv-id` and `--rdzv_id`."""
+    """One of torchrun's options. All spellings are made from the name: `--rdzv-id` and `--rdzv_id`."""
 
     name: str
     default: Any
     meaning: str
-    """What becomes of it here, for `--help` and the table in docs/torchrun.md."""
+    """Its effect here, for `--help` and the table in docs/torchrun.md."""
 
     kind: Any = str
     short: str = ""
     choices: tuple[str, ...] = ()
     variable: bool = True
-    """Whether PET_NAME gives its default, as for most."""
+    """Whether PET_NAME sets its default, as for most options."""
 
 
 def words(text: str) -> list[str]:
-    """The parts between commas; two commas are one that divides nothing."""
+    """The parts between commas; two commas stand for a literal one."""
     return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
 
 
@@ -59,12 +59,15 @@ OPTIONS = (
     TorchrunOption(
         "rdzv-backend",
         "static",
-        "static: each node has the rank it is given; c10d: ranks in the order of arrival; others: torchrun itself is started",
+        "static: each node has the rank it is given; c10d: ranks in the order of arrival; "
+        "others: torchrun itself is started",
     ),
     TorchrunOption("rdzv-endpoint", "", "HOST[:PORT] where the nodes meet, in distlaunch's own store"),
     TorchrunOption("rdzv-id", "none", "the run's name, the same on all nodes"),
     TorchrunOption(
-        "rdzv-conf", "", "join_timeout, timeout, last_call_timeout and is_host apply; unknown ones are reported and ignored"
+        "rdzv-conf",
+        "",
+        "join_timeout, timeout, last_call_timeout and is_host apply; unknown ones are reported and ignored",
     ),
     TorchrunOption("standalone", False, "one node, on a free port", bool),
     TorchrunOption("max-restarts", 0, "maximum restarts of all workers after a worker fails", int),
@@ -75,15 +78,22 @@ OPTIONS = (
         "not needed: it applies to functions, not to commands",
         choices=("spawn", "fork", "forkserver"),
     ),
-    TorchrunOption("event-log-handler", "null", "null and console are not needed; for any other, torchrun itself is started"),
+    TorchrunOption(
+        "event-log-handler", "null", "null and console are not needed; for any other, torchrun itself is started"
+    ),
     TorchrunOption("role", "default", "value of ROLE_NAME for workers"),
     TorchrunOption("module", False, "the script is the name of a module, as with python -m", bool, short="-m"),
     TorchrunOption("no-python", False, "the script is a program", bool),
     TorchrunOption(
-        "run-path", False, "run the script as runpy.run_path does; workers are always forked from a running Python", bool
+        "run-path",
+        False,
+        "run the script as runpy.run_path does; workers are always forked from a running Python",
+        bool,
     ),
     TorchrunOption("log-dir", None, "directory for the workers' output, by RDZV-ID, attempt and local rank"),
-    TorchrunOption("redirects", "0", "streams to write to files instead of the terminal: 0 to 3, or by local rank", short="-r"),
+    TorchrunOption(
+        "redirects", "0", "streams to write to files instead of the terminal: 0 to 3, or by local rank", short="-r"
+    ),
     TorchrunOption("tee", "0", "streams to write to files as well as to the terminal", short="-t"),
     TorchrunOption("log-line-prefix-template", "", "prefix of each line of a teed stream"),
     TorchrunOption("local-ranks-filter", "", "local ranks whose lines to show"),
@@ -96,15 +106,19 @@ OPTIONS = (
     TorchrunOption("logs-specs", None, "a class that decides on log files: torchrun itself is started", variable=False),
     TorchrunOption("numa-binding", None, "CPUs to bind each worker to", choices=MODES, variable=False),
     TorchrunOption(
-        "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that shut the run down gracefully; others are passed on"
+        "signals-to-handle",
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "signals that shut the run down gracefully; others are passed on",
     ),
     TorchrunOption("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL; 30", int),
-    TorchrunOption("virtual-local-rank", False, "LOCAL_RANK is 0 for all workers, and each sees only its own GPU", bool),
+    TorchrunOption(
+        "virtual-local-rank", False, "LOCAL_RANK is 0 for all workers, and each sees only its own GPU", bool
+    ),
 )
 
 _WIDTH = 110
 _SHELLS = ("bash", "zsh", "tcsh")
-"""As torchrun has them without the package shtab."""
+"""Those of torchrun without the package shtab."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,22 +131,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Completion(argparse.Action):
-    """Needs no script."""
+    """An option that requires no script."""
 
     def __call__(self, _parser: Any, _found: Any, shell: Any, _flag: str | None = None) -> None:
         raise CompletionAskedError(shell)
 
 
 class _Help(argparse.HelpFormatter):
-    """Asks for no terminal's width, which is asked for whenever an option is added, and imports slowly."""
+    """Does not query the terminal's width, which argparse does for every option, with a slow import."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=40, width=_WIDTH)
 
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    """A parser like torchrun's, with the defaults that PET_ variables give; raises `TorchrunUsageError`."""
-    found = _Parser(prog="distlaunch torchrun", description="Run a script as torchrun does, on this node.", formatter_class=_Help)
+    """A parser like torchrun's, with defaults from PET_ variables. Raises `TorchrunUsageError`."""
+    found = _Parser(
+        prog="distlaunch torchrun", description="Run a script as torchrun does, on this node.", formatter_class=_Help
+    )
     for option in OPTIONS:
         given = env.get(f"PET_{option.name.replace('-', '_').upper()}") if option.variable else None
         flags = [option.short] * bool(option.short) + list(
@@ -141,7 +157,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         if option.kind is bool:
             found.add_argument(*flags, action="store_true", default=_flag(option.name, given), help=option.meaning)
         else:
-            default = option.default if given is None else given  # argparse gives a text its type, as in torchrun
+            default = option.default if given is None else given  # argparse converts text, as in torchrun
             choices = option.choices or None
             found.add_argument(*flags, type=option.kind, default=default, choices=choices, help=option.meaning)
     flags = ["--print-completion", "--print_completion"]
@@ -167,5 +183,5 @@ def _flag(name: str, given: str | None) -> bool:
 
 
 def parse(args: Sequence[str], env: Mapping[str, str]) -> argparse.Namespace:
-    """The options of a command line, by torchrun's names."""
+    """Parse a command line into options, by torchrun's names."""
     return parser(env).parse_args(list(args))

@@ -1,11 +1,11 @@
-"""Where the nodes of a run meet that a scheduler we do not know has started, each with torchrun's options."""
+"""Rendezvous of nodes that an unknown scheduler has started, each with torchrun's options."""
 
 from __future__ import annotations
 
 import re
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.network import ports, routes
 from launcher.errors import CommandError
@@ -13,6 +13,8 @@ from launcher.torchrun.options import TorchrunUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from launcher.agent.messages import Rendezvous
 
 C10D_PORT = 29400
 STATIC_PORT = 29500
@@ -22,15 +24,15 @@ _SHORTEST_KEY = 32
 
 
 class Place(NamedTuple):
-    """This node's, as it has found it."""
+    """This node's place in the run."""
 
     node_rank: int
-    meets: dict[str, Any]
-    """Where the agents meet, as `Job.rendezvous`."""
+    meets: Rendezvous
+    """The agents' rendezvous, as `Job.rendezvous`."""
 
 
 def endpoint(text: str, default_port: int) -> tuple[str, int]:
-    """Host and port, as torchrun reads them: `localhost` where nothing is said."""
+    """Host and port, as torchrun reads them; `localhost` for empty text."""
     text = text.strip()
     if not text:
         return "localhost", default_port
@@ -46,7 +48,7 @@ def endpoint(text: str, default_port: int) -> tuple[str, int]:
 
 
 def settings(text: str) -> dict[str, str]:
-    """What --rdzv-conf says: `KEY=VALUE,...`."""
+    """Parse --rdzv-conf: `KEY=VALUE,...`."""
     found = {}
     for part in text.strip().split(",") if text.strip() else []:
         name, _, value = (word.strip() for word in part.partition("="))
@@ -57,10 +59,10 @@ def settings(text: str) -> dict[str, str]:
 
 
 def key(env: Mapping[str, str], run: str, port: int) -> str:
-    """The run's secret: as given, else from what torchrun's nodes know of one another, too."""
+    """The run's secret: as given, else derived from what torchrun's nodes share."""
     given = env.get(KEY)
     if given is None:
-        import hashlib  # few runs have several nodes
+        import hashlib  # only runs of several nodes need it
 
         return hashlib.sha256(f"distlaunch torchrun\0{run}\0{port}".encode(errors="surrogateescape")).hexdigest()
     if len(given) < _SHORTEST_KEY:
@@ -71,17 +73,19 @@ def key(env: Mapping[str, str], run: str, port: int) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Whether that is a name or an address of this machine."""
+    """Whether the host is a name or an address of this machine."""
     if host in ("localhost", socket.gethostname()):
         return True
     own = {"127.0.0.1", "::1", *(address for addresses in routes.own_addresses().values() for address in addresses)}
     return any(address in own or address.startswith("127.") for address in routes.resolve(host))
 
 
-def c10d(host: str, port: int, *, host_is_us: bool | None, key: str, limit_s: float, say: Callable[[str], None]) -> Place:
-    """Node 0 is who listens at the endpoint; the others get their ranks in the order in which they come to it.
+def c10d(
+    host: str, port: int, *, host_is_us: bool | None, key: str, limit_s: float, say: Callable[[str], None]
+) -> Place:
+    """Node 0 listens at the endpoint; the other nodes get their ranks in the order in which they connect to it.
 
-    Who waits for it where it should be becomes it as soon as the port is free: what is there may be what is left of another run.
+    A node on the endpoint's host becomes node 0 once the port is free: what listens there may be left from another run.
     """
     from launcher.agent.store.client import Client
     from launcher.agent.store.interface import StoreError
@@ -101,8 +105,10 @@ def c10d(host: str, port: int, *, host_is_us: bool | None, key: str, limit_s: fl
             break
         except StoreError as error:
             if left <= patience_s:
-                hint = "is node 0 there, with the same --rdzv-endpoint and --rdzv-id?"
-                raise CommandError(f"node 0 did not answer at {host}:{port} in {limit_s:.0f} s: {error}", hint=hint) from error
+                hint = "is node 0 running, with the same --rdzv-endpoint and --rdzv-id?"
+                raise CommandError(
+                    f"node 0 did not answer at {host}:{port} in {limit_s:.0f} s: {error}", hint=hint
+                ) from error
             if not told:
                 say(f"waits for node 0 at {host}:{port}, for at most {limit_s:.0f} s")
             told = True

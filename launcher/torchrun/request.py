@@ -1,11 +1,11 @@
-"""What torchrun's options ask for, as the agent's job and as the way of workers' lines; and what is left to torchrun itself."""
+"""Make the agent's job and the handling of workers' lines from torchrun's options, or leave them to torchrun itself."""
 
 from __future__ import annotations
 
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK, Job
@@ -16,6 +16,8 @@ from launcher.torchrun.options import TorchrunUsageError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
+
+    from launcher.agent.messages import LentTerminal
 
 _BACKENDS = ("static", "c10d")
 _HANDLERS = ("null", "console")
@@ -37,7 +39,7 @@ _LOOKED_AT_BYTES = 1 << 12
 
 
 class Request(NamedTuple):
-    """One node's part of a run, before it has looked for the others."""
+    """One node's part of a run, before the rendezvous."""
 
     job: Job
     wanted: Wanted
@@ -49,7 +51,7 @@ class Request(NamedTuple):
 
 
 def theirs(args: argparse.Namespace, env: Mapping[str, str]) -> str:
-    """What only torchrun itself can do; empty: nothing that was asked for."""
+    """The requested feature that only torchrun itself has; empty if there is none."""
     if args.logs_specs is not None:
         return f"--logs-specs {args.logs_specs}"
     if args.rdzv_backend not in _BACKENDS and not args.standalone:
@@ -58,11 +60,15 @@ def theirs(args: argparse.Namespace, env: Mapping[str, str]) -> str:
         return f"--event-log-handler {args.event_log_handler}"
     if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         return "TORCHELASTIC_ENABLE_FILE_TIMER"
-    return "a rendezvous in a file" if rendezvous.settings(args.rdzv_conf).get("store_type", "tcp").lower() == "file" else ""
+    return (
+        "a rendezvous in a file"
+        if rendezvous.settings(args.rdzv_conf).get("store_type", "tcp").lower() == "file"
+        else ""
+    )
 
 
 class _Meeting(NamedTuple):
-    """Which nodes meet, and where."""
+    """Which nodes take part in the rendezvous, and where it is."""
 
     backend: str
     run: str
@@ -77,7 +83,7 @@ def _meeting(args: argparse.Namespace, say: Callable[[str], None]) -> _Meeting:
     backend, endpoint = args.rdzv_backend, args.rdzv_endpoint
     alone = args.standalone or (backend == "static" and not endpoint and args.master_port is None and most == 1)
     if backend != "static" and args.node_rank != 0 and not alone:
-        say(f"--node-rank {args.node_rank} is left out: {backend} gives ranks in the order in which nodes come")
+        say(f"--node-rank {args.node_rank} is ignored: {backend} assigns ranks in the order in which nodes arrive")
     if args.standalone and fewest > 1:
         hint = "use --rdzv-endpoint for several"
         raise TorchrunUsageError(f"--standalone is one node, and --nnodes says {args.nnodes}", hint=hint)
@@ -86,13 +92,15 @@ def _meeting(args: argparse.Namespace, say: Callable[[str], None]) -> _Meeting:
 
         return _Meeting("c10d", str(uuid.uuid4()), "localhost", 0, 1, 1)
     if backend == "static":
-        fewest = most  # of a static rendezvous torchrun takes the greater number
+        fewest = most  # for a static rendezvous torchrun uses the larger number
         master_port = rendezvous.STATIC_PORT if args.master_port is None else args.master_port
         host, port = rendezvous.endpoint(endpoint or f"{args.master_addr}:{master_port}", -1)
     else:
         host, port = rendezvous.endpoint(endpoint, rendezvous.C10D_PORT)
     if port < 0:
-        raise TorchrunUsageError(f"--rdzv-endpoint {endpoint}: a static rendezvous needs its port", hint="write HOST:PORT")
+        raise TorchrunUsageError(
+            f"--rdzv-endpoint {endpoint}: a static rendezvous needs its port", hint="write HOST:PORT"
+        )
     if most > 1 and port == 0:
         raise TorchrunUsageError("several nodes cannot find port 0", hint="name a port in --rdzv-endpoint")
     if not args.rdzv_id and most == 1:
@@ -103,11 +111,11 @@ def _meeting(args: argparse.Namespace, say: Callable[[str], None]) -> _Meeting:
 
 
 def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Callable[[str], None]) -> Request:
-    """The request; raises `TorchrunUsageError`. `python`: what runs the workers, where nothing else is asked for."""
+    """The request. `python` runs the workers unless the options say otherwise. Raises `TorchrunUsageError`."""
     backend, run, host, port, fewest, most = _meeting(args, say)
     conf = rendezvous.settings(args.rdzv_conf)
     if more := sorted(set(conf) - {*_KNOWN_SETTINGS, *_NOT_NEEDED}):
-        say(f"--rdzv-conf {', '.join(more)}: not known here, and left out")
+        say(f"--rdzv-conf {', '.join(more)}: unknown, and ignored")
     kind, command = _command(args, env, python)
     several, count, wanted = most > 1, workers.count(args.nproc_per_node, env, python), _wanted(args, env)
     replaceable = backend == "c10d" and several and args.max_restarts > 0 and workers.has_torch(python)
@@ -121,7 +129,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         directory="",
         rendezvous={"addr": host, "port": port, "any_order": True, "everywhere": True} if several else {},
         master_addr=host if backend == "static" and several else own,
-        master_port=port if backend == "static" and not several else 0,
+        master_port=(port or None) if backend == "static" and not several else None,
         min_nodes=fewest,
         max_nodes=most,
         replaceable=replaceable,
@@ -131,7 +139,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         rdzv_timeout_s=_seconds(conf, "timeout" if backend == "static" else "join_timeout", _JOIN_S[backend]),
         last_call_s=_seconds(conf, "last_call_timeout", 30.0),
         role=args.role,
-        numa_binding=args.numa_binding or "",
+        numa_binding=args.numa_binding or None,
         virtual_local_rank=args.virtual_local_rank,
         macros=True,
         terminal=_terminal(wanted, count),
@@ -155,20 +163,21 @@ def _nodes(text: str) -> tuple[int, int]:
 
 
 def _command(args: argparse.Namespace, env: Mapping[str, str], python: str) -> tuple[str, list[str]]:
-    """Kind and words of what the workers run."""
+    """Kind and command line of what the workers run."""
     command = [args.training_script, *args.training_script_args]
     module = args.module and not args.run_path
     if args.no_python and not args.run_path:
         if module:
             raise TorchrunUsageError("--no-python and --module exclude one another")
         return "program", command
-    if "$" in args.training_script or not (module or _is_source(args.training_script)):  # the former: each worker has its own
+    # With `$`, each worker has its own script.
+    if "$" in args.training_script or not (module or _is_source(args.training_script)):
         return "program", [env.get("PYTHON_EXEC", python), "-u", *(["-m"] if module else []), *command]
     return "module" if module else "script", command
 
 
 def _is_source(path: str) -> bool:
-    """Whether it is a file of source text, or missing; a directory, an archive, bytecode or a pipe only Python itself can run."""
+    """Whether the path is a source file, or missing. Only Python itself can run directories, archives and bytecode."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
@@ -201,10 +210,10 @@ def _wanted(args: argparse.Namespace, env: Mapping[str, str]) -> Wanted:
     )
 
 
-def _terminal(wanted: Wanted, count: int) -> dict[str, Any]:
-    """What workers have of ours, as torchrun's: our very stdin, and our terminal where their lines go nowhere else.
+def _terminal(wanted: Wanted, count: int) -> LentTerminal:
+    """How workers share our streams, as in torchrun: our own stdin, and our terminal if their lines go nowhere else.
 
-    Elsewhere they have pipes, so that what they have said last can be told as the cause of their end.
+    Otherwise they get pipes, so that their last lines can be reported as the cause of their end.
     """
     very = {}
     for name, fd in (("stdout", STDOUT), ("stderr", STDERR)):
@@ -216,7 +225,7 @@ def _terminal(wanted: Wanted, count: int) -> dict[str, Any]:
 
 
 def _signals(text: str, say: Callable[[str], None]) -> list[str]:
-    """Those that there are, of which torchrun, too, only tells that it does not know the others."""
+    """The signals that exist. Others are only reported, as in torchrun."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in signal.Signals.__members__:

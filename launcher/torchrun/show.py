@@ -1,4 +1,4 @@
-"""What a person sees of one node: its workers' lines, and little more than that."""
+"""What the user sees of one node: its workers' lines, and little else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Show:
 
     def __init__(self, wanted: Wanted, job: Job, node_rank: int, host: str, say: Callable[[str], None]) -> None:
         self.done: dict[str, Any] | None = None
-        """How it ended, as the agent has said."""
+        """How the node ended, as its agent reported."""
 
         self._job, self._say = job, say
         self._node = os.path.join(job.directory, "nodes", str(node_rank))
@@ -36,7 +36,7 @@ class Show:
         self._batch, self._batch_fd = bytearray(), STDERR
 
     def follow(self, stream: int) -> None:
-        """Show all that comes."""
+        """Show everything in the stream."""
         decoder = Decoder()
         while data := os.read(stream, _READ_BYTES):
             for record in decoder.feed(data):
@@ -50,7 +50,7 @@ class Show:
         self._logs.keep_errors(os.path.join(self._node, "errors"))
 
     def report(self) -> bool:
-        """Say why it failed, if it did; whether it ended well."""
+        """Print why the node failed, if it did. Returns whether it succeeded."""
         done = self.done or {"result": "failed", "cause": None}
         if done["result"] == "success":
             return True
@@ -69,7 +69,7 @@ class Show:
         else:
             self._leave_error(cause)
         lines = summary.cause_lines(cause)
-        if self._signal and cause.get("class") in failures.ENDS:  # who has sent it, and why, we are not told
+        if self._signal and cause.get("class") in failures.ENDS:  # its sender and reason are unknown
             lines = [f"ended by {self._signal}"]
         output.report(f"distlaunch: {output.paint(lines[0], 'red')}", *(f"  {line}" for line in lines[1:]))
         return False
@@ -98,7 +98,7 @@ class Show:
         self._say(text)
 
     def _leave_error(self, cause: dict[str, Any]) -> None:
-        """The first failed worker's error file, where whoever has started us wants it, as torchrun does."""
+        """Copy the first failed worker's error file to where our parent expects it, as torchrun does."""
         path = os.environ.get(_ERROR_FILE)
         errors = os.path.join(self._node, "errors")
         if not path or cause.get("local_rank") is None or not os.path.isdir(errors):
@@ -117,7 +117,7 @@ class Show:
         self._batch += data
 
     def _flush(self) -> None:
-        """Write what was gathered; once nobody reads it, it is left out."""
+        """Write the collected output; drop it once there is no reader."""
         if not self._batch:
             return
         view = memoryview(bytes(self._batch))
@@ -132,7 +132,7 @@ class Show:
 
 
 def _with_code(text: bytes, cause: dict[str, Any]) -> bytes:
-    """An error file with the worker's exit code in it, or less the number of its signal, as torchrun writes it."""
+    """The error file with the worker's exit code added, or its negative signal number, as torchrun writes it."""
     import json
 
     with contextlib.suppress(ValueError, TypeError, KeyError):

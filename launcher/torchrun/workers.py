@@ -1,4 +1,4 @@
-"""How many workers a node has, as torchrun counts them, and which Python runs them."""
+"""How many workers a node has, counted as in torchrun, and which Python runs them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _IMPORT_S = 120.0
-"""So long another Python may take to import torch."""
+"""How long another Python may take to import torch."""
 
 
 def count(text: str, env: Mapping[str, str], python: str) -> int:
-    """How many a node has, as torchrun counts them."""
+    """How many workers a node has, counted as in torchrun."""
     if text.lstrip("+-").isdigit():
         if int(text) < 1:
             raise TorchrunUsageError(f"--nproc-per-node {text}: a node has 1 worker or more")
@@ -34,7 +34,7 @@ def count(text: str, env: Mapping[str, str], python: str) -> int:
 
 
 def _knows_gpus() -> bool:
-    """Whether the torch that is here was built for GPUs, as its own files say; without it, it may be elsewhere."""
+    """Whether our torch was built for GPUs, according to its files; True without one, as another Python may have it."""
     import re
 
     found = find_spec("torch")
@@ -48,7 +48,7 @@ def _knows_gpus() -> bool:
 
 
 def _other_accelerators() -> bool:
-    """Whether this machine has devices that torch may count, and we do not."""
+    """Whether this machine has devices that torch may count but we do not."""
     return any(os.path.exists(path) for path in ("/dev/dri", "/dev/accel", "/dev/davinci_manager", "/dev/hl0"))
 
 
@@ -65,7 +65,7 @@ def _ask_torch(text: str, python: str) -> int:
 
 
 def has_torch(python: str) -> bool:
-    """Whether what runs the agent has it, without which nobody can come later."""
+    """Whether the agent's Python has torch, without which no node can join later."""
     return python != sys.executable or find_spec("torch") is not None
 
 

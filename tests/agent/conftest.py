@@ -1,4 +1,4 @@
-"""The agents fixture."""
+"""Fixtures that start agents, or a run's store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.agent.harness import Runner
+from tests.agent.stores import Served
 from tests.agent.warm import WarmStart
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def agents(tmp_path: Path) -> Iterator[Runner]:
 
 @pytest.fixture(scope="session")
 def warm_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
-    """A process that has imported torch, in which agents are forked."""
+    """A process that has imported torch, from which agents are forked."""
     server = WarmStart(tmp_path_factory.mktemp("warm"))
     yield server
     server.close()
@@ -30,10 +31,19 @@ def warm_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
 
 @pytest.fixture
 def warm_agents(warm_start: WarmStart, tmp_path: Path) -> Iterator[Runner]:
-    """The same, with agents whose workers are forked from a process with torch, at no cost."""
+    """The same, with agents whose workers are forked from a process that has already imported torch."""
     directory = tmp_path / "warm"
     directory.mkdir()
     yield from _runner(directory, warm_start)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A store with its server."""
+    found = Served()
+    yield found
+    for client in found.clients:
+        client.close()
 
 
 def _runner(tmp_path: Path, warm: WarmStart | None) -> Iterator[Runner]:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from launcher.runs.sources import JOB_OUTPUT
 from launcher.settings import job_spec
 from launcher.settings.options import JobOptions
 from launcher.system import detached
-from tests.matrix import AGENT_PYTHON
+from tests import matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 LIMIT_S = 90
+AGENT_PYTHON = os.environ.get(matrix.AGENT_PYTHON) or sys.executable
+"""Runs agents and workers: the tests' own, or that of a cell of `scripts/matrix`."""
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Run:
         self._decoders: dict[int, protocol.Decoder] = defaultdict(protocol.Decoder)
 
     def pump(self, timeout_s: float = 0.1) -> bool:
-        """Take what has come; False when nothing has."""
+        """Read what has arrived; False if nothing has."""
         chunks = self._stream.read(timeout_s)
         for chunk in chunks:
             assert chunk.node != JOB_OUTPUT
@@ -68,14 +71,14 @@ class Run:
         return bool(chunks)
 
     def until(self, met: Callable[[], object]) -> None:
-        """Read on until `met`."""
+        """Read until `met`."""
         limit = time.monotonic() + LIMIT_S
         while not met():
             self.pump()
             assert time.monotonic() < limit, f"not met in {LIMIT_S} s: {self.events} {self.agent_stderr()}"
 
     def wait(self) -> Run:
-        """Read on until all agents have ended."""
+        """Read until all agents have exited."""
         limit = time.monotonic() + LIMIT_S
         while self.pump() or "running" in self.backend.liveness(self.handle).nodes:
             assert time.monotonic() < limit, f"no end in {LIMIT_S} s: {self.events} {self.agent_stderr()}"
@@ -83,8 +86,11 @@ class Run:
             pass
         return self
 
-    def go_on(self, node: int) -> None:
-        """A node that was held, or stopped, begins or goes on; not before it stands still, which would stop it for good."""
+    def resume(self, node: int) -> None:
+        """Let a node that is held or stopped begin or continue.
+
+        Waits until it is stopped, as a SIGCONT before that would be lost.
+        """
         process = psutil.Process(self.agent_pid(node))
         self.until(lambda: process.status() == psutil.STATUS_STOPPED)
         process.resume()
@@ -97,15 +103,28 @@ class Run:
         return [fields for _, event, fields in self.events if event == name]
 
     def result(self) -> str:
-        """What all nodes agree on; fails when they do not."""
+        """The result that all nodes agree on; fails if they do not."""
         results = {fields["result"] for fields in self.of("done")}
         assert len(results) == 1, (results, self.events, self.agent_stderr())
         return str(results.pop())
 
     def cause(self) -> dict[str, Any]:
-        """The first cause over all nodes."""
+        """The earliest cause of all nodes."""
         causes = [fields["cause"] for fields in self.of("done") if fields["cause"]]
         return dict(min(causes, key=lambda cause: (cause["secondary"], cause["time"])))
+
+    def warnings(self) -> list[str]:
+        """The messages of all warnings."""
+        return [str(fields["message"]) for fields in self.of("warning")]
+
+    def failures(self, node: int) -> list[dict[str, Any]]:
+        """The causes that one node has reported."""
+        return [fields["cause"] for of, name, fields in self.events if name == "failure" and of == node]
+
+    def processes(self, node: int) -> list[psutil.Process]:
+        """A node's agent and all processes below it."""
+        agent = psutil.Process(self.agent_pid(node))
+        return [agent, *agent.children(recursive=True)]
 
     def agent_pid(self, node: int = 0) -> int:
         return int(self.handle["agents"][node]["pid"])
@@ -136,16 +155,18 @@ class Runner:
         late: int | None = None,
         **options: Any,
     ) -> Run:
-        """`script` is a file, or the text of one; `request` is what the agents are told beside the options.
+        """`script` is a file, or the text of one; `request` are fields of the job beside the options.
 
-        The node `late` begins only when it is told to `go_on`, where agents are warm.
+        With warm agents, the node `late` is held until it is told to `resume`.
         """
         if isinstance(script, str) and "\n" in script:
             path = self._tmp_path / f"script{len(self.runs)}.py"
             path.write_text(script)
             script = path
         options = {"nproc_per_node": "1", "grace": "10s", **_of_matrix(), **options}
-        job = job_spec.from_options(JobOptions(**options), (str(script), *args), kind=kind, cwd=str(cwd or self._tmp_path))
+        job = job_spec.from_options(
+            JobOptions(**options), (str(script), *args), kind=kind, cwd=str(cwd or self._tmp_path)
+        )
         directory = self.directory / f"run-{len(self.runs)}"
         directory.mkdir()
         backend = LocalBackend(LocalOptions())
@@ -159,7 +180,7 @@ class Runner:
         return run
 
     def end_all(self) -> None:
-        """Also what a failed test has left."""
+        """End all runs, including those that a failed test has left."""
         for run in self.runs:
             run.backend.cancel(run.handle, force=True)
         for run in self.runs:
@@ -169,27 +190,27 @@ class Runner:
                 time.sleep(0.05)
             for agent in run.handle["agents"]:
                 if processes.start_ticks(agent["pid"]) == agent["start_ticks"]:
-                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile
                         os.kill(agent["pid"], signal.SIGKILL)
 
     def __call__(self, script: str | Path, *args: str, **options: Any) -> Run:
-        """Start a run and wait for its end."""
+        """Start a run and wait until it has ended."""
         return self.start(script, *args, **options).wait()
 
 
 def _of_matrix() -> dict[str, Any]:
     """What `scripts/matrix` asks for: agents and workers under another Python than the tests."""
-    python = os.environ.get(AGENT_PYTHON)
+    python = os.environ.get(matrix.AGENT_PYTHON)
     return {"python": python} if python else {}
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process that is no zombie."""
+    """Whether the process exists and is not a zombie."""
     return processes.start_ticks(pid) is not None
 
 
-def gone(*pids: int, within_s: float = LIMIT_S) -> bool:
-    """Whether these end in time."""
+def all_exited(*pids: int, within_s: float = LIMIT_S) -> bool:
+    """Whether all of these exit in time."""
     limit = time.monotonic() + within_s
     while any(alive(pid) for pid in pids):
         if time.monotonic() > limit:

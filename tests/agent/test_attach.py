@@ -28,7 +28,7 @@ EVERY_BYTE = bytes(range(256)) + secrets.token_bytes(300_000)
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """The directory of a node, with this process for its agent."""
+    """A node's directory, with this process as its agent."""
     scratch, directory = tmp_path / ("long" * 40) / "scratch", tmp_path / "nodes/0"
     for made in (scratch, directory):
         made.mkdir(parents=True)
@@ -41,7 +41,7 @@ def node(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agent(node: Path) -> Iterator[socket.socket]:
-    """Listens for who wants the terminal of rank 3."""
+    """Listens where clients ask for the terminal of rank 3."""
     scratch = json.loads((node / "agent.json").read_text())["scratch"]
     directory = os.open(scratch, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as server:
@@ -68,7 +68,9 @@ def read(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def test_every_byte_goes_through_in_both_directions_and_an_end_is_one_there(node: Path, agent: socket.socket) -> None:
+def test_every_byte_passes_in_both_directions_and_a_close_reaches_the_other_end(
+    node: Path, agent: socket.socket
+) -> None:
     found = bridge(node)
     reads: list[bytes] = []
     with agent.accept()[0] as other:
@@ -84,14 +86,16 @@ def test_every_byte_goes_through_in_both_directions_and_an_end_is_one_there(node
         assert other.recv(1) == b""
 
 
-def test_the_agents_end_is_the_bridges(node: Path, agent: socket.socket) -> None:
+def test_the_bridge_ends_when_the_agent_closes_the_connection(node: Path, agent: socket.socket) -> None:
     found = bridge(node)
     agent.accept()[0].close()
     assert found.sock.recv(1) == b""
     assert found.end() == ""
 
 
-def test_what_the_agent_has_sent_comes_through_whatever_is_typed_after_its_end(node: Path, agent: socket.socket) -> None:
+def test_what_the_agent_has_sent_arrives_even_if_keys_are_typed_after_it_has_closed(
+    node: Path, agent: socket.socket
+) -> None:
     found = bridge(node)
     with agent.accept()[0] as other:
         other.sendall(EVERY_BYTE)
@@ -101,7 +105,7 @@ def test_what_the_agent_has_sent_comes_through_whatever_is_typed_after_its_end(n
     assert found.end() == ""
 
 
-def test_a_rank_that_is_not_there_and_an_agent_that_is_gone_are_told(node: Path, agent: socket.socket) -> None:
+def test_a_missing_rank_and_an_agent_that_has_exited_are_reported(node: Path, agent: socket.socket) -> None:
     with pytest.raises(CommandError, match=r"rank 2 has no terminal here: .*No such file"):
         bridge(node, rank=2)
     about = json.loads((node / "agent.json").read_text())

@@ -1,18 +1,22 @@
-"""Who is to blame: for a collective that timed out, for a process that was killed, and what each class means."""
+"""What a failure is blamed on: for a collective that timed out, for a killed process, and what each class means."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from launcher.agent import cause, failures
+from launcher.agent.node.analysis import FailureAnalysis
+from launcher.agent.node.workers import Worker
 from launcher.runs.outcome import EXIT_CODES
 
 if TYPE_CHECKING:
+    from launcher.agent.messages import Cause
     from tests.agent.harness import Runner
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +45,7 @@ time.sleep(600)
         ("all_reduce", "1,3", "2", "ranks 0, 2 timed out in a collective; ranks 1, 3 had not joined it"),
     ],
 )
-def test_the_rank_that_did_not_come_to_a_collective_is_named(
+def test_the_rank_that_did_not_join_a_collective_is_named(
     warm_agents: Runner, collective: str, culprits: str, nodes: str, message: str
 ) -> None:
     run = warm_agents(HANGS, collective, culprits, nodes=nodes, nproc_per_node=str(4 // int(nodes)))
@@ -65,39 +69,48 @@ def test_a_restart_names_the_rank_too(warm_agents: Runner) -> None:
     assert restart["cause"]["message"] == "ranks 0, 1, 3 timed out in a collective; rank 2 had not joined it"
 
 
-def ended(tmp_path: Path, code: int, stderr: str, oom_kills: int = 0) -> cause.Cause:
+def ended(tmp_path: Path, code: int, stderr: str, oom_kills: int = 0) -> Cause:
     about: Any = {"rank": 3, "local_rank": 1, "code": code, "time": 1.0}
     none = str(tmp_path / "none")
-    return cause.of_worker(host="h", node=1, about=about, error_file=none, stderr_tail=stderr.encode(), oom_kills=oom_kills)
+    return cause.of_worker(
+        host="h", node=1, about=about, error_file=none, stderr_tail=stderr.encode(), oom_kills=oom_kills
+    )
 
 
 WATCHDOGS = """\
 [rank0]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: \
-WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, NumelOut=131072000, Timeout(ms)=600000) ran for 600081 milliseconds \
+WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, NumelOut=131072000, Timeout(ms)=600000) \
+ran for 600081 milliseconds \
 before timing out.
-[rank0]:[E1218 20:27:21.484910731 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG GUID 1 Rank 0]  failure detected by watchdog at work \
+[rank0]:[E1218 20:27:21.484910731 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG GUID 1 Rank 0]  \
+failure detected by watchdog at work \
 sequence id: 1 PG status: last enqueued work: 547, last completed work: -1
 ----
 [rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: \
-WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000) ran for 600020 milliseconds \
+WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000) \
+ran for 600020 milliseconds \
 before timing out.
-[rank1]:[E626 06:24:44.906457629 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 1] Exception (either an error \
+[rank1]:[E626 06:24:44.906457629 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 1] \
+Exception (either an error \
 or timeout) detected by watchdog at work: 808, last enqueued NCCL work: 811, last completed NCCL work: 807.
 ----
 terminate called after throwing an instance of 'c10::DistBackendError'
-  what():  [Rank 6] NCCL watchdog thread terminated with exception: [Rank 6] Watchdog caught collective operation timeout: \
-WorkNCCL(SeqNum=880, OpType=BROADCAST, NumelIn=131137536, NumelOut=131137536, Timeout(ms)=1800000) ran for 1800902 milliseconds \
+  what():  [Rank 6] NCCL watchdog thread terminated with exception: [Rank 6] \
+Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=880, OpType=BROADCAST, NumelIn=131137536, NumelOut=131137536, Timeout(ms)=1800000) \
+ran for 1800902 milliseconds \
 before timing out.
 Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:525 (most recent call first):
 ----
-[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, \
+[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, \
 Timeout(ms)=1800000) ran for 1802212 milliseconds before timing out.
 """
-"""As logged by torch 2.5, 2.6, 2.1 and 1.12: what differs is what stands around it."""
+"""As logged by torch 2.5, 2.6, 2.1 and 1.12; what surrounds the message differs."""
 
 
 @pytest.mark.parametrize("said", WATCHDOGS.split("----\n"))
-def test_what_nccls_watchdog_writes_is_a_collective_that_timed_out(tmp_path: Path, said: str) -> None:
+def test_a_message_of_nccls_watchdog_is_a_collective_that_timed_out(tmp_path: Path, said: str) -> None:
     found = ended(tmp_path, -6, "a line before\n" + said)
 
     assert (found["class"], found["signal"], found["secondary"]) == ("collective", "SIGABRT", False)
@@ -107,7 +120,7 @@ def test_what_nccls_watchdog_writes_is_a_collective_that_timed_out(tmp_path: Pat
     assert named["message"] == "ranks 0, 1, 3 timed out in a collective; ranks 2, 4 had not joined it"
 
 
-def test_where_all_ranks_have_waited_nobody_is_blamed(tmp_path: Path) -> None:
+def test_no_rank_is_blamed_where_all_have_waited(tmp_path: Path) -> None:
     found = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), {0, 1, 2, 3}, 4)
 
     assert found["rank"] == 3
@@ -125,12 +138,20 @@ def test_of_many_ranks_the_first_are_named(tmp_path: Path) -> None:
     [
         ("OSError: [Errno 30] Read-only file system: '/models/bert_backend-gloo-2'", "user_code"),
         ("ValueError: no backend of the name Gloo", "user_code"),
-        ("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Broken pipe [10.0.0.1]:43431", "fabric"),
-        ("RuntimeError: [enforce fail at ../gloo/gloo/transport/tcp/device.cc:84] Unable to find address for: ib9", "fabric"),
+        (
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Broken pipe [10.0.0.1]:43431",
+            "fabric",
+        ),
+        (
+            "RuntimeError: [enforce fail at ../gloo/gloo/transport/tcp/device.cc:84] Unable to find address for: ib9",
+            "fabric",
+        ),
         ("torch.distributed.DistNetworkError: the client socket has timed out", "fabric"),
     ],
 )
-def test_the_class_is_that_of_what_was_raised_whatever_else_names_a_network(tmp_path: Path, raised: str, kind: str) -> None:
+def test_the_class_follows_from_the_exception_whatever_else_mentions_a_network(
+    tmp_path: Path, raised: str, kind: str
+) -> None:
     frames = '  File "x.py", line 1, in gloo\n    init("gloo")  # Connection refused, MemoryError\n    ^^^^^^^^^^^^\n'
 
     found = ended(tmp_path, 1, f"Traceback (most recent call last):\n{frames}{raised}\n")
@@ -138,22 +159,25 @@ def test_the_class_is_that_of_what_was_raised_whatever_else_names_a_network(tmp_
     assert (found["class"], found["secondary"]) == (kind, "Broken pipe" in raised)
 
 
-HANDLED = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nOSError: it was handled\nUserWarning: torch\n'
+HANDLED = (
+    'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nOSError: it was handled\n'
+    "UserWarning: torch\n"
+)
 
 
 @pytest.mark.parametrize(
     ("number", "oom_kills", "kind", "message"),
     [
-        (9, 0, "killed", "killed by SIGKILL, sent by somebody else, not distlaunch"),
-        (15, 0, "killed", "killed by SIGTERM, sent by somebody else, not distlaunch"),
-        (2, 0, "killed", "killed by SIGINT, sent by somebody else, not distlaunch"),
-        (10, 0, "killed", "killed by SIGUSR1, sent by somebody else, not distlaunch"),
+        (9, 0, "killed", "killed by SIGKILL, sent by another process, not distlaunch"),
+        (15, 0, "killed", "killed by SIGTERM, sent by another process, not distlaunch"),
+        (2, 0, "killed", "killed by SIGINT, sent by another process, not distlaunch"),
+        (10, 0, "killed", "killed by SIGUSR1, sent by another process, not distlaunch"),
         (9, 1, "out_of_memory", "killed by SIGKILL, sent by the kernel's out-of-memory killer"),
         (11, 0, "user_code", "killed by SIGSEGV"),
         (7, 0, "node", "killed by SIGBUS"),
     ],
 )
-def test_a_signal_is_named_with_who_sent_it_and_nothing_that_was_written_before(
+def test_a_signal_is_named_with_its_sender_and_without_earlier_output(
     tmp_path: Path, number: int, oom_kills: int, kind: str, message: str
 ) -> None:
     found = ended(tmp_path, -number, HANDLED, oom_kills)
@@ -191,7 +215,28 @@ def test_a_class_is_its_name_wherever_it_is_written_or_read() -> None:
         assert failures.Failure.named(each.value) is failures.Failure.named(each) is each
 
 
-def test_a_class_that_is_not_known_is_told_by_its_name() -> None:
+def test_an_unknown_class_is_reported_by_its_name() -> None:
     assert failures.text("user_code") == "the script failed"
     assert failures.text("of_tomorrow") == "of_tomorrow"
-    assert [failures.may_come_back(why) for why in (None, {"class": "of_tomorrow"}, {"class": "killed"})] == [False, False, True]
+    assert [failures.may_come_back(why) for why in (None, {"class": "of_tomorrow"}, {"class": "killed"})] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_worker_that_raised_and_was_then_stopped_is_not_called_killed(tmp_path: Path) -> None:
+    """In its exit hooks, by our SIGTERM, as another node's worker had failed first."""
+    (tmp_path / "errors").mkdir()
+    raised = {"message": {"message": "RuntimeError: Connection closed by peer", "extraInfo": {"timestamp": 5}}}
+    (tmp_path / "errors/0-1.json").write_text(json.dumps(raised))
+    place: Any = SimpleNamespace(host="h", node_rank=1, directory="kept", scratch=SimpleNamespace(path=str(tmp_path)))
+    about: Any = {"rank": 3, "local_rank": 1, "round": 0, "pid": 9}
+    exited: Any = {**about, "code": -15, "stopped": True, "time": 6.0}
+    worker = Worker(about, {})
+    worker.exited = exited
+
+    (found,) = FailureAnalysis(place).of_workers([worker])
+
+    assert (found["class"], found["secondary"], found["signal"], found["time"]) == ("fabric", True, None, 5.0)
+    assert found["message"] == "RuntimeError: Connection closed by peer"

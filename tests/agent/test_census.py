@@ -27,17 +27,24 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE"}
-"""Variables that only we give."""
+"""Variables that only distlaunch sets."""
 
-PER_RUN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "CENSUS_OUT", "PYTEST_CURRENT_TEST"}
-"""Variables that torchrun gives too, with a value of each run's own."""
+PER_RUN = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+    "CENSUS_OUT",
+    "PYTEST_CURRENT_TEST",
+}
+"""Variables that torchrun sets too, with another value in each run."""
 
 ARGS = ["a b", "'\"$HOME`x`\\", "--flag=ü", "line\nbreak", "--", "-x"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def heeding() -> Iterator[None]:
-    """Signals as from a terminal, also where the tests run under nohup: torchrun has handlers, so its workers have none."""
+def default_signals() -> Iterator[None]:
+    """Default actions, even if the tests run under nohup: torchrun has handlers, so its workers ignore no signal."""
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)}
     ignored = [number for number, handler in before.items() if handler == signal.SIG_IGN]
     for number in ignored:
@@ -68,7 +75,9 @@ def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dic
 def under_torchrun(prefix: Path, target: list[str], ranks: int, env: dict[str, str]) -> list[dict[str, Any]]:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *target, *ARGS]
     environment = {**os.environ, **env, "CENSUS_OUT": str(prefix)}
-    subprocess.run(argv, check=True, timeout=120, env=environment, stdin=subprocess.DEVNULL, capture_output=True, cwd=SCRIPTS)
+    subprocess.run(
+        argv, check=True, timeout=120, env=environment, stdin=subprocess.DEVNULL, capture_output=True, cwd=SCRIPTS
+    )
     return read(prefix, ranks)
 
 
@@ -85,7 +94,9 @@ CASES = [
     pytest.param(["census.py"], "script", 2, {}, id="script"),
     pytest.param(["-m", "census"], "module", 2, {}, id="module"),
     pytest.param(["census.py"], "script", 1, {}, id="one worker, so no OMP_NUM_THREADS"),
-    pytest.param(["./../scripts/census.py"], "script", 2, {"OMP_NUM_THREADS": "2", "PYTHONPATH": "/nowhere"}, id="threads"),
+    pytest.param(
+        ["./../scripts/census.py"], "script", 2, {"OMP_NUM_THREADS": "2", "PYTHONPATH": "/nowhere"}, id="threads"
+    ),
 ]
 
 
@@ -110,20 +121,20 @@ def test_a_worker_sees_what_it_sees_under_torchrun(
 
 
 def in_a_terminal(argv: list[str], env: dict[str, str]) -> int:
-    """Run a command as at a terminal; its exit code."""
+    """Run a command in a terminal; return its exit code."""
     leader, terminal = pty.openpty()
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
     argv = ["setsid", "--ctty", "--wait", *argv]
     process = subprocess.Popen(argv, stdin=terminal, stdout=terminal, stderr=terminal, env=env, cwd=SCRIPTS)
     os.close(terminal)
-    with contextlib.suppress(OSError):  # nobody has the terminal open any more
+    with contextlib.suppress(OSError):  # no process has the terminal open any more
         while os.read(leader, 65536):
             pass
     os.close(leader)
     return process.wait(120)
 
 
-def test_at_a_terminal_a_worker_has_one_like_it(distlaunch: Cli, tmp_path: Path) -> None:
+def test_in_a_terminal_a_worker_sees_what_it_sees_under_torchrun(distlaunch: Cli, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "census.py"]
     assert in_a_terminal(run, distlaunch.env({"CENSUS_OUT": str(theirs)})) == 0

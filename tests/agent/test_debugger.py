@@ -1,4 +1,4 @@
-"""`--debug RANK`: an exception opens pdb in that rank's worker, and nobody is ended as long as somebody looks around there."""
+"""`--debug RANK`: an exception opens pdb in that rank's worker, and no rank is ended until the debugger is left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if sys.argv[1] == "exits":
     sys.exit(3)
 signal.raise_signal(signal.SIGINT)
 """
-"""By what is no failure to look at."""
+"""Ends that open no debugger."""
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -46,7 +46,7 @@ def test_all_ranks_are_kept_until_the_debugger_is_left(agents: Runner, tmp_path:
     os.mkfifo(keys)
     more = {"debug": 1, "heartbeat_s": 0.2}
     run = agents.start(FAILS, str(keys), str(go), nodes="2", request=more, start=start, max_restarts=1)
-    run.until(lambda: run.of("debugger"))  # for which another's failure waits 5 s, and no longer
+    run.until(lambda: run.of("debugger"))  # the other rank's failure waits 5 s for it, and no longer
     go.touch()
     run.until(lambda: run.of("worker_exited"))
     said = run.of("debugger")[0]
@@ -57,7 +57,7 @@ def test_all_ranks_are_kept_until_the_debugger_is_left(agents: Runner, tmp_path:
     run.wait()
 
     assert "('number', 42)" in run.stdout[1].decode(), (run.stdout, run.stderr)
-    assert run.result() == "success", "the other round fails nowhere"
+    assert run.result() == "success", "no rank fails in the second round"
     assert run.of("restart")[0]["cause"]["message"] == "ValueError: wrong number"
     names = [name for _, name, _ in run.events]
     assert names.index("restart") > names.index("debugger")
@@ -73,8 +73,9 @@ def test_a_failure_waits_for_a_rank_that_is_about_to_fail_and_then_until_its_deb
     waits = mock.Mock()
     waits._job.debug = 1
     when = {workers._DEBUGGED: comes, workers._LEFT: left}
-    waits._nodes.met.add = lambda name, _: int(waits.take_all.call_count >= when[name])
-    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: float(waits.take_all.call_count)))  # one lasts 1 s
+    waits._nodes.members.store.add = lambda name, _: int(waits.take_all.call_count >= when[name])
+    # One call lasts 1 s.
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: float(waits.take_all.call_count)))
 
     workers.Workers._wait_for_debugger(waits)
     assert waits.take_all.call_count == turns
@@ -90,7 +91,9 @@ def test_a_failure_elsewhere_ends_a_rank_that_does_not_fail(agents: Runner) -> N
 
 @pytest.mark.parametrize(("how", "ended"), [("exits", {"exit_code": 3}), ("interrupted", {"signal": "SIGINT"})])
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_an_exit_and_an_interrupt_open_no_debugger(agents: Runner, how: str, ended: dict[str, object], start: str) -> None:
+def test_an_exit_and_an_interrupt_open_no_debugger(
+    agents: Runner, how: str, ended: dict[str, object], start: str
+) -> None:
     run = agents(ENDS, how, request={"debug": 0}, start=start)
     assert not run.of("debugger")
     told = run.of("worker_exited")[0]
@@ -98,7 +101,7 @@ def test_an_exit_and_an_interrupt_open_no_debugger(agents: Runner, how: str, end
 
 
 @pytest.mark.parametrize("kind", ["script", "module"])
-def test_a_debugged_worker_of_its_own_interpreter_sees_what_any_sees(agents: Runner, tmp_path: Path, kind: Kind) -> None:
+def test_a_spawned_worker_sees_the_same_with_and_without_debug(agents: Runner, tmp_path: Path, kind: Kind) -> None:
     seen = "sys.argv, sys.path, __file__, __name__, __package__, sorted(vars()), 'distlaunch_agent' in sys.modules"
     (tmp_path / "shown.py").write_text(f"import os, sys\nprint({seen})\n")
     name = "shown" if kind == "module" else str(tmp_path / "shown.py")

@@ -1,4 +1,4 @@
-"""Whether a run has ended well is decided once for all its nodes: before that any of them can stop it, after that none."""
+"""Whether a run has succeeded is decided once for all nodes: until then any of them can stop it, then none can."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from testbed import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from launcher.agent.messages import AgentToGroup
     from tests.agent.harness import Runner
 
-STOP = {"stop": "preempted", "deadline": 0.0, "signal": 15, "leaves": False}
+STOP: AgentToGroup = {"stop": "preempted", "deadline": 0.0, "signal": 15, "leaves": False}
 
 
 class Nodes:
-    """Two nodes of a run over a real store, each with connections of its own."""
+    """Two nodes of a run over a real store, each with its own connections."""
 
     def __init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -57,7 +58,7 @@ print("done", flush=True)
 
 
 @pytest.mark.slow
-def test_a_node_that_is_taken_back_when_its_workers_are_done_has_succeeded_and_the_others_go_on(agents: Runner) -> None:
+def test_a_node_that_is_preempted_after_its_workers_have_succeeded_ends_nothing(agents: Runner) -> None:
     kubernetes = {"replaces_lost": True, "sigterm_means": "preempted", "peer_timeout_s": 1.5, "heartbeat_s": 0.5}
     run = agents.start(EARLY, str(agents.directory / "go"), nodes="3", request=kubernetes)
     run.until(lambda: any(fields["rank"] == 1 for fields in run.of("worker_exited")))
@@ -76,45 +77,48 @@ def test_a_node_that_is_taken_back_when_its_workers_are_done_has_succeeded_and_t
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stop_after_all_have_finished_comes_too_late_whoever_has_heard_it(nodes: Nodes, stopped: int) -> None:
+def test_a_stop_after_all_nodes_have_finished_comes_too_late_on_every_node(nodes: Nodes, stopped: int) -> None:
     one, other = nodes.parts[stopped], nodes.parts[1 - stopped]
     assert not one.finished()
     assert other.finished(), "it is the last one"
 
-    one.stop(STOP)
+    one.request_stop(STOP)
 
-    assert one.ended_well(), "though it has not asked again since it had finished"
-    assert other.ended_well()
+    assert one.all_succeeded(), "although it has not asked again since it finished"
+    assert other.all_succeeded()
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_run_that_was_stopped_has_not_ended_well_when_all_finish_after_that(nodes: Nodes, stopped: int) -> None:
+def test_a_run_that_was_stopped_has_not_succeeded_even_if_all_nodes_finish_afterwards(
+    nodes: Nodes, stopped: int
+) -> None:
     one, other = nodes.parts[stopped], nodes.parts[1 - stopped]
     assert not one.finished()
-    one.stop(STOP)
-    wait_until("the other to hear it", other.heard)
+    one.request_stop(STOP)
+    wait_until("the other node to receive it", lambda: other.verdict)
 
     assert not other.finished()
 
-    assert not one.ended_well()
-    assert not other.ended_well()
+    assert not one.all_succeeded()
+    assert not other.all_succeeded()
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stop_after_the_word_of_a_restart_is_heard_in_the_next_round(nodes: Nodes, stopped: int) -> None:
+def test_a_stop_after_a_restart_was_decided_reaches_the_next_round(nodes: Nodes, stopped: int) -> None:
     one, other = nodes.parts[stopped], nodes.parts[1 - stopped]
-    other.say("restart", cause={})
-    wait_until("the restart", one.begins_again)
+    other.publish("restart", cause={})
+    wait_until("the restart", one.restart_requested)
 
-    one.stop(STOP)
-    wait_until("its word", lambda: not one._watch.has_to_say)
-    other._watch.begin("round/1/word", watch_beats=True)
+    one.request_stop(STOP)
+    wait_until("its message to be sent", lambda: not one._watch.has_unpublished)
+    other._watch.begin("round/1/verdict", watch_beats=True)
 
-    wait_until("the stop", other.heard)
-    assert str((other.heard() or {})["kind"]) == "stop"
+    wait_until("the stop", lambda: other.verdict)
+    assert other.verdict
+    assert other.verdict["kind"] == "stop"
 
 
-def test_who_comes_back_to_a_run_that_is_over_is_not_needed(nodes: Nodes) -> None:
+def test_a_node_that_comes_back_to_a_finished_run_is_not_needed(nodes: Nodes) -> None:
     setup = {"node_rank": 1, "host": "n9"}
     assert not nodes.parts[0].finished()
     assert nodes.parts[1].finished()

@@ -1,10 +1,10 @@
-"""What a node takes for the word of another, of what lies in a directory: nothing that another user may have put there."""
+"""Which files in a directory a node takes for messages of another node: none that another user may have put there."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,15 +16,19 @@ from launcher.agent.system import files
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from typing_extensions import Unpack
+
+    from launcher.agent.messages import Rendezvous
+
 WHY = cause.of_node(host="n", node=1, message="it has no disk", time=1.5)
 
 
-def endpoint(tmp_path: Path, **rendezvous: Any) -> Endpoint:
+def endpoint(tmp_path: Path, **rendezvous: Unpack[Rendezvous]) -> Endpoint:
     return Endpoint(Job("run", ["x.py"], "script", str(tmp_path), {}, str(tmp_path), rendezvous, max_nodes=2))
 
 
 @pytest.mark.parametrize("what", ["a file", "a pipe"])
-def test_without_a_file_nobody_looks_for_one_in_the_working_directory(
+def test_without_a_rendezvous_file_none_is_read_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,7 +41,7 @@ def test_without_a_file_nobody_looks_for_one_in_the_working_directory(
     assert endpoint(tmp_path, addr="127.0.0.1", port=1).ended() is None
 
 
-def test_the_word_of_another_node_is_heard(tmp_path: Path) -> None:
+def test_how_another_node_has_ended_is_read(tmp_path: Path) -> None:
     end = endpoint(tmp_path, file=str(tmp_path / "rdzv"))
     assert end.ended() is None
     end.end(WHY)
@@ -56,7 +60,7 @@ NO_CAUSES = [
 
 
 @pytest.mark.parametrize("said", NO_CAUSES, ids=range(len(NO_CAUSES)))
-def test_what_is_no_cause_is_no_word(tmp_path: Path, said: str) -> None:
+def test_a_malformed_cause_is_ignored(tmp_path: Path, said: str) -> None:
     (tmp_path / "rdzv.end").write_bytes(said.encode("latin-1"))
 
     assert endpoint(tmp_path, file=str(tmp_path / "rdzv")).ended() is None
@@ -64,7 +68,7 @@ def test_what_is_no_cause_is_no_word(tmp_path: Path, said: str) -> None:
 
 @pytest.mark.parametrize("name", ["rdzv", "rdzv.end"])
 @pytest.mark.parametrize("what", ["a pipe", "a link", "a directory", "too large"])
-def test_only_a_small_file_is_read_and_nothing_is_waited_for(tmp_path: Path, name: str, what: str) -> None:
+def test_only_a_small_regular_file_is_read_and_without_waiting(tmp_path: Path, name: str, what: str) -> None:
     other = tmp_path / "other"
     other.write_text(json.dumps({"cause": WHY, "addresses": ["127.0.0.1"], "port": 1}))
     path = tmp_path / name
@@ -85,7 +89,7 @@ def test_only_a_small_file_is_read_and_nothing_is_waited_for(tmp_path: Path, nam
     assert end.told == ""
 
 
-def test_an_address_of_another_form_is_none(tmp_path: Path) -> None:
+def test_a_malformed_address_is_ignored(tmp_path: Path) -> None:
     port_x, no_text = '{"addresses": ["127.0.0.1"], "port": "x"}', '{"addresses": [{}], "port": 1}'
     for said in ("[]", "{}", '{"addresses": 3, "port": 1}', port_x, no_text):
         (tmp_path / "rdzv").write_text(said)

@@ -34,7 +34,7 @@ def test_visible_devices_are_read_by_cudas_rules(variable: str | None, seen: lis
         (3, "0,1", [["0"], ["1"], ["0"]]),
     ],
 )
-def test_simulated_nodes_get_an_equal_part_of_the_gpus(
+def test_simulated_nodes_get_an_equal_share_of_the_gpus(
     monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: str, shares: list[list[str]] | None
 ) -> None:
     monkeypatch.setattr(facts, "_nvml_gpus", lambda: 4 if gpus else 0)

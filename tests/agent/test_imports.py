@@ -137,8 +137,8 @@ def test_a_run_that_needs_no_torch_has_none_in_any_of_its_processes(agents: Runn
 
 
 @pytest.fixture
-def little(tmp_path: Path) -> Iterator[str]:
-    """An interpreter that may use 220 MiB of memory, with all that it starts."""
+def limited_python(tmp_path: Path) -> Iterator[str]:
+    """An interpreter that may use 220 MiB of memory, including all that it starts."""
     old, unified = cgroup._own_directory("memory"), cgroup._own_directory()
     for parent, name in ((old, "memory.limit_in_bytes"), (unified, "memory.max")):
         directory = Path(parent or "/nowhere", f"distlaunch-test-{os.getpid()}")
@@ -154,20 +154,22 @@ def little(tmp_path: Path) -> Iterator[str]:
     python.write_text(f'#!/bin/sh\necho $$ >{directory}/cgroup.procs\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     yield str(python)
-    wait_until("the run to be gone", lambda: not (directory / "cgroup.procs").read_text())
+    wait_until("the run's processes to exit", lambda: not (directory / "cgroup.procs").read_text())
     directory.rmdir()
 
 
 def installed(directory: Path) -> tuple[str, ...]:
-    """A package `thing` that is none of the user's own, as a variable."""
+    """Install a package `thing` that is not the user's own; the variable that makes it known."""
     (directory / "site-packages").mkdir()
     (directory / "site-packages/thing.py").write_text("name = 'thing'\n")
     return (f"PYTHONPATH={directory}/site-packages",)
 
 
-def test_who_has_little_memory_gets_no_torch_on_suspicion(agents: Runner, little: str, tmp_path: Path) -> None:
-    """As a script that imports a package of which nothing is known; torch takes more than there is."""
-    run = agents("import thing\nprint(thing.name)\n", python=little, env=installed(tmp_path))
+def test_with_little_memory_torch_is_not_imported_on_suspicion(
+    agents: Runner, limited_python: str, tmp_path: Path
+) -> None:
+    """The script imports a package of which nothing is known, and torch takes more memory than there is."""
+    run = agents("import thing\nprint(thing.name)\n", python=limited_python, env=installed(tmp_path))
 
     assert run.result() == "success", run.cause()
     assert run.stdout[0] == b"thing\n"
@@ -196,7 +198,7 @@ NEWER = 'import os, sys\ntype Pair[T] = tuple[T, T]\nprint(sys.version_info[1], 
 
 
 def test_a_script_is_read_by_the_interpreter_that_runs_it(agents: Runner) -> None:
-    """Whatever the agent's and the launcher's would say of its syntax."""
+    """Whatever the interpreters of the agent and the launcher think of its syntax."""
     newer, older = other_python(12), other_python(10)
 
     for options in ({"python": newer}, {"env": (f"PYTHON_EXEC={newer}",)}):
@@ -211,7 +213,7 @@ def test_a_script_is_read_by_the_interpreter_that_runs_it(agents: Runner) -> Non
 
 
 @pytest.mark.torch
-def test_a_script_that_finds_torch_in_another_way_gets_it_all_the_same(agents: Runner) -> None:
+def test_a_script_that_imports_torch_by_a_computed_name_gets_it(agents: Runner) -> None:
     run = agents("name = 'to' 'rch'\ntorch = __import__(name)\nprint(int(torch.ones(2).sum()))\n", nproc_per_node="2")
 
     assert run.result() == "success"

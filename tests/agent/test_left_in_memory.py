@@ -1,4 +1,4 @@
-"""What agents that were killed leave in memory, and what is removed of it."""
+"""What killed agents leave in memory, and what of it is removed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_agents_that_were_killed_with_their_servers_left_in_memory_is_remov
 
 
 def forged(memory: Path, node: Path, owner: int, pid: str = "99999999") -> Path:
-    """A directory that is called as that of an agent of ours which has died."""
+    """A directory that is named like that of an agent that has died."""
     own = Scratch(str(node), str(memory))
     directory = memory / f"{'-'.join(Path(own.path).name.split('-')[:3])}-{pid}-1"
     own.close()
@@ -52,8 +52,8 @@ def forged(memory: Path, node: Path, owner: int, pid: str = "99999999") -> Path:
 @pytest.mark.parametrize(
     "trap", ["errors is a link", "it is a link", "it is a stranger's", "its errors are a stranger's", "all may write"]
 )
-def test_nobody_elses_files_are_removed_whatever_stands_in_memory(tmp_path: Path, trap: str) -> None:
-    """Anybody may make directories of any name there."""
+def test_no_other_users_files_are_removed_whatever_is_in_memory(tmp_path: Path, trap: str) -> None:
+    """Any user may make directories of any name there."""
     if os.geteuid():
         pytest.skip("needs root, to be several users")
     home = tmp_path / "home"
@@ -85,7 +85,7 @@ def test_nobody_elses_files_are_removed_whatever_stands_in_memory(tmp_path: Path
 
 
 @pytest.mark.parametrize("pid", ["\u00b2", "1" * 200, "-1", ""])
-def test_a_name_that_is_no_agents_keeps_nobody_from_starting(tmp_path: Path, pid: str) -> None:
+def test_a_name_that_is_no_agents_keeps_no_agent_from_starting(tmp_path: Path, pid: str) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
     forged(memory, tmp_path / "node", os.getuid(), pid)

@@ -32,7 +32,7 @@ sys.stdout.flush()
 
 @pytest.mark.slow
 def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agents: Runner) -> None:
-    """The others lose nothing, the disk has no more of it than the limit, and what is missing is told where it is missing."""
+    """The others lose nothing, the disk holds no more of it than the limit, and each gap is reported in its place."""
     run = agents.start(FLOOD, str(agents.directory), "20000000", nproc_per_node="2", max_restarts=1, log_limit="2MB")
     node = run.directory / "nodes/0"
     until(lambda: all((agents.directory / f"written-{rank}-0").exists() for rank in (0, 1)))
@@ -45,7 +45,9 @@ def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agent
     run.wait()
 
     assert run.result() == "success"
-    assert [line for line in lines_of(run, 0) if line != "after 0"] == [f"0 {n} ".ljust(99, "x") for n in range(1000)] * 2
+    assert [line for line in lines_of(run, 0) if line != "after 0"] == [
+        f"0 {n} ".ljust(99, "x") for n in range(1000)
+    ] * 2
     lines = lines_of(run, 1)
     numbers = [int(line.split()[1]) for line in lines if line.startswith("1 ")]
     assert all(len(line) == 99 for line in lines if line.startswith("1 "))
@@ -56,9 +58,11 @@ def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agent
     assert (lines[-1], bytes(run.stderr[1])) == ("after 1", b"last words of 1\n" * 2)
     told = run.of("lines_lost")
     assert sum(event["lines"] for event in told) == 400_000 - len(numbers) == run.of("done")[0]["lines_lost"]
-    assert {(event["reason"], *event["ranks"]) for event in told} == {("the limit for each rank is 2MB (--log-limit)", 1)}
+    assert {(event["reason"], *event["ranks"]) for event in told} == {
+        ("the limit for each rank is 2MB (--log-limit)", 1)
+    }
     assert len(told) < 30
-    assert "rank 1 has written 1MB: of what follows only the latest lines are kept" in run.of("warning")[0]["message"]
+    assert "rank 1 has written 1MB: of the rest, only the latest lines are kept" in run.of("warning")[0]["message"]
     assert (node / "stream").stat().st_size < 2_000_000 + 200_000
     assert list(node.glob("latest/*")) == []
 
@@ -78,7 +82,7 @@ print("first ".ljust(700_000, "x"), flush=True)
 """
 
 
-def test_lines_above_the_limit_are_told_or_counted_also_of_a_process_that_a_worker_left(agents: Runner) -> None:
+def test_lines_above_the_limit_are_kept_or_counted_even_from_a_process_that_outlives_its_worker(agents: Runner) -> None:
     run = agents.start(LEAVES, str(agents.directory), "3000000", nproc_per_node="2", log_limit="1MB")
     run.until(lambda: run.of("worker_exited"))
     (agents.directory / "go").touch()

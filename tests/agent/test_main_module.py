@@ -1,4 +1,4 @@
-"""`__main__` is the user's, also in a worker that was forked with torch: processes that it starts find their way back to it."""
+"""`__main__` is the user's module, even in a worker forked with torch, and processes that it starts find it again."""
 
 from __future__ import annotations
 
@@ -47,14 +47,17 @@ from torch.utils.data import DataLoader, Dataset
 
 class Squares(Dataset):
     def __len__(self): return 8
-    def __getitem__(self, index): return {"square": index * index, "pid": os.getpid(), "tensor": torch.full((3,), index)}
+    def __getitem__(self, index):
+        return {"square": index * index, "pid": os.getpid(), "tensor": torch.full((3,), index)}
 
 def seeded(worker): torch.manual_seed(worker)
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     for method, workers in (("fork", 2), ("spawn", 1), ("forkserver", 1)):
-        loader = DataLoader(Squares(), batch_size=2, num_workers=workers, multiprocessing_context=method, worker_init_fn=seeded)
+        loader = DataLoader(
+            Squares(), batch_size=2, num_workers=workers, multiprocessing_context=method, worker_init_fn=seeded
+        )
         rows = list(loader)
         assert sorted(int(v) for row in rows for v in row["square"]) == [i * i for i in range(8)]
         assert os.getpid() not in {int(pid) for row in rows for pid in row["pid"]}
@@ -100,7 +103,7 @@ def test_a_module_that_does_not_exist_is_one_clear_failure(warm_agents: Runner) 
 
 
 @pytest.mark.parametrize("name", ["protocol.py", "worker.py", "elastic.py", "channel.py"])
-def test_a_module_beside_the_script_may_be_named_like_one_of_ours(warm_agents: Runner, name: str) -> None:
+def test_a_module_beside_the_script_may_be_named_like_one_of_the_agents(warm_agents: Runner, name: str) -> None:
     (warm_agents.directory / name).write_text("ORIGIN = 'mine'\n")
     module = name.removesuffix(".py")
 

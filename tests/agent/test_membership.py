@@ -1,4 +1,4 @@
-"""Nodes that come late, have finished or are lost: the others know, and nobody waits for nothing."""
+"""Nodes that come late, have finished or are lost: the others know, and none waits in vain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from launcher.agent.network import ports
 from launcher.agent.ssh import run as host_run
-from tests.agent.harness import gone
+from tests.agent.harness import all_exited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +28,16 @@ print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 while os.environ["NODE"] == "1" and not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
-"""Node 0 finishes at once, node 1 when there is that file."""
+"""Node 0 finishes at once, node 1 once that file exists."""
 
 NODES = {"node_env": [{"NODE": str(node)} for node in range(3)]}
-"""What tells a script on which node it is."""
+"""Variables that tell a script which node it is on."""
 
 SOON = {"last_call_s": 1.0, "heartbeat_s": 1.0, **NODES}
 
 
 def by_node(run: Run, name: str) -> dict[int, list[dict[str, Any]]]:
-    """The events of that name."""
+    """The events of that name, by node."""
     found: dict[int, list[dict[str, Any]]] = {}
     for node, event, fields in run.events:
         if event == name:
@@ -45,10 +45,10 @@ def by_node(run: Run, name: str) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def test_a_node_that_comes_when_all_is_over_is_not_needed(warm_agents: Runner) -> None:
+def test_a_node_that_comes_after_the_end_of_the_run_is_not_needed(warm_agents: Runner) -> None:
     run = warm_agents.start(QUICK, nodes="2:3", late=2, request=SOON)
     run.until(lambda: len(run.of("done")) == 2)
-    run.go_on(2)
+    run.resume(2)
 
     run.wait()
 
@@ -57,10 +57,10 @@ def test_a_node_that_comes_when_all_is_over_is_not_needed(warm_agents: Runner) -
     assert set(by_node(run, "rendezvous")) == {0, 1}
 
 
-def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(warm_agents: Runner) -> None:
+def test_a_node_that_comes_when_another_has_finished_restarts_no_worker(warm_agents: Runner) -> None:
     run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="2:3", late=2, request=SOON)
     run.until(lambda: run.of("worker_exited"))
-    run.go_on(2)
+    run.resume(2)
     run.until(lambda: 2 in by_node(run, "host_facts"))
     run.until(lambda: len(by_node(run, "heartbeat").get(2, [])) == 2)  # it waits, and the others have seen it
     (warm_agents.directory / "go").touch()
@@ -69,21 +69,23 @@ def test_a_node_that_comes_when_another_has_finished_starts_nobody_again(warm_ag
 
     assert run.result() == "success"
     assert sorted(run.stdout.values()) == [b"0 of 2\n", b"1 of 2\n"]
-    assert "the run was over when it came" in by_node(run, "warning")[2][0]["message"]
+    assert "the run ended before it joined" in by_node(run, "warning")[2][0]["message"]
 
 
-def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agents: Runner) -> None:
+def test_when_one_node_fails_those_that_have_finished_start_again_too(warm_agents: Runner) -> None:
     fails = WAITS + "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
     fails += "sys.exit(3 if first and os.environ['NODE'] == '1' else 0)\n"
     options: dict[str, Any] = {"max_restarts": 1, "request": SOON}
     where = str(warm_agents.directory / "go")
-    runs = [warm_agents.start(fails, where, nodes=nodes, late=late, **options) for nodes, late in (("2", None), ("2:3", 2))]
+    runs = [
+        warm_agents.start(fails, where, nodes=nodes, late=late, **options) for nodes, late in (("2", None), ("2:3", 2))
+    ]
     for run in runs:
         run.until(partial(run.of, "worker_exited"))
     (warm_agents.directory / "go").touch()
     runs[0].wait()
     runs[1].until(lambda: len(runs[1].of("done")) == 2)
-    runs[1].go_on(2)
+    runs[1].resume(2)
 
     for run in runs:
         run.wait()
@@ -91,8 +93,10 @@ def test_where_one_node_fails_those_who_have_finished_start_again_too(warm_agent
         assert sorted(b"".join(run.stdout.values()).splitlines()) == [b"0 of 2", b"0 of 2", b"1 of 2", b"1 of 2"]
 
 
-def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runner) -> None:
-    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="1:2", request={"peer_timeout_s": 3, **NODES})
+def test_a_node_that_has_finished_continues_without_a_lost_one(warm_agents: Runner) -> None:
+    run = warm_agents.start(
+        WAITS, str(warm_agents.directory / "go"), nodes="1:2", request={"peer_timeout_s": 3, **NODES}
+    )
     run.until(lambda: run.of("worker_exited") and len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -103,8 +107,10 @@ def test_who_has_finished_goes_on_without_a_node_that_is_lost(warm_agents: Runne
 
 
 def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> None:
-    """Nobody would miss it for ten minutes."""
-    run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="1:2", request={"peer_timeout_s": 600.0, **NODES})
+    """Its silence would be noticed only after ten minutes."""
+    run = warm_agents.start(
+        WAITS, str(warm_agents.directory / "go"), nodes="1:2", request={"peer_timeout_s": 600.0, **NODES}
+    )
     run.until(lambda: len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -116,7 +122,7 @@ def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> Non
     assert run.of("failure")[0]["cause"]["message"] == f"the agent (pid {run.agent_pid(1)}) was killed by SIGKILL"
 
 
-def test_an_elastic_run_ends_with_node_0_and_says_so(warm_agents: Runner) -> None:
+def test_an_elastic_run_ends_with_node_0_and_names_it(warm_agents: Runner) -> None:
     run = warm_agents.start("import time\nprint('up', flush=True)\ntime.sleep(600)\n", nodes="1:2")
     run.until(lambda: len(run.stdout) == 2)
 
@@ -129,15 +135,15 @@ def test_an_elastic_run_ends_with_node_0_and_says_so(warm_agents: Runner) -> Non
 
 
 def at_an_address() -> dict[str, Any]:
-    """Node 0 is where it is over SSH: at an address and a port that all are given."""
+    """Node 0 is where it is over SSH: at an address and a port that all nodes are given."""
     with ports.reserve() as sock:
         return {"rendezvous": {"addr": "127.0.0.1", "port": ports.port_of(sock)}}
 
 
-def test_over_ssh_too_a_node_that_comes_when_all_is_over_is_not_needed(warm_agents: Runner) -> None:
+def test_over_ssh_too_a_node_that_comes_after_the_end_of_the_run_is_not_needed(warm_agents: Runner) -> None:
     run = warm_agents.start(QUICK, nodes="2:3", late=2, request={**SOON, **at_an_address()})
     run.until(lambda: len(run.of("done")) == 2)
-    run.go_on(2)
+    run.resume(2)
 
     run.wait()
 
@@ -145,18 +151,18 @@ def test_over_ssh_too_a_node_that_comes_when_all_is_over_is_not_needed(warm_agen
     assert set(by_node(run, "rendezvous")) == {0, 1}
 
 
-def test_over_ssh_nobody_waits_for_a_node_0_that_has_ended(warm_agents: Runner) -> None:
+def test_over_ssh_no_node_waits_for_a_node_0_that_has_exited(warm_agents: Runner) -> None:
     run = warm_agents.start(QUICK, nodes="2", late=1, request=at_an_address())
     os.kill(run.agent_pid(0), signal.SIGKILL)
-    assert gone(run.agent_pid(0))
-    run.go_on(1)
+    assert all_exited(run.agent_pid(0))
+    run.resume(1)
 
     run.wait()
 
-    assert [fields["cause"]["message"] for fields in run.of("done")] == ["the agent of node 0 is gone"]
+    assert [fields["cause"]["message"] for fields in run.of("done")] == ["the agent of node 0 has exited"]
 
 
-def test_a_start_over_ssh_in_the_same_directory_forgets_how_the_one_before_ended(
+def test_a_start_over_ssh_in_the_same_directory_forgets_how_the_previous_one_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "nodes/0"

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tests.agent.harness import Runner
 
 
-def test_agents_run_under_the_python_that_is_asked_for(agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_run_under_the_python_that_is_asked_for(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = tmp_path / "another"
     python.write_text('#!/bin/sh\nANOTHER=1 exec "$REAL" "$@"\n')
     python.chmod(0o755)

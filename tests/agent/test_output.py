@@ -54,7 +54,7 @@ def test_a_line_of_another_program_is_foreign_and_does_not_disturb() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 50_000, 500_000, 1_000_000, 8_000_000])
-def test_an_event_is_one_however_long_its_texts_are(size: int) -> None:
+def test_an_event_stays_whole_however_long_its_texts_are(size: int) -> None:
     fields = {"message": "x" * size, "cause": {"host": "\0" * size, "node": 3}, "list": ["y"] * size}
 
     decoder = protocol.Decoder()
@@ -102,7 +102,7 @@ def test_many_lines_of_many_ranks_arrive_whole_and_the_agent_stays_small(agents:
     assert peak < 60 << 20
 
 
-def test_a_prompt_without_a_newline_is_seen_while_the_worker_goes_on(agents: Runner) -> None:
+def test_a_prompt_without_a_newline_is_seen_while_the_worker_runs(agents: Runner) -> None:
     run = agents.start("import sys, time\nsys.stdout.write('loading...')\ntime.sleep(60)\n")
 
     run.until(lambda: run.stdout[0] == b"loading...")

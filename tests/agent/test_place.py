@@ -1,4 +1,4 @@
-"""What a worker is told, and given, of its place on the node: role, GPU, processors."""
+"""What a worker is given of its node: role, GPU, CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("ROLE_NAME", "LOCAL_RANK", "RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE
 SHOW = f"import os\nprint(*map(os.environ.get, {NAMES}))\n"
 
 
-def test_a_role_is_told(agents: Runner) -> None:
+def test_a_role_is_passed_to_the_workers(agents: Runner) -> None:
     assert agents(SHOW, role="trainer").stdout[0].split()[0] == b"trainer"
 
 
@@ -25,7 +25,7 @@ def test_a_role_is_told(agents: Runner) -> None:
         (("HIP_VISIBLE_DEVICES=6,4",), [b"default 0 0 6 6\n", b"default 0 1 4 4\n"]),
         ((), [b"default 0 0 0 None\n", b"default 0 1 1 None\n"]),
     ],
-    ids=["CUDA", "HIP", "nothing said"],
+    ids=["CUDA", "HIP", "nothing set"],
 )
 def test_with_a_virtual_local_rank_each_worker_sees_its_own_gpu_alone(
     agents: Runner, env: tuple[str, ...], seen: list[bytes]
@@ -42,10 +42,12 @@ def test_a_worker_without_a_gpu_of_its_own_is_an_error_that_names_it(agents: Run
     assert "--virtual-local-rank: local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=3" in run.cause()["message"]
 
 
-def test_workers_are_bound_to_processors_and_it_is_told(agents: Runner) -> None:
+def test_workers_are_bound_to_cpus_which_are_reported(agents: Runner) -> None:
     both = sorted(os.sched_getaffinity(0))
     run = agents("import os\nprint(sorted(os.sched_getaffinity(0)))\n", nproc_per_node="2", numa_binding="node")
-    exclusive = agents("import os\nprint(sorted(os.sched_getaffinity(0)))\n", numa_binding="exclusive", nproc_per_node="64")
+    exclusive = agents(
+        "import os\nprint(sorted(os.sched_getaffinity(0)))\n", numa_binding="exclusive", nproc_per_node="64"
+    )
 
     assert list(run.stdout.values()) == [f"{both}\n".encode()] * 2
     assert all(fields["cpus"] for fields in run.of("worker_started"))
@@ -54,14 +56,14 @@ def test_workers_are_bound_to_processors_and_it_is_told(agents: Runner) -> None:
 
 
 @pytest.mark.torch
-def test_a_bound_worker_counts_its_own_processors_where_no_number_of_threads_is_given(agents: Runner) -> None:
+def test_a_bound_worker_counts_its_own_cpus_where_no_number_of_threads_is_given(agents: Runner) -> None:
     run = agents("import torch\nprint(torch.get_num_threads())\n", numa_binding="node")
 
     assert run.result() == "success", run.stderr
     assert "torch counts the CPUs that a worker is bound to when it is imported" in run.of("warning")[0]["message"]
 
 
-def test_where_no_port_is_nearer_it_is_told(agents: Runner) -> None:
+def test_if_no_rdma_port_is_nearer_to_a_gpu_a_warning_says_so(agents: Runner) -> None:
     run = agents("print('ran')\n", near_nics=True, env=("CUDA_VISIBLE_DEVICES=-1",))
 
     assert (run.result(), bytes(run.stdout[0])) == ("success", b"ran\n")

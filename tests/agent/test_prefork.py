@@ -1,4 +1,4 @@
-"""The fork server that comes out of a Python that is there already: when there is one, and that it ends with its agent."""
+"""The fork server that is forked from a running Python: when there is one, and that it ends with its agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def expect(asked: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_where_a_script_could_not_tell(case: str) -> None:
+def test_it_is_forked_only_where_a_script_cannot_notice(case: str) -> None:
     before, asked, there = CASES[case]
 
     done = run(f"{before}\n{expect(asked)}")
@@ -40,13 +40,15 @@ def test_only_where_a_script_could_not_tell(case: str) -> None:
     assert (done.stdout, done.stderr) == (f"{there}\n", "")
 
 
-def test_not_out_of_a_python_with_options_of_its_own() -> None:
+def test_it_is_not_forked_from_a_python_with_options() -> None:
     assert run(expect(PLAIN), "-X", "utf8").stdout == "False\n"
 
 
-@pytest.mark.parametrize("word", ["found.channel.send({'quit': True})", "found.channel.close()", "found.process.kill()"])
+@pytest.mark.parametrize(
+    "word", ["found.channel.send({'quit': True})", "found.channel.close()", "found.process.kill()"]
+)
 def test_it_ends_with_an_agent_that_has_never_begun(word: str) -> None:
-    """Its exit code, and that nobody else hears of its end."""
+    """Its exit code is known, and nothing is printed about its end."""
     done = run(f"""
 try:
     found = {PLAIN}

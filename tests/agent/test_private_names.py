@@ -28,27 +28,30 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 """
 
 PRIVATE = {
-    "launcher/agent/forkserver/cpython.py": "_clear _ncallbacks _run_module_as_main _current_frames _zip_directory_cache",
+    "launcher/agent/forkserver/cpython.py": (
+        "_clear _ncallbacks _run_module_as_main _current_frames _zip_directory_cache"
+    ),
     "launcher/agent/forkserver/workers_store.py": "master_listen_fd",
     "launcher/agent/group/torchelastic.py": (
         "_start_workers _stop_workers _shutdown _monitor_workers _rendezvous _assign_worker_ranks _exit_barrier "
-        "_remaining_restarts _worker_group _bootstrap_store_info _shared_tcp_store_server _state_holder _this_node _get_store"
+        "_remaining_restarts _worker_group _bootstrap_store_info _shared_tcp_store_server _state_holder _this_node "
+        "_get_store"
     ),
     "launcher/backends/slurm/submitit.py": (
-        "_get_job_id_from_submission_command _make_command _num_calls _info_dict _last_status_check _make_submission_file_text "
-        "_make_submission_command _submit_command"
+        "_get_job_id_from_submission_command _make_command _num_calls _info_dict _last_status_check "
+        "_make_submission_file_text _make_submission_command _submit_command"
     ),
     "train/trainer/torch_private.py": (
         "_foreach_copy_ _foreach_lerp_ _upsample_bilinear2d_aa _is_avx512_bf16_supported _python_dispatch _pytree"
     ),
 }
-"""Names of torch, submitit and CPython that nobody promised, by the one file that may have them."""
+"""Names of torch, submitit and CPython that are not public, by the one file that may use them."""
 
 FOREIGN = {"torch", "submitit", "atexit", "runpy", "zipimport", "sys", "threading"}
 
 
 def made(name: str, then: str) -> str:
-    """A torch whose objects of that class are made otherwise."""
+    """Code that makes torch initialise objects of that class differently."""
     body = f"    before(self, *args, **kwargs)\n    {then}"
     return f"before = {name}.__init__\ndef other(self, *args, **kwargs):\n{body}\n{name}.__init__ = other\n"
 
@@ -57,7 +60,9 @@ def test_this_python_has_all_that_forked_workers_need() -> None:
     assert cpython.missing() == []
 
 
-@pytest.mark.parametrize(("module", "name"), [(atexit, "_clear"), (atexit, "_ncallbacks"), (runpy, "_run_module_as_main")])
+@pytest.mark.parametrize(
+    ("module", "name"), [(atexit, "_clear"), (atexit, "_ncallbacks"), (runpy, "_run_module_as_main")]
+)
 def test_a_name_that_a_python_lacks_is_named(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
     monkeypatch.delattr(module, name)
 
@@ -110,10 +115,13 @@ def test_this_torch_has_all_that_elastic_runs_need() -> None:
         pytest.param(
             made("SimpleElasticAgent", "self._left = self._remaining_restarts\n    del self._remaining_restarts"),
             "SimpleElasticAgent._remaining_restarts",
-            id="a number that is told to peers",
+            id="a number that is sent to peers",
         ),
         pytest.param(
-            made("DynamicRendezvousHandler", "self._store_info = self._bootstrap_store_info\n    del self._bootstrap_store_info"),
+            made(
+                "DynamicRendezvousHandler",
+                "self._store_info = self._bootstrap_store_info\n    del self._bootstrap_store_info",
+            ),
             "DynamicRendezvousHandler._bootstrap_store_info",
             id="an attribute that is written",
         ),
@@ -124,12 +132,15 @@ def test_this_torch_has_all_that_elastic_runs_need() -> None:
         ),
         pytest.param(
             "del dynamic_rendezvous.RendezvousTimeout",
-            "a name (cannot import name 'RendezvousTimeout' from 'torch.distributed.elastic.rendezvous.dynamic_rendezvous'",
+            "a name (cannot import name 'RendezvousTimeout' from "
+            "'torch.distributed.elastic.rendezvous.dynamic_rendezvous'",
             id="a class",
         ),
     ],
 )
-def test_an_elastic_run_says_what_its_torch_lacks_and_starts_nobody(agents: Runner, change: str, lacks: str) -> None:
+def test_an_elastic_run_reports_what_its_torch_lacks_and_starts_no_worker(
+    agents: Runner, change: str, lacks: str
+) -> None:
     from torch.distributed.elastic.rendezvous import api
 
     if "_store" in change and "server_port" not in inspect.signature(api.RendezvousStoreInfo.build).parameters:
@@ -143,7 +154,7 @@ def test_an_elastic_run_says_what_its_torch_lacks_and_starts_nobody(agents: Runn
     assert not run.stdout
     message = run.cause()["message"]
     assert f": it lacks {lacks}" in message
-    assert message.startswith("elastic runs do not know torch 2.")
+    assert message.startswith("elastic runs do not support torch 2.")
     assert message.endswith("(--nodes 2, not 1:2) needs nothing of it; plain torchelastic is what torchrun starts")
 
 
@@ -153,12 +164,14 @@ def test_a_store_that_cannot_serve_at_our_socket_is_named() -> None:
 
     from launcher.agent.forkserver import workers_store
 
-    with pytest.raises(NotImplementedError, match=f"torch {re.escape(torch.__version__)}: its TCPStore lacks master_listen_fd"):
+    with pytest.raises(
+        NotImplementedError, match=f"torch {re.escape(torch.__version__)}: its TCPStore lacks master_listen_fd"
+    ):
         workers_store.check(SimpleNamespace(__init__=SimpleNamespace(__doc__="__init__(host_name: str, port: int)")))
 
 
 def private_names(text: str) -> set[str]:
-    """The names of `PRIVATE` that Python text uses, and what else it takes of a foreign module that begins with one `_`."""
+    """The names of `PRIVATE` that Python text uses, and all else of foreign modules that begins with a single `_`."""
     listed = {name for names in PRIVATE.values() for name in names.split()} | {"_getframe"}
     tree, found, foreign = ast.parse(text), set(), set()
     for node in ast.walk(tree):
@@ -200,7 +213,7 @@ def test_no_other_file_uses_a_private_name(directory: str) -> None:
     for path, names in PRIVATE.items():
         if path.startswith(directory):
             assert used[path] <= set(names.split()), path
-            assert used[path], f"{path} has none any more"
+            assert used[path], f"{path} no longer has any"
 
 
 @pytest.mark.parametrize(
@@ -234,11 +247,15 @@ def test_a_submitit_that_lacks_a_name_is_named_before_anything_is_written(monkey
     submitit.Queue()
     monkeypatch.setattr(SlurmInfoWatcher, "__init__", renamed)
 
-    with pytest.raises(BackendUnavailableError, match=r"does not know submitit [\d.]+: SlurmInfoWatcher lacks _info_dict"):
+    with pytest.raises(
+        BackendUnavailableError, match=r"does not support submitit [\d.]+: SlurmInfoWatcher lacks _info_dict"
+    ):
         submitit.Queue()
 
 
-def test_nothing_is_submitted_by_a_submitit_that_cannot_read_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_submitted_by_a_submitit_that_cannot_read_the_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from submitit.slurm.slurm import SlurmExecutor
 
     from launcher.backends.slurm import submitit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.network import ports
-from tests.agent.harness import alive, gone
+from tests.agent.harness import alive, all_exited
 
 if TYPE_CHECKING:
     from tests.agent.harness import Runner
@@ -57,11 +57,13 @@ if os.environ["RANK"] == sys.argv[2]:
     os._exit(7)
 time.sleep(600)
 """
-"""Rank 0 loses its connection and has ended before the rank that is to blame for it, as on a busy machine."""
+"""Rank 0 loses its connection and has ended before the rank that is to blame for it, as on a busy host."""
 
 
 @pytest.mark.parametrize("culprit", ["1", "3"])
-def test_what_follows_from_a_failure_that_is_seen_later_is_not_the_cause_of_a_restart(agents: Runner, culprit: str) -> None:
+def test_what_follows_from_a_failure_that_is_seen_later_is_not_the_cause_of_a_restart(
+    agents: Runner, culprit: str
+) -> None:
     run = agents(LATE, str(agents.directory / "ended"), culprit, nodes="2", nproc_per_node="2", max_restarts=1)
 
     assert run.result() == "success", run.stderr
@@ -81,7 +83,7 @@ sys.exit(3)
 """
 
 
-def test_what_a_restart_was_for_is_not_the_cause_of_an_end_that_comes_in_between(agents: Runner) -> None:
+def test_the_cause_of_a_restart_is_not_the_cause_of_an_end_during_the_restart(agents: Runner) -> None:
     run = agents.start(IGNORES, str(agents.directory / "ready"), nodes="2", max_restarts=1, grace="60s")
     run.until(lambda: run.of("restart"))  # node 1 still waits for its worker
     os.kill(run.agent_pid(1), signal.SIGKILL)
@@ -93,7 +95,7 @@ def test_what_a_restart_was_for_is_not_the_cause_of_an_end_that_comes_in_between
 
 
 @pytest.mark.torch
-def test_the_budget_of_restarts_is_the_gangs_not_each_nodes(warm_agents: Runner) -> None:
+def test_the_budget_of_restarts_is_the_worker_groups_not_each_nodes(warm_agents: Runner) -> None:
     script = CRASH.replace("int(sys.argv[2])", "(0 if count % 2 else 3)")
 
     run = warm_agents(script, "9", "-", nodes="2", nproc_per_node="2", max_restarts=2)
@@ -119,7 +121,7 @@ def test_a_restart_ends_what_the_round_before_has_left(agents: Runner) -> None:
     assert run.result() == "success"
     left, again = run.stdout[0].split()
     assert again == b"again"
-    assert gone(int(left))
+    assert all_exited(int(left))
 
 
 @pytest.mark.slow
@@ -132,7 +134,9 @@ def test_the_given_port_is_used_and_a_taken_one_is_named(agents: Runner) -> None
     assert taken.result() == "failed"
     assert f"port {port} is in use" in taken.cause()["message"]
     named = [fields["cause"] for fields in taken.of("failure") if "in use" in fields["cause"]["message"]]
-    assert {(cause["node"], cause["secondary"]) for cause in named} == {(0, False)}, "the other node's end is its consequence"
+    assert {(cause["node"], cause["secondary"]) for cause in named} == {(0, False)}, (
+        "the other node's end is its consequence"
+    )
     assert free.stdout[0] == b"%d\n" % port
 
 
@@ -146,7 +150,7 @@ def test_two_runs_at_once_on_one_host_do_not_meet(warm_agents: Runner) -> None:
 
 
 @pytest.mark.torch
-def test_an_elastic_run_goes_on_without_a_node_that_dies(warm_agents: Runner) -> None:
+def test_an_elastic_run_continues_without_a_node_that_dies(warm_agents: Runner) -> None:
     run = warm_agents.start(
         "import os, sys, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -162,7 +166,8 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(warm_agents: Runner) ->
     run.until(lambda: len(run.stdout) == 2)
 
     os.kill(run.agent_pid(1), signal.SIGKILL)
-    run.wait()  # whether it counts as a restart depends on what is seen first: that the node has left, or its peer's failure
+    # It counts as a restart or not, by what is seen first: that the node has left, or its peer's failure.
+    run.wait()
 
     assert [fields["result"] for fields in run.of("done")] == ["success"]
     assert run.stdout[0] == b"2\n1\n", (run.stderr, run.events)
@@ -171,7 +176,9 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(warm_agents: Runner) ->
 
 @pytest.mark.torch
 @pytest.mark.parametrize("script", ["loses a connection", "only waits"])
-def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_is_of_use(warm_agents: Runner, script: str) -> None:
+def test_a_node_that_lost_another_one_asks_to_be_started_again_where_that_helps(
+    warm_agents: Runner, script: str
+) -> None:
     text = "import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\nprint('up', flush=True)\n"
     text += "while True: dist.all_reduce(torch.ones(1))\n" if script == "loses a connection" else "time.sleep(600)\n"
     run = warm_agents.start(text, nodes="2", request={"replaces_lost": True, "peer_timeout_s": 3})
@@ -195,7 +202,7 @@ def test_a_node_that_never_comes_is_named_when_the_limit_is_over(agents: Runner)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_reserved_port_is_outside_the_ephemeral_range_and_nobody_else_gets_it(family: int) -> None:
+def test_a_reserved_port_is_outside_the_ephemeral_range_and_no_other_socket_gets_it(family: int) -> None:
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         low, high = map(int, file.read().split())
     with ports.reserve() as held:

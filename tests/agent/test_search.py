@@ -1,4 +1,4 @@
-"""Finding node 0: by name, by the port that it tells, and never in a worker group that is ending."""
+"""Finding node 0: by name, by the port that it announces, and never in a worker group that is ending."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def some_ports(count: int) -> list[int]:
     return found
 
 
-def test_a_name_is_waited_for_and_what_is_waited_for_is_said() -> None:
+def test_a_name_is_waited_for_and_the_wait_is_described() -> None:
     nobody = Search("no-such-pod.invalid", port=1)
     (closed,) = some_ports(1)
     silent = Search("localhost", port=closed)
 
-    wait_until("the words", lambda: f"port {closed}" in silent.waits_for)
+    wait_until("the description", lambda: f"port {closed}" in silent.waits_for)
     assert silent.waits_for.startswith("node 0 to answer at localhost (")
     assert nobody.waits_for == "DNS to know no-such-pod.invalid"
     assert nobody.found is None
@@ -52,7 +52,7 @@ def test_node_0_is_found_by_its_name_once_it_listens() -> None:
         assert wait_until("node 0", lambda: search.found) == ("localhost", port)
 
 
-def test_of_two_runs_on_one_machine_each_finds_its_own_port() -> None:
+def test_of_two_runs_on_one_host_each_finds_its_own_port() -> None:
     candidates = some_ports(4)
     first, second = a_listener(), a_listener()
     with closing(first[0]), closing(second[0]):
@@ -68,7 +68,7 @@ def test_of_two_runs_on_one_machine_each_finds_its_own_port() -> None:
 
 
 def bomb(sock: socket.socket) -> None:
-    """A text that no parser of JSON goes through to its end."""
+    """A text that no JSON parser gets through."""
     sock.sendall(b"[" * 100_000)
 
 
@@ -112,7 +112,7 @@ def answers(listener: socket.socket, says: Callable[[socket.socket], None]) -> N
 
 
 class FakeStore:
-    """As much of a store as is asked."""
+    """As much of a store as is used here."""
 
     def __init__(self, **members: str) -> None:
         self._values = members
@@ -127,8 +127,10 @@ class FakeStore:
         self.closed = True
 
 
-def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
-    job = Job(run="r", command=["x"], kind="script", cwd="/", env={}, directory="/", rendezvous={}, min_nodes=4, max_nodes=4)
+def test_a_store_in_which_our_place_is_taken_is_left_for_the_next_one() -> None:
+    job = Job(
+        run="r", command=["x"], kind="script", cwd="/", env={}, directory="/", rendezvous={}, min_nodes=4, max_nodes=4
+    )
     old, new = FakeStore(**{"member/3": "the one before"}), FakeStore(**{"member/0": "another"})
     stores, told = [old, old, new], []
 
@@ -142,11 +144,15 @@ def test_a_store_in_which_our_place_is_taken_is_left_for_the_next() -> None:
 
     assert found is new
     assert old.closed
-    assert told == [("waiting", "the nodes of the attempt before to end")]
+    assert told == [("waiting", "the nodes of the previous attempt to exit")]
 
 
 @pytest.mark.parametrize("family", ["127.0.0.1", "::1"])
-def test_the_way_to_a_host_is_known_by_its_name_of_either_family(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_the_route_to_a_host_is_found_by_its_name_in_either_address_family(
+    monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
     monkeypatch.setattr(routes, "resolve", lambda name: {"node-0": [family]}.get(name, []))
 
-    assert routes.towards("node-0") == routes.towards(family) == (None, family), "the loopback is no interface for peers"
+    assert routes.towards("node-0") == routes.towards(family) == (None, family), (
+        "the loopback is not an interface for peers"
+    )

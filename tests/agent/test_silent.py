@@ -1,4 +1,4 @@
-"""A node is silent, though its connections stand: it may be starved, and is waited for; but not for ever."""
+"""A node is silent although its connections are up: it may be starved, and is waited for, but not for ever."""
 
 from __future__ import annotations
 
@@ -46,46 +46,52 @@ def silenced() -> Iterator[list[psutil.Process]]:
 
 
 def starve(run: Run, node: int, silenced: list[psutil.Process]) -> None:
-    """Of all its processes nothing comes any more, and its connections stay."""
-    agent = psutil.Process(run.agent_pid(node))
-    for process in [agent, *agent.children(recursive=True)]:
+    """None of its processes sends anything any more, and its connections stay up."""
+    for process in run.processes(node):
         process.suspend()
         silenced.append(process)
 
 
-def said(run: Run) -> str:
-    return "\n".join(fields["message"] for fields in run.of("warning"))
+def all_warnings(run: Run) -> str:
+    return "\n".join(run.warnings())
 
 
 def of_node(run: Run, node: int) -> list[tuple[int, str]]:
-    """What was told of that node's silence and of its end, and by which node."""
+    """What was reported of that node's silence and of its end, and by which node."""
     warnings = [(of, str(fields["message"])) for of, name, fields in run.events if name == "warning"]
     return [(of, text) for of, text in warnings if re.match(rf"(no sign of )?node {node} ", text)]
 
 
-STARVED = r"no sign of node {} for [1-9]\d* s, though its host answers: it may be starved of CPU or memory, or stopped(; .*)?"
-LOST = r"no sign of node {} for [1-9]\d* s \(--peer-timeout\), though its host answers: it was starved of CPU or memory, or .*"
+STARVED = (
+    r"no sign of node {} for [1-9]\d* s, though its host answers: it may be starved of CPU or memory, or stopped(; .*)?"
+)
+LOST = (
+    r"no sign of node {} for [1-9]\d* s \(--peer-timeout\), though its host answers: "
+    r"it was starved of CPU or memory, or .*"
+)
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_node_that_is_starved_is_missed_and_waited_for(agents: Runner, silenced: list[psutil.Process], node: int) -> None:
+def test_a_node_that_is_starved_is_missed_and_waited_for(
+    agents: Runner, silenced: list[psutil.Process], node: int
+) -> None:
     """For as long as a host that does not answer would be waited for, and longer."""
     go = agents.directory / "go"
     run = agents.start(WAITS, str(go), nodes="3", request={"host_timeout_s": 1.0})
     run.until(lambda: len(run.stdout) == 3)
 
     starve(run, node, silenced)
-    run.until(lambda: re.search(STARVED.format(node), said(run)))
+    run.until(lambda: re.search(STARVED.format(node), all_warnings(run)))
     for process in silenced:
         process.resume()
     silenced.clear()
-    run.until(lambda: re.search(rf"node {node} responds again, after [1-9]\d* s", said(run)))
+    run.until(lambda: re.search(rf"node {node} responds again, after [1-9]\d* s", all_warnings(run)))
     assert run.of("done") == []
     go.touch()
     run.wait()
 
     assert {done["cause"]["message"] for done in run.of("done")} == {"ValueError: its own failure"}
-    # The machine may starve a node, too: so each silence is told once, and by one node.
+    # The host may starve a node, too: each silence is reported once, by one node.
     told = of_node(run, node)
     silent = [text.startswith("no sign") for _, text in told]
     assert len({of for of, _ in told}) == 1, "by one node"
@@ -93,7 +99,9 @@ def test_a_node_that_is_starved_is_missed_and_waited_for(agents: Runner, silence
 
 
 @pytest.mark.parametrize("a_worker_fails", [False, True])
-def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psutil.Process], a_worker_fails: bool) -> None:
+def test_the_others_end_when_node_0_is_silent(
+    agents: Runner, silenced: list[psutil.Process], a_worker_fails: bool
+) -> None:
     go = agents.directory / "go"
     run = agents.start(WAITS, str(go), nodes="3", peer_timeout="10s")
     run.until(lambda: len(run.stdout) == 3)
@@ -109,7 +117,7 @@ def test_the_others_end_when_node_0_is_silent(agents: Runner, silenced: list[psu
 
 
 @pytest.mark.torch
-def test_the_others_of_an_elastic_run_end_too(warm_agents: Runner, silenced: list[psutil.Process]) -> None:
+def test_the_other_nodes_of_an_elastic_run_end_too(warm_agents: Runner, silenced: list[psutil.Process]) -> None:
     request = {"peer_timeout_s": 10.0, "replaces_lost": True}
     run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="2:3", request=request)
     run.until(lambda: len(run.stdout) == 3)
@@ -122,29 +130,29 @@ def test_the_others_of_an_elastic_run_end_too(warm_agents: Runner, silenced: lis
 
 
 @pytest.mark.torch
-def test_an_elastic_run_waits_for_a_starved_node_and_goes_on_without_it_at_last(
+def test_an_elastic_run_waits_for_a_starved_node_and_finally_continues_without_it(
     warm_agents: Runner, silenced: list[psutil.Process]
 ) -> None:
-    """Torch's own rendezvous would do so after 15 s; the connection of a node that is killed tells at once."""
+    """Torch's own rendezvous would do so after 15 s; a killed node is noticed at once by its connection."""
     request = {"host_timeout_s": 1.0, "peer_timeout_s": 10.0, "last_call_s": 1.0}
     run = warm_agents.start(WAITS, str(warm_agents.directory / "go"), nodes="1:2", request=request)
     run.until(lambda: len(run.stdout) == 2 and len([met for met in run.of("rendezvous") if met["nodes"] == 2]) == 2)
-    begun = len(run.of("rendezvous"))  # one that came late has made the other begin again
+    begun = len(run.of("rendezvous"))  # a node that was late has made the other begin again
 
     starve(run, 1, silenced)
-    run.until(lambda: re.search(STARVED.format(1), said(run)))
+    run.until(lambda: re.search(STARVED.format(1), all_warnings(run)))
     assert len(run.of("rendezvous")) == begun, "the round that all have begun with"
-    run.until(lambda: re.search(LOST.format(1), said(run)))
+    run.until(lambda: re.search(LOST.format(1), all_warnings(run)))
     run.until(lambda: len(run.of("rendezvous")) == begun + 1)
 
     assert run.of("rendezvous")[-1]["nodes"] == 1
 
 
-def nobody(_name: str, **_fields: Any) -> None:
-    """Who hears of events."""
+def ignore(_name: str, **_fields: Any) -> None:
+    """Drop an event."""
 
 
-def test_who_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, told = [0.0], []
     begin, over = threading.Event(), threading.Event()
 
@@ -156,12 +164,14 @@ def test_who_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest
         clock[0] += seconds
 
     monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=tick, time=time.time))
-    job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2, host_timeout_s=6.0, peer_timeout_s=20.0)
+    job = Job(
+        "r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2, host_timeout_s=6.0, peer_timeout_s=20.0
+    )
     store = Server(ports.listening(only="127.0.0.1"), "k" * 32)
     for key in ("name/1", "load/1"):
         store.set(key, "-")
     watch = Watch(job, 0, store, store, lambda _name, message: told.append((clock[0], message)))
-    watch.begin("round/0/word", watch_beats=True)
+    watch.begin("round/0/verdict", watch_beats=True)
     clock[0] += 1000
     begin.set()
     wait_until("the loss", lambda: watch.verdict)
@@ -169,12 +179,13 @@ def test_who_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest
 
     assert 1004 < told[0][0] < 1010, told
     assert re.match(r"no sign of node 1 for [6-9] s, though its host answers: it may be starved", told[0][1])
-    lost = (watch.verdict or {})["message"]
+    assert watch.verdict
+    lost = watch.verdict["message"]
     assert re.match(r"no sign of node 1 for 2\d s \(--peer-timeout\), though its host answers: ", lost)
 
 
-class OneWord(Store):
-    """A store with the word of round 0 alone; notes how often it was looked for."""
+class OneMessage(Store):
+    """A store with only the message of round 0; counts how often it was looked up."""
 
     def __init__(self) -> None:
         self.looked = 0
@@ -183,7 +194,9 @@ class OneWord(Store):
         if call != "get":
             return 0
         self.looked += args[0].startswith("round")
-        return [json.dumps({"kind": "restart", "node": 1}) if "".join(key) == "round/0/word" else None for key in args]
+        return [
+            json.dumps({"kind": "restart", "node": 1}) if "".join(key) == "round/0/verdict" else None for key in args
+        ]
 
 
 class Key(str):
@@ -202,40 +215,40 @@ class Key(str):
     __hash__ = str.__hash__
 
 
-def test_a_word_of_the_round_before_is_never_one_of_the_present() -> None:
-    store = OneWord()
+def test_a_message_of_the_previous_round_is_never_taken_for_one_of_this_round() -> None:
+    store = OneMessage()
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 0, store, store, nobody)
-    key = Key("round/0/word")
-    key.then = lambda: watch.begin("round/1/word", watch_beats=False)
+    watch = Watch(job, 0, store, store, ignore)
+    key = Key("round/0/verdict")
+    key.then = lambda: watch.begin("round/1/verdict", watch_beats=False)
     watch.begin(key, watch_beats=False)
     looked = store.looked
-    wait_until("the word", lambda: store.looked > looked + 4)
+    wait_until("the lookups", lambda: store.looked > looked + 4)
 
-    watch.begin("round/1/word", watch_beats=False)
+    watch.begin("round/1/verdict", watch_beats=False)
 
     assert watch.verdict is None
 
 
 class Broken(Store):
-    """A store that is gone."""
+    """A store whose server has exited."""
 
     def _ask(self, call: str, *args: Any) -> Any:
         raise GoneError(f"{call} {args}")
 
     def set(self, key: str, value: str | bytes) -> None:
-        """It is gone from then on."""
+        """Keeps nothing."""
 
     def leave(self, *_: str) -> None:
-        """Nothing is left there any more."""
+        """Leaves nothing."""
 
 
-def test_that_node_0_is_lost_is_known_in_the_next_round_too() -> None:
+def test_the_loss_of_node_0_is_known_in_the_next_round_too() -> None:
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 1, Broken(), Broken(), nobody)
+    watch = Watch(job, 1, Broken(), Broken(), ignore)
     wait_until("the loss", lambda: watch.verdict)
 
-    watch.begin("round/1/word", watch_beats=False)
+    watch.begin("round/1/verdict", watch_beats=False)
 
     assert watch.verdict is not None
     assert (watch.verdict["kind"], watch.verdict["node"]) == ("lost", 0)

@@ -1,4 +1,4 @@
-"""When workers are forked, when they are spawned instead, and what is told of it."""
+"""When workers are forked, when they are spawned instead, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+
+from tests.agent.harness import AGENT_PYTHON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +45,7 @@ def test_a_script_may_name_modules_to_preload_in_a_comment(agents: Runner, tmp_p
     assert run.stdout[0] == b"preloaded\n"
 
 
-def test_simulated_nodes_do_not_fight_for_the_processors_unless_the_user_says_so(agents: Runner) -> None:
+def test_simulated_nodes_do_not_compete_for_the_cpus_unless_the_user_asks_for_it(agents: Runner) -> None:
     text = "import os\nprint(os.environ.get('OMP_NUM_THREADS'))\n"
 
     assert list(agents(text, nodes="2").stdout.values()) == [b"1\n"] * 2
@@ -51,13 +53,18 @@ def test_simulated_nodes_do_not_fight_for_the_processors_unless_the_user_says_so
 
 
 def test_what_was_preloaded_is_collected_at_the_end_as_in_any_interpreter(agents: Runner, tmp_path: Path) -> None:
-    text = "class Cycle:\n    def __init__(self): self.me = self\n    def __del__(self): print('collected')\ncycle = Cycle()\n"
+    text = (
+        "class Cycle:\n    def __init__(self): self.me = self\n    def __del__(self): print('collected')\n"
+        "cycle = Cycle()\n"
+    )
     run = agents("print('end')\n", preload=(preload(tmp_path, text),))
 
     assert run.stdout[0] == b"end\ncollected\n"
 
 
-def test_a_preloaded_module_with_a_thread_makes_the_workers_spawn_and_is_told_once(agents: Runner, tmp_path: Path) -> None:
+def test_a_preloaded_module_with_a_thread_makes_the_workers_spawn_and_is_reported_once(
+    agents: Runner, tmp_path: Path
+) -> None:
     text = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     run = agents(SHARED, preload=(preload(tmp_path, text),), nproc_per_node="2")
 
@@ -69,7 +76,7 @@ def test_a_preloaded_module_with_a_thread_makes_the_workers_spawn_and_is_told_on
 
 @pytest.mark.torch
 def test_a_preloaded_module_that_initialises_cuda_makes_the_workers_spawn(agents: Runner, tmp_path: Path) -> None:
-    text = "import torch\ntorch.cuda.is_initialized = lambda: True\n"  # what a machine without a GPU can show of it
+    text = "import torch\ntorch.cuda.is_initialized = lambda: True\n"  # what a host without a GPU can show of it
     run = agents(SHARED, preload=(preload(tmp_path, text),))
 
     assert run.stdout[0] == b"fresh\n"
@@ -96,7 +103,7 @@ def test_a_script_that_only_reads_such_variables_or_sets_them_later_is_forked(ag
     assert run.of("warning") == []
 
 
-def test_another_interpreter_named_like_torchruns_is_spawned(agents: Runner, tmp_path: Path) -> None:
+def test_another_interpreter_named_by_torchruns_variable_is_spawned(agents: Runner, tmp_path: Path) -> None:
     other = tmp_path / "python-wrapper"
     other.write_text(f'#!/bin/sh\nWRAPPED=1 exec {sys.executable} "$@"\n')
     other.chmod(0o755)
@@ -111,7 +118,7 @@ def test_another_interpreter_named_like_torchruns_is_spawned(agents: Runner, tmp
 def test_another_interpreter_may_be_named_as_on_a_command_line_and_runs_the_workers_alone(
     agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The workers' store is the agent's: no profiler or debugger around the workers is put around it."""
+    """The workers' store is the agent's: a profiler or debugger around the workers is not put around it."""
     other = tmp_path / "bin/python-wrapper"
     other.parent.mkdir()
     other.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/wrapped\nexec {sys.executable} "$@"\n')
@@ -132,22 +139,24 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_interpreter(agents: 
     broken = agents(SHARED, preload=(preload(tmp_path, "raise OSError('libx.so: not found')\n"),))
     absent = agents(SHARED, preload=("no_such_module",))
 
-    assert broken.cause()["message"] == f"{sys.executable} cannot import marker: OSError: libx.so: not found"
+    assert broken.cause()["message"] == f"{AGENT_PYTHON} cannot import marker: OSError: libx.so: not found"
     assert absent.cause()["message"].endswith("ModuleNotFoundError: No module named 'no_such_module'")
     assert {run.cause()["class"] for run in (broken, absent)} == {"node"}
 
 
 @pytest.mark.torch
-def test_a_torch_that_is_broken_is_told_with_its_reason_on_every_node(agents: Runner, tmp_path: Path) -> None:
+def test_a_broken_torch_is_reported_with_its_reason_on_every_node(agents: Runner, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
 
     run = agents("import torch\n", nodes="2")
 
     assert run.result() == "failed"
-    assert run.cause()["message"].endswith("cannot import torch: ImportError: libcudart.so.12: cannot open shared object file")
+    assert run.cause()["message"].endswith(
+        "cannot import torch: ImportError: libcudart.so.12: cannot open shared object file"
+    )
 
 
-def test_a_syntax_error_is_told_once_and_starts_no_worker(agents: Runner) -> None:
+def test_a_syntax_error_is_reported_once_and_starts_no_worker(agents: Runner) -> None:
     run = agents("print('x')\ndef f(:\n", nproc_per_node="4")
 
     assert run.result() == "failed"
@@ -180,14 +189,11 @@ def test_workers_keep_their_limit_of_files_and_the_runs_store_has_room_for_all_n
     run.until(lambda: len(run.stdout) == 2)
 
     assert list(run.stdout.values()) == [b"256\n"] * 2
-    limits = [sorted(process.rlimit(psutil.RLIMIT_NOFILE)[0] for process in family(run.agent_pid(node))) for node in (0, 1)]
-    assert limits[0] == [256, 256, 2 * 2 + 258 + 64, hard], "fork server, worker, the process that serves the store, agent"
+    limits = [sorted(process.rlimit(psutil.RLIMIT_NOFILE)[0] for process in run.processes(node)) for node in (0, 1)]
+    assert limits[0] == [256, 256, 2 * 2 + 258 + 64, hard], (
+        "fork server, worker, the process that serves the store, agent"
+    )
     assert limits[1] == [256, 256, 256, hard]
-
-
-def family(pid: int) -> list[psutil.Process]:
-    agent = psutil.Process(pid)
-    return [agent, *agent.children(recursive=True)]
 
 
 ALL_AT_ONCE = """
@@ -200,7 +206,7 @@ while len(glob.glob("up*")) < 32:
 
 
 @pytest.mark.parametrize("hard", [40, 4096])
-def test_an_agent_that_lacks_descriptors_for_its_workers_says_so_itself(agents: Runner, hard: int) -> None:
+def test_an_agent_that_lacks_file_descriptors_for_its_workers_reports_it_itself(agents: Runner, hard: int) -> None:
     (agents.directory / "says.py").write_text(ALL_AT_ONCE)
     python = agents.directory / "limited"
     python.write_text(f'#!/bin/sh\nulimit -Sn 40\nulimit -Hn {hard}\nexec "{sys.executable}" "$@"\n')
@@ -217,7 +223,7 @@ def test_an_agent_that_lacks_descriptors_for_its_workers_says_so_itself(agents: 
         assert "no file descriptors are left" in run.cause()["message"]
 
 
-def test_one_rule_for_threads_whatever_the_number_of_workers_and_it_is_told(agents: Runner) -> None:
+def test_one_rule_sets_the_threads_for_any_number_of_workers_and_is_reported(agents: Runner) -> None:
     text = "import os\nprint(os.environ.get('OMP_NUM_THREADS'))\n"
 
     one, two = agents(text), agents(text, nproc_per_node="2")
@@ -226,4 +232,8 @@ def test_one_rule_for_threads_whatever_the_number_of_workers_and_it_is_told(agen
     assert [run.stdout[0] for run in (one, two, given)] == [b"None\n", b"1\n", b"3\n"]
     told = [run.of("host_facts")[0]["threads"] for run in (one, two, given)]
     assert [each["value"] for each in told] == [None, "1", "3"]
-    assert [each["reason"].rpartition(": ")[2] for each in told] == ["torchrun's rule", "torchrun's rule", "as it was set"]
+    assert [each["reason"].rpartition(": ")[2] for each in told] == [
+        "torchrun's rule",
+        "torchrun's rule",
+        "as it was set",
+    ]

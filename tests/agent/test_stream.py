@@ -1,4 +1,4 @@
-"""A stream that cannot be written, for want of room or because nobody takes it, costs lines at most: never the run."""
+"""A stream that cannot be written, for lack of space or of a reader, costs lines at most, never the run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def until(met: Callable[[], object]) -> None:
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """Of the files that are still there when it is their turn."""
+    """The total size of the files that still exist when they are looked at."""
     found = 0
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -53,7 +53,8 @@ def size_of(paths: Iterable[Path]) -> int:
     return found
 
 
-def words(run: Run, node: int = 0) -> list[protocol.Event]:
+def last_events(run: Run, node: int = 0) -> list[protocol.Event]:
+    """The events that an agent keeps where its stream takes none."""
     return last_words(RunDirectory(id="run", path=run.directory), node)
 
 
@@ -63,10 +64,12 @@ def lines_of(run: Run, rank: int) -> list[str]:
 
 @pytest.fixture
 def by_hand(agents: Runner) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts an agent whose stdout is a pipe that the test alone may read."""
+    """Starts an agent whose stdout is a pipe that only the test reads."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(script: str, *args: str, request: dict[str, Any] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        script: str, *args: str, request: dict[str, Any] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
         run = agents.start("import time\ntime.sleep(600)\n", **options)  # for its directory
         run.backend.cancel(run.handle, force=True)
         run.wait()
@@ -154,7 +157,9 @@ def test_more_than_the_buffer_waits_in_the_workers_pipes_and_nothing_is_lost(
     (tmp_path / "progress").touch()
     until(lambda: (tmp_path / "progress").stat().st_size > BUFFER_BYTES)
     before = 0
-    while (now := (tmp_path / "progress").stat().st_size) != before:  # an agent that took all would get there
+    while (
+        now := (tmp_path / "progress").stat().st_size
+    ) != before:  # an agent that took everything would get to the end
         before = now
         time.sleep(0.5)
     assert not (tmp_path / "written").exists()
@@ -180,8 +185,8 @@ def test_an_agent_that_has_ended_waits_for_its_stream_no_longer_than_it_says(
     assert agent.wait(LIMIT_S) == 1
     directory = agents.runs[-1].directory
     said = (directory / "stderr-by-hand").read_text()
-    assert "waits at most 1 s for its stream, which takes nothing; SIGTERM ends the wait" in said
-    (done,) = [event.fields for event in words(agents.runs[-1]) if event.name == "done"]
+    assert "waits at most 1 s for its blocked stream; SIGTERM ends the wait" in said
+    (done,) = [event.fields for event in last_events(agents.runs[-1]) if event.name == "done"]
     assert (done["result"], done["cause"]["message"]) == ("failed", "ValueError: no")
 
 
@@ -189,14 +194,14 @@ def test_an_agent_that_has_ended_waits_for_its_stream_no_longer_than_it_says(
 def test_a_signal_ends_the_wait_for_the_stream(by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner) -> None:
     agent = by_hand("print('x' * 300_000)\n")
     stderr = agents.runs[-1].directory / "stderr-by-hand"
-    until(lambda: "waits at most 300 s for its stream" in stderr.read_text())
+    until(lambda: "waits at most 300 s for its blocked stream" in stderr.read_text())
     agent.terminate()
 
     assert agent.wait(LIMIT_S) == 0
-    assert [event.fields["result"] for event in words(agents.runs[-1]) if event.name == "done"] == ["success"]
+    assert [event.fields["result"] for event in last_events(agents.runs[-1]) if event.name == "done"] == ["success"]
 
 
-def test_a_reader_that_has_gone_does_not_end_the_run(
+def test_a_reader_that_has_left_does_not_end_the_run(
     by_hand: Callable[..., subprocess.Popen[bytes]], agents: Runner, tmp_path: Path
 ) -> None:
     agent = by_hand(NUMBERED, str(tmp_path), "100000")
@@ -207,6 +212,6 @@ def test_a_reader_that_has_gone_does_not_end_the_run(
     (tmp_path / "go").touch()
 
     assert agent.wait(LIMIT_S) == 0
-    assert [event.fields["reason"] for event in words(agents.runs[-1]) if event.name == "lines_lost"] == [
-        "no one reads the stream any more"
+    assert [event.fields["reason"] for event in last_events(agents.runs[-1]) if event.name == "lines_lost"] == [
+        "the stream has no reader any more"
     ]

@@ -19,14 +19,14 @@ import pytest
 from launcher.agent import protocol
 from launcher.runs.outcome import RunReport
 from tests.agent.harness import Run, Runner, alive
-from tests.agent.test_stream import NUMBERED, lines_of, until, words
+from tests.agent.test_stream import NUMBERED, last_events, lines_of, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def assert_all_counted(run: Run, ranks: int, size: int) -> None:
-    """Each line arrived whole, or was counted; and what was counted was told."""
+    """Each line arrived whole or was counted, and the count was reported."""
     missing = 0
     for rank in range(ranks):
         lines = lines_of(run, rank)
@@ -41,22 +41,25 @@ def assert_all_counted(run: Run, ranks: int, size: int) -> None:
     assert run.foreign == []
 
 
-def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(small_disk: Path, agents: Runner) -> None:
+def test_a_full_disk_costs_lines_which_are_counted_and_reported_once_there_is_room(
+    small_disk: Path, agents: Runner
+) -> None:
     elsewhere, agents.directory = agents.directory, small_disk
     (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
-    run = agents.start(NUMBERED, str(elsewhere), "600000", nproc_per_node="2")  # when it is full, the rest fits into the ballast
+    # When the disk is full, the rest fits into the ballast.
+    run = agents.start(NUMBERED, str(elsewhere), "600000", nproc_per_node="2")
     during = protocol.Event("", {})
 
     def lost() -> bool:
-        """Whether lines are told as lost; first it may be only that one is not whole."""
+        """Whether lines are reported as lost; the first report may be only of one that is not whole."""
         nonlocal during
-        during = next(iter(words(run)), during)
+        during = next(iter(last_events(run)), during)
         return bool(during.fields.get("total"))
 
     until(lambda: all((elsewhere / f"written-{rank}").exists() for rank in (0, 1)))
     until(lost)
     (small_disk / "ballast").unlink()
-    run.until(lambda: run.of("lines_lost"))  # before anybody writes more
+    run.until(lambda: run.of("lines_lost"))  # before a worker writes more
     (elsewhere / "go").touch()
     run.wait()
 
@@ -64,7 +67,7 @@ def test_a_full_disk_costs_lines_which_are_counted_and_told_once_there_is_room(s
     assert run.result() == "success"
     assert_all_counted(run, 2, 600_000)
     assert {event["reason"] for event in run.of("lines_lost")} == {"the disk of the run directory is full"}
-    assert words(run) == [], "all of it is in the stream by now"
+    assert last_events(run) == [], "all of it is in the stream by now"
 
 
 def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
@@ -75,7 +78,7 @@ def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
     (agents.directory / "begin").touch()
 
     until((agents.directory / "written-0").exists)
-    until(lambda: words(run))
+    until(lambda: last_events(run))
     resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     run.until(lambda: run.of("lines_lost"))
     (agents.directory / "go").touch()
@@ -86,7 +89,7 @@ def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
 
 
 @pytest.mark.parametrize("size", [300, 200_000])
-def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path, agents: Runner) -> None:
+def test_how_a_run_ended_is_recorded_on_a_full_disk(size: int, small_disk: Path, agents: Runner) -> None:
     elsewhere, agents.directory = agents.directory, small_disk
     run = agents.start(
         "import os, sys, time\n"
@@ -104,7 +107,7 @@ def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path
 
     assert run.of("done") == []
     report = RunReport(["here"])
-    for event in words(run):
+    for event in last_events(run):
         report.add(0, event)
     outcome = report.outcome(["ended"])
     assert (outcome.state, outcome.nodes[0].lines_lost >= 2) == ("failed", True)
@@ -114,19 +117,19 @@ def test_how_a_run_ended_has_its_room_on_a_full_disk(size: int, small_disk: Path
 
 
 class StallingDisk:
-    """A real file system that takes nothing for a while: whoever writes to it waits, and no signal ends that."""
+    """A real file system that takes nothing for a while: a process that writes to it waits, and no signal ends that."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._thaw: subprocess.Popen[bytes] | None = None
 
     def stall(self) -> None:
-        """Until `go_on`, or our own end, by whatever that comes."""
+        """Until `resume`, or until this process exits, in whatever way."""
         subprocess.run(["fsfreeze", "-f", str(self.directory)], check=True)
         thaw = ["sh", "-c", 'cat >/dev/null; fsfreeze -u "$0"', str(self.directory)]
         self._thaw = subprocess.Popen(thaw, stdin=subprocess.PIPE, start_new_session=True)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         thaw, self._thaw = self._thaw, None
         if thaw is not None:
             thaw.communicate()
@@ -134,7 +137,7 @@ class StallingDisk:
 
 @pytest.fixture
 def stalling_disk(tmp_path: Path) -> Iterator[StallingDisk]:
-    """Ask for it before what writes to it, so that it is taken away last."""
+    """Request it before fixtures that write to it, so that it is removed last."""
     image, directory = tmp_path / "image", tmp_path / "stalls"
     directory.mkdir()
     with image.open("wb") as file:
@@ -148,7 +151,7 @@ def stalling_disk(tmp_path: Path) -> Iterator[StallingDisk]:
             pytest.skip("no disk can be made here that stalls")
     disk = StallingDisk(directory)
     yield disk
-    disk.go_on()
+    disk.resume()
     until(lambda: subprocess.run(["umount", str(directory)], capture_output=True).returncode == 0)
 
 
@@ -182,7 +185,7 @@ def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
     until((says / "told").exists)
     until(lambda: not [pid for pid in psutil.Process(run.agent_pid()).children(recursive=True) if pid.is_running()])
     assert alive(run.agent_pid()), "it waits for its stream"
-    stalling_disk.go_on()
+    stalling_disk.resume()
     run.wait()
 
     assert float((says / "told").read_text()) > 0
@@ -190,5 +193,7 @@ def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
     assert [event["cause"]["message"] for event in run.of("restart")] == ["ValueError: once"]
     assert run.stdout[0].count(b"x") == 200_000
     assert run.of("lines_lost") == []
-    assert json.loads((run.directory / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
+    assert (
+        json.loads((run.directory / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
+    )
     assert [path.name for path in Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*")] == []

@@ -1,4 +1,4 @@
-"""What a launcher was started with reaches its workers as torchrun's: Python's own variables, and what a process inherits."""
+"""What a launcher was started with reaches its workers as under torchrun: Python's variables, what is inherited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.agent.harness import SCRIPTS
-from tests.agent.test_census import differences, heeding
+from tests.agent.test_census import default_signals, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-__all__ = ["heeding"]
+__all__ = ["default_signals"]
 
 INHERITED = """
 import os, resource, signal, sys
@@ -39,7 +39,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 os.dup2(os.open(os.devnull, os.O_RDWR), 9, inheritable=True)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""A program that has all of it, and becomes the one that its arguments name."""
+"""A program that sets all of this, and becomes the one that its arguments name."""
 
 PLAIN = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 TORCHRUN = """
@@ -48,7 +48,7 @@ os.environ.update(json.loads(sys.argv.pop(1)))
 from torch.distributed.run import main
 main()
 """
-"""That sets Python's variables for workers alone: its own import of torch in development mode would take long."""
+"""torchrun with Python's variables for its workers alone: its own import of torch in development mode takes long."""
 
 CASES: dict[str, tuple[str, dict[str, str | None]]] = {
     "variables": (
@@ -127,11 +127,15 @@ def seen(distlaunch: Cli, wrapper: Path) -> Callable[[str, str], Seen]:
             variables = {**variables, "PYTHON_EXEC": str(wrapper)}
         env = distlaunch.env({"OMP_NUM_THREADS": "1", **variables})
         if way == "torchrun":
-            for_workers = {name: value for name, value in env.items() if name.startswith("PYTHON") and name != "PYTHONPATH"}
+            for_workers = {
+                name: value for name, value in env.items() if name.startswith("PYTHON") and name != "PYTHONPATH"
+            }
             argv.insert(2, json.dumps(for_workers))
             env = {name: value for name, value in env.items() if name not in for_workers}
         argv = [sys.executable, "-c", program, *argv, "surroundings.py", "x y", str(out)]
-        done = subprocess.run(argv, env=env, cwd=SCRIPTS, stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False)
+        done = subprocess.run(
+            argv, env=env, cwd=SCRIPTS, stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False
+        )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         told: Seen = json.loads(out.read_text())
         return told

@@ -1,4 +1,4 @@
-"""Agents that are forked where torch is imported already are agents like all others."""
+"""Agents that are forked from a process with torch behave like all others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-SEEN = "import os, sys\nprint(sorted(os.environ), sys.argv, sys.path, sys.flags, os.getcwd(), os.getsid(0) == os.getpid())\n"
+SEEN = (
+    "import os, sys\n"
+    "print(sorted(os.environ), sys.argv, sys.path, sys.flags, os.getcwd(), os.getsid(0) == os.getpid())\n"
+)
 
 
-def test_a_worker_sees_the_same_and_torch_is_there(agents: Runner, warm_agents: Runner) -> None:
+def test_a_worker_sees_the_same_and_torch_is_imported(agents: Runner, warm_agents: Runner) -> None:
     script = agents.directory / "seen.py"
     script.write_text(SEEN)
     cold, warm = (runner(script, "a b", cwd=agents.directory) for runner in (agents, warm_agents))

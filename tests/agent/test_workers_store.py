@@ -1,4 +1,4 @@
-"""The store of the workers: who serves it, from when to when, and what becomes of a run whose store is killed."""
+"""The workers' store: which process serves it, for how long, and what happens to a run whose store is killed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ while store.add("through", 0) < len(others):
 rpc.shutdown(graceful=False)
 print(rank, *said, os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
 """
-"""Clients of their own, a second group, RPC; rank 0 ends early, and the others go on with the default store."""
+"""Own clients, a second group, RPC; rank 0 ends early, and the others continue with the default store."""
 
 
 def serving(run: Run) -> list[int]:
@@ -107,10 +107,16 @@ def test_every_round_has_a_port_and_a_store_of_its_own(warm_agents: Runner, tmp_
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "options",
-    [{"nodes": "2", "nproc_per_node": "2"}, {"nodes": "1:2", "nproc_per_node": "2"}, {"nproc_per_node": "4", "start": "spawn"}],
+    [
+        {"nodes": "2", "nproc_per_node": "2"},
+        {"nodes": "1:2", "nproc_per_node": "2"},
+        {"nproc_per_node": "4", "start": "spawn"},
+    ],
     ids=["two nodes", "elastic", "spawned"],
 )
-def test_any_worker_may_be_a_client_and_rank_0_may_end_before_the_others(warm_agents: Runner, options: dict[str, str]) -> None:
+def test_any_worker_may_be_a_client_and_rank_0_may_end_before_the_others(
+    warm_agents: Runner, options: dict[str, str]
+) -> None:
     import torch
 
     if torch.__version__.startswith("2.4."):
@@ -141,7 +147,9 @@ def test_a_store_that_is_killed_ends_the_run_and_is_named(warm_agents: Runner, r
 
 @pytest.mark.torch
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_workers_that_wait_for_the_store_hear_nothing_of_a_failure_elsewhere(warm_agents: Runner, restarts: int) -> None:
+def test_workers_that_wait_for_the_store_print_nothing_about_a_failure_elsewhere(
+    warm_agents: Runner, restarts: int
+) -> None:
     text = (
         "import os, time\nfrom torch.distributed import TCPStore\n"
         "store = TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
@@ -159,7 +167,7 @@ def test_workers_that_wait_for_the_store_hear_nothing_of_a_failure_elsewhere(war
     assert {rank: bytes(said) for rank, said in run.stderr.items() if rank > 1 and said} == {}
 
 
-def test_who_needs_no_torch_has_no_such_process(agents: Runner, tmp_path: Path) -> None:
+def test_a_run_that_needs_no_torch_has_no_process_for_the_store(agents: Runner, tmp_path: Path) -> None:
     text = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
     run = agents.start(text, str(tmp_path / "go"))
     run.until(lambda: run.stdout)

@@ -1,7 +1,7 @@
-"""Agents whose fork server has imported torch already: one process imports it, and all agents of the session are forked there.
+"""Agents whose fork server has already imported torch: one process imports it, and all agents are forked from it.
 
-What an agent does is the same as over SSH, where the Python of the login is forked (`prefork.py`); only the import takes no time.
-For tests of what forked workers are like. What a start itself does (its variables, what is imported) is not theirs.
+An agent works as over SSH, where the Python of the login is forked (`prefork.py`); only the import takes no time.
+For tests of what forked workers are like, not of what a start itself does (its variables, what is imported).
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ def agent(argv, env, cwd):
     os.chdir(cwd)
     worker.set_environment(env)
     sys.argv[:] = argv[1:]
-    (mine, server_end), (gang, gang_end), (said, stderr) = channel.Channel.pair(), channel.Channel.pair(), os.pipe()
+    (mine, server_end), (group, group_end), (said, stderr) = channel.Channel.pair(), channel.Channel.pair(), os.pipe()
     pid = os.fork()
     if not pid:
         mine.close()
-        gang.close()
+        group.close()
         os.setsid()
         os.dup2(stderr, 1)
         os.dup2(stderr, 2)
         os.close(said)
         os.close(stderr)
-        raise prefork.Child(lambda: server.serve(server_end, gang_end))
+        raise prefork.Child(lambda: server.serve(server_end, group_end))
     server_end.close()
-    gang_end.close()
+    group_end.close()
     os.close(stderr)
     processes.set_title(argv)
     try:
-        run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, gang, said))
+        run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, group, said))
     except SystemExit as end:  # without taking torch apart
         sys.stderr.flush()
         os._exit(end.code)
@@ -129,7 +129,7 @@ class WarmStart:
         told: list[Told] | None = None,
         held: Collection[str] = (),
     ) -> Identity:
-        """An agent with its output in files; one of the nodes `held` stands still before it begins, until SIGCONT."""
+        """An agent with its output in files; a node in `held` is stopped before it begins, until SIGCONT."""
         words = [word for word in argv if word != "--when-told"]
         request = json.dumps([words, dict(env), cwd, words[-1] in held]).encode()
         with open(stdout, "ab") as out, open(stderr, "ab") as err:

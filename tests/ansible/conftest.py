@@ -1,4 +1,4 @@
-"""`distlaunch ansible` from this machine to hosts with a real sshd."""
+"""`distlaunch ansible` from this host to hosts with a real sshd."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def is_sshd(command: str) -> bool:
 
 
 class Gate:
-    """Where the workers of a run wait until the test lets them go on: `open(f"{argv}.{rank}", "rb", buffering=0).read(1)`."""
+    """Where workers wait until the test lets them continue: `open(f"{argv}.{rank}", "rb", buffering=0).read(1)`."""
 
     def __init__(self, path: Path, ranks: Sequence[int]) -> None:
         self.path = path
@@ -87,19 +87,19 @@ class Gate:
         return str(self.path)
 
     def open(self) -> None:
-        """Let all ranks go on."""
+        """Let all ranks continue."""
         for fd in self._fds.values():
             os.write(fd, b"x")
 
     def close(self) -> None:
-        """Nobody waits here any more: who still did finds the gate's end."""
+        """Ranks that still wait here read the end of the file."""
         for fd in self._fds.values():
             os.close(fd)
 
 
 @dataclass
 class Rack:
-    """Hosts that share nothing but what this machine has, and a shell here, in a directory with scripts."""
+    """Hosts that share only what this host has, and a shell here, in a directory with scripts."""
 
     cli: Cli
     ssh: SshHosts
@@ -113,7 +113,9 @@ class Rack:
         """Where commands run."""
         return self.cli.directory / "work"
 
-    def argv(self, *args: str, inventory: Path | str | None = None, python: str | None = sys.executable) -> tuple[str, ...]:
+    def argv(
+        self, *args: str, inventory: Path | str | None = None, python: str | None = sys.executable
+    ) -> tuple[str, ...]:
         """The command line; `args` after it win."""
         where = ("--inventory", str(inventory or self.ssh.inventory), "--remote-dir", str(self.remote))
         return ("ansible", *where, *(("--python", python) if python else ()), *args)
@@ -142,7 +144,7 @@ class Rack:
         return self._running[-1]
 
     def detached(self, *args: str) -> str:
-        """A run that goes on by itself; its id."""
+        """Submit a detached run; its id."""
         done = self("--detach", *args)
         assert done.exit_code == 0, done.stderr
         return done.stdout.strip()
@@ -153,7 +155,7 @@ class Rack:
         return path.name
 
     def state(self, run: str) -> dict[str, Any]:
-        """What `distlaunch status` says."""
+        """What `distlaunch status` reports."""
         found: dict[str, Any] = self.shell("status", run, "--output", "json").json["result"]
         return found
 
@@ -173,8 +175,13 @@ class Rack:
             self._private.append(host)
 
     def left(self, *hosts: Host) -> list[Process]:
-        """What of any run still runs on these hosts, or on all."""
-        return [process for host in hosts or self.ssh.hosts for process in host.processes() if not is_sshd(process.command())]
+        """The processes of any run on these hosts, or on all."""
+        return [
+            process
+            for host in hosts or self.ssh.hosts
+            for process in host.processes()
+            if not is_sshd(process.command())
+        ]
 
     def write(self, name: str, text: str) -> Path:
         """A file in the working directory."""
@@ -186,17 +193,19 @@ class Rack:
         return self.cli.write("inventory.ini", f"{text}\n{common}")
 
     def wait_nothing_left(self, but: Collection[Process] = ()) -> None:
-        """Wait for the end of all that runs have started; what does not end is named."""
+        """Wait for the end of all processes that runs have started; those that do not end are named."""
         limit, number = 0.0, 0
         while left := [process for process in self.left() if process not in but]:
             if len(left) != number:
                 number, limit = len(left), time.monotonic() + ENDING_S
             if time.monotonic() > limit:
-                raise WaitError(f"waited {ENDING_S:g} s for the end of " + "; ".join(process.command() for process in left))
+                raise WaitError(
+                    f"waited {ENDING_S:g} s for the end of " + "; ".join(process.command() for process in left)
+                )
             processes.wait_ended(left[:1], limit_s=ENDING_S)
 
     def close(self) -> None:
-        """End the commands that go on."""
+        """End the commands that still run."""
         for running in self._running:
             running.close()
         for gate in self._gates:
@@ -236,15 +245,24 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def rack(request: pytest.FixtureRequest, ssh_hosts: SshHosts, distlaunch: Cli) -> Iterator[Rack]:
-    """Four hosts; whatever runs there at the end is a failure, unless there was one before."""
+    """Four hosts; a process that is left there at the end is a failure, unless there was one before."""
     made = make(distlaunch, ssh_hosts)
     yield made
     made.clean(wait=not request.node.stash.get(FAILED, False))
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of a user who has no settings of Ansible elsewhere."""
+    for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def ansible_asked_once() -> Iterator[None]:
-    """What ansible-inventory says of hosts is asked once."""
+    """Each question to ansible-inventory is asked only once."""
     answers: dict[tuple[str, ...], Any] = {}
     ask = proc.run
 

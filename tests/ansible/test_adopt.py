@@ -1,4 +1,4 @@
-"""What a host says of a run that another machine has started: it may be anybody's host."""
+"""What a host reports about a run that was started from another host: it may be hostile."""
 
 from __future__ import annotations
 
@@ -20,19 +20,29 @@ FACTS = {"python_used": "python3", "ssh": ["ssh", "h"], "agent_path": "/r/agents
 
 
 def node(number: Any = 0, **more: Any) -> dict[str, Any]:
-    """An honest host's answer, but for what is given."""
+    """An honest host's answer, except for what is given."""
     job = {"command": ["x.py"], "min_nodes": 2, "max_nodes": 2, "grace_s": 30.0, **more.pop("job", {})}
     agent = {"pid": 1, "start_ticks": 2, "boot_id": "b"}
-    about = {"run": RUN, "node": number, "run_directory": f"/r/runs/{RUN}", "work": "/r/w", "workers": "auto", "agent": agent}
+    about = {
+        "run": RUN,
+        "node": number,
+        "run_directory": f"/r/runs/{RUN}",
+        "work": "/r/w",
+        "workers": "auto",
+        "agent": agent,
+    }
     return {**about, "job": job, **more}
 
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What adopt makes of these answers of hosts."""
+    """What `adopt` concludes from these answers of hosts."""
 
     def look(**answers: list[Any]) -> Any:
-        found = {"runs": {host: {"nodes": nodes} for host, nodes in answers.items()}, "preflight": dict.fromkeys(answers, FACTS)}
+        found = {
+            "runs": {host: {"nodes": nodes} for host, nodes in answers.items()},
+            "preflight": dict.fromkeys(answers, FACTS),
+        }
         running = SimpleNamespace(answers=found, problems={}, run=lambda _: None)
         monkeypatch.setattr(playbook, "Playbook", lambda *_: running)
         return adopt.look("train", (), [Host(name=name) for name in answers], {}, {})
@@ -77,7 +87,9 @@ def test_honest_hosts_have_their_nodes(ask: Any, tmp_path: Path) -> None:
         None,
     ],
 )
-def test_a_host_that_says_what_cannot_be_is_left_out_with_a_word(ask: Any, lie: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_host_with_an_impossible_answer_is_left_out_with_a_warning(
+    ask: Any, lie: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(BackendUnavailableError, match=f"{RUN}: no host has its node 1"):
         ask(n1=[node(0)], n2=[lie])
 
@@ -89,6 +101,6 @@ def test_two_hosts_with_one_node_are_named(ask: Any) -> None:
         ask(n1=[node(0)], n2=[node(1)], n3=[node(1)])
 
 
-def test_hosts_that_know_of_no_run(ask: Any) -> None:
+def test_a_run_that_no_host_knows_is_an_error(ask: Any) -> None:
     with pytest.raises(RunNotFoundError, match="no run 'train' on n1"):
         ask(n1=[])

@@ -1,4 +1,4 @@
-"""The backend without hosts: what it sends, when it starts a run again, which hosts it takes for lost, whom it could not tell."""
+"""The backend without hosts: what it sends, when it starts a run again, which hosts are lost, which signals fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ pytestmark = pytest.mark.usefixtures("ansible_asked_once")
 def plan(directory: Path, *command: str, spec: dict[str, Any] | None = None, **options: Any) -> Any:
     """What would be sent from a working directory."""
     backend = AnsibleBackend(AnsibleOptions(inventory=("n1,n2,n3,",), **options))
-    return backend.plan(JobSpec(name="x", command=command, cwd=str(directory), env={}, **(spec or {})), directory / "runs/x-1")
+    return backend.plan(
+        JobSpec(name="x", command=command, cwd=str(directory), env={}, **(spec or {})), directory / "runs/x-1"
+    )
 
 
 def test_the_files_and_the_command_are_those_of_the_working_directory_or_of_the_scripts(tmp_path: Path) -> None:
@@ -82,7 +84,9 @@ def test_the_plan_has_what_was_asked_for(tmp_path: Path) -> None:
     assert not {"distlaunch_python", "distlaunch_workers"} & set(plain), "each host's own"
 
 
-def test_a_secret_that_is_not_there_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_secret_is_reported_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "x.py").touch()
     monkeypatch.delenv("TOKEN", raising=False)
 
@@ -92,7 +96,9 @@ def test_a_secret_that_is_not_there_is_told_before_anything_is_written(tmp_path:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("text", "number"), [("500KB", 500_000), ("1.5 mb", 1_500_000), ("2GB", 2_000_000_000), ("0.0001KB", 0)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("500KB", 500_000), ("1.5 mb", 1_500_000), ("2GB", 2_000_000_000), ("0.0001KB", 0)]
+)
 def test_sizes(text: str, number: int) -> None:
     assert parse_size(text, "snapshot-limit") == number
 
@@ -103,13 +109,13 @@ def test_sizes(text: str, number: int) -> None:
         (1, 0, "failed", "node", True),
         (1, 1, "failed", "fabric", True),
         (1, 2, "failed", "node", False),  # no restarts are left
-        (0, 0, "failed", "node", False),  # nobody takes its place
+        (0, 0, "failed", "node", False),  # no spare takes its place
         (1, 0, "failed", "user_code", False),
         (1, 0, "failed", None, False),
         (1, 0, "cancelled", "node", False),
     ],
 )
-def test_a_run_goes_on_with_a_spare_where_a_host_was_lost(
+def test_a_run_continues_with_a_spare_where_a_host_was_lost(
     tmp_path: Path, spares: int, attempt: int, state: str, cause: str | None, again: bool
 ) -> None:
     (tmp_path / "ansible").mkdir()
@@ -123,7 +129,9 @@ def tail(rank: int, state: str, *, silent_since: float | None = None, problem: s
     """What the connection to a node knows."""
     about = {"rank": rank, "host": f"n{rank + 1}"}
     told = {"message": ending} if ending else {}
-    return SimpleNamespace(node=about, state=state, lost_at=silent_since, problem=problem, ending=told, finished=state == "ended")
+    return SimpleNamespace(
+        node=about, state=state, lost_at=silent_since, problem=problem, ending=told, finished=state == "ended"
+    )
 
 
 def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_silent_for_long(
@@ -152,8 +160,10 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
     once_more = encode_event("agent_started", 0, attempt=1)
     for text in (alone, alone + encode_event("rendezvous", 0) + once_more):
         stream.write_bytes(text)
-        assert said(tail(0, "running"), silent).nodes == ("running", "ended"), "nobody there would miss it"
-    stream.write_bytes(once_more + encode_event("rendezvous", 0, attempt=1) + b'0.0| {"event":"agent_started",\n' * 9000)
+        assert said(tail(0, "running"), silent).nodes == ("running", "ended"), "no other node would miss it"
+    stream.write_bytes(
+        once_more + encode_event("rendezvous", 0, attempt=1) + b'0.0| {"event":"agent_started",\n' * 9000
+    )
     assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "it has met them long ago"
     lost = said(tail(0, "ended"), silent)
     assert lost.nodes == ("ended", "ended")
@@ -164,7 +174,7 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
     assert killed.causes == {0: {"class": "node", "message": "host n1: the agent was killed"}}
 
 
-def test_whom_a_signal_did_not_reach_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_hosts_that_a_signal_did_not_reach_are_reported_with_what_to_do(tmp_path: Path) -> None:
     answers = """printf '\\ndistlaunch-host-1 {"signalled": true}\\n'"""
     refuses = "echo 'user@n1: Permission denied (publickey).' >&2; exit 255"
     told = f'echo "$*" > {tmp_path}/told; {answers}'
@@ -197,7 +207,9 @@ def told_to_start(run_dir: Path, nodes: list[dict[str, Any]]) -> AnsibleHandle:
     return {"run_dir": str(run_dir), "hosts": [each["host"] for each in nodes]}
 
 
-def test_a_start_that_failed_is_not_over_as_long_as_a_host_that_was_told_to_start_does_not_answer(tmp_path: Path) -> None:
+def test_a_start_that_failed_is_not_over_as_long_as_a_host_that_was_told_to_start_does_not_answer(
+    tmp_path: Path,
+) -> None:
     answers = """printf '\\ndistlaunch-host-1 {"signalled": true}\\n'"""
     silent = "echo 'ssh: connect to host n1 port 22: Connection timed out' >&2; exit 255"
     handle = told_to_start(tmp_path / "run", [node(tmp_path, 0, answers), node(tmp_path, 1, silent)])
@@ -208,7 +220,9 @@ def test_a_start_that_failed_is_not_over_as_long_as_a_host_that_was_told_to_star
             backend.undo(handle)
 
 
-def test_who_is_interrupted_when_all_agents_have_started_knows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_when_all_agents_have_started_does_not_lose_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "x.py").touch()
     made = plan(tmp_path, "x.py")
     nodes = [node(tmp_path, 0, "exit 1")]
@@ -242,8 +256,10 @@ ssh.call_all({"nodes": [{"host": "n1"}]}, ask)
 """
 
 
-def test_who_is_interrupted_does_not_wait_for_a_host_that_does_not_answer() -> None:
-    with subprocess.Popen([sys.executable, "-c", ASKS], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+def test_an_interrupt_does_not_wait_for_a_host_that_does_not_answer() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKS], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as asking:
         assert asking.stdout
         assert asking.stdout.readline() == b"asked\n"
         asking.terminate()

@@ -1,4 +1,4 @@
-"""What is wrong is told before anything runs: one error that names the thing, the host, and the way out."""
+"""What is wrong is reported before anything runs: one error that names the thing, the host, and the way out."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         ("", {}, None, "no hosts"),
         ("[nodes\nn1", {}, None, "Failed to parse inventory"),
         ("n1\nn2", {"limit": "nope"}, None, "no host or group nope"),
-        ("n1\nn2", {}, 3, "3 nodes are asked for, and the inventory has 2 hosts"),
+        ("n1\nn2", {}, 3, "3 nodes are asked for, but the inventory has 2 hosts"),
         ("n1\nn2", {"spares": 1}, 2, "2 nodes and 1 spares are asked for"),
         ("n1 distlaunch_rank=first", {}, None, "distlaunch_rank 'first' is not a number"),
         ("n1 distlaunch_rank=1" + "0" * 400, {}, None, "distlaunch_rank '1000"),
         ("n1 distlaunch_rank=nan", {}, None, "distlaunch_rank 'nan' is not a number"),
-        ("n1 distlaunch_workers=²", {}, None, "distlaunch_workers '²' is not a number from 1 on"),
+        ("n1 distlaunch_workers=²", {}, None, "distlaunch_workers '²' is not a positive number"),
         ("n1 distlaunch_workers=1" + "0" * 400, {}, None, "distlaunch_workers '1000"),
         ("n1\nn2", {"exclude": "n2,n1"}, None, "all of its hosts are excluded"),
         ("n1\nn2", {"snapshot_limit": "banana"}, None, "is not a size"),
         ("n1\nn2", {"snapshot_limit": "0.0001KB"}, None, "at most 0 B are sent"),
     ],
 )
-def test_a_wrong_request_names_what_is_wrong(
+def test_the_error_for_a_wrong_request_names_what_is_wrong(
     write: Callable[[str], Path], tmp_path: Path, inventory: str, options: dict[str, Any], nodes: int | None, words: str
 ) -> None:
     (tmp_path / "x.py").write_text("print()")
@@ -72,38 +72,41 @@ def test_a_wrong_request_names_what_is_wrong(
 
 @pytest.mark.parametrize(
     ("inventory", "words"),
-    [("missing.ini", "'missing.ini' does not exist"), ("n1,n2,n1,", "n1 is there twice"), (",", "no host")],
+    [("missing.ini", "'missing.ini' does not exist"), ("n1,n2,n1,", "n1 is listed twice"), (",", "no host")],
 )
-def test_an_inventory_that_is_none(inventory: str, words: str) -> None:
+def test_an_invalid_inventory_is_refused(inventory: str, words: str) -> None:
     with pytest.raises(SpecError, match=re.escape(words)):
         ansible_inventory.sources([inventory], "/")
 
 
-def test_the_command_says_it_in_one_error_with_its_exit_code(distlaunch: Cli) -> None:
+def test_the_command_reports_it_in_one_error_with_its_exit_code(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "print()")
 
     done = distlaunch("ansible", "--inventory", "n1,n2,", "--nodes", "3", "x.py")
 
     assert done.exit_code == 2, done.stderr
-    assert "3 nodes are asked for, and the inventory has 2 hosts" in done.stderr
+    assert "3 nodes are asked for, but the inventory has 2 hosts" in done.stderr
     assert done.stderr.count("error[") == 1
     assert "Traceback" not in done.stderr
 
 
 def old_python(rack: Rack) -> Path:
-    """A Python that is too old: a real one, where this machine has any."""
+    """A Python that is too old: a real one, if this host has any."""
     for version in ("3.6", "3.7", "3.8", "2.7"):
         for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
             return path
     old = rack.write(
-        "old-python", '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv.pop(1))" "$3" "$4"\n'
+        "old-python",
+        '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 6); exec(sys.argv.pop(1))" "$3" "$4"\n',
     )
     old.chmod(0o755)
     return old
 
 
 @pytest.mark.ssh
-def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_and_spares_take_their_places(rack: Rack) -> None:
+def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_and_spares_take_their_places(
+    rack: Rack,
+) -> None:
     n1, n2, n3, n4 = rack.ssh.hosts
     rack.write("other/torch/version.py", "__version__ = '0.1'\n")
     rack.write("other/torch/__init__.py", "")
@@ -138,7 +141,9 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
     rack.write("sum.py", f"import torch\n{SUM}")
 
     def ask(*options: str) -> Any:
-        return rack(*options, "--log-ranks", "all", "sum.py", inventory=inventory, python=None, env={"ANSIBLE_TIMEOUT": "3"})
+        return rack(
+            *options, "--log-ranks", "all", "sum.py", inventory=inventory, python=None, env={"ANSIBLE_TIMEOUT": "3"}
+        )
 
     refused = ask()
     spared = ask("--nodes", "2", "--spares", "11")
@@ -149,7 +154,7 @@ def test_all_hosts_that_cannot_take_part_are_named_with_their_reasons_at_once_an
         "b-full": r".*No space left on device",
         "b-missing": r"there is no /usr/bin/no-such-python \(looked for along the PATH.*",
         "b-other": r"torch is 0\.1, and \S+ on 2 other hosts",
-        "b-shared": rf"what SSH executes here: {shared} .* mode 0666 lets everybody write to it; chmod o-w {shared}",
+        "b-shared": rf"what SSH executes here: {shared} .* mode 0666 lets all users write to it; chmod o-w {shared}",
         "b-shut": r"ssh: connect to host \S+ port 23: Connection refused",
         "b-torchless": r"there is no torch in .*",
         "b-twin": r"b-twin and a-good are one host \(n1\)",
@@ -185,7 +190,9 @@ def test_a_host_that_does_not_reach_node_0_is_named_and_what_has_started_is_stop
         second.run(("ip", "route", "delete", "blackhole", f"{first.address}/32"), check=True)
 
     assert done.exit_code == 3, done.stderr
-    assert re.search(rf"n2: cannot reach port \d+ of node 0 at any of its addresses: {first.address}$", done.stderr, re.MULTILINE)
+    assert re.search(
+        rf"n2: cannot reach port \d+ of node 0 at any of its addresses: {first.address}$", done.stderr, re.MULTILINE
+    )
     assert len(list(rack.remote.glob("runs/sum-*/nodes/0/started.json"))) == 1, "node 0 had started"
     rack.wait_nothing_left()
 
@@ -195,7 +202,7 @@ def test_a_node_0_that_ends_before_the_others_reach_it_is_named_with_its_cause(r
     first, second = rack.ssh.hosts[:2]
     rack.write("dies.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     rack.write("x.py", "print('never')\n")
-    neighbour = (first.address, "lladdr", "02:00:00:00:00:99", "dev", "eth0")  # nobody's: so there is no answer
+    neighbour = (first.address, "lladdr", "02:00:00:00:00:99", "dev", "eth0")  # no host's, so there is no answer
     second.run(("ip", "neigh", "replace", *neighbour, "nud", "permanent"), check=True)
     try:
         done = rack("--nodes", "2", "--preload", "dies", "x.py")
@@ -203,7 +210,7 @@ def test_a_node_0_that_ends_before_the_others_reach_it_is_named_with_its_cause(r
         second.run(("ip", "neigh", "delete", *neighbour), check=True)
 
     assert done.exit_code == 3, done.stderr
-    why = "the fork server was killed by SIGKILL, sent by somebody else, not distlaunch"
+    why = "the fork server was killed by SIGKILL, sent by another process, not distlaunch"
     assert f"1 of 2 hosts cannot take part; n1: the agent of node 0 has ended: {why}\n" in done.stderr
     rack.wait_nothing_left()
 
@@ -219,8 +226,8 @@ def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack
 
 
 @pytest.mark.ssh
-def test_what_ansible_is_asked_for_beside_a_host_is_honoured_or_refused(rack: Rack) -> None:
-    """Relative paths are those of the working directory, or of the inventory's; another user or a password is not passed over."""
+def test_ansibles_settings_for_a_host_are_honoured_or_refused(rack: Rack) -> None:
+    """Relative paths start at the working or the inventory's directory; another user or a password is not ignored."""
     (host, *_) = rack.ssh.hosts
     rack.write("x.py", "import os\nprint('user', os.getuid())\n")
     for name, path in (("inv/keys/id", rack.ssh.key), ("known", rack.ssh.known_hosts)):
@@ -230,7 +237,14 @@ def test_what_ansible_is_asked_for_beside_a_host_is_honoured_or_refused(rack: Ra
 
     def ask(more: str, *options: str, **env: str) -> Any:
         rack.write("inv/hosts.ini", f"n1 {about} {common} {more}\n")
-        words = ("ansible", *(options or ("-i", "inv/hosts.ini")), "--remote-dir", str(rack.remote), "--ship-secrets", "x.py")
+        words = (
+            "ansible",
+            *(options or ("-i", "inv/hosts.ini")),
+            "--remote-dir",
+            str(rack.remote),
+            "--ship-secrets",
+            "x.py",
+        )
         return rack.shell(*words, env={"ANSIBLE_TIMEOUT": "5", **env})
 
     good = "ansible_ssh_private_key_file=keys/id"

@@ -1,4 +1,4 @@
-"""What `--render-to` writes is whole: it starts the run by hand, from anywhere, with ansible-playbook alone."""
+"""What `--render-to` writes is complete: it starts the run by hand, from anywhere, with ansible-playbook alone."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ssh
 
-INSTALLED = json.loads(metadata.distribution("distlaunch").read_text("direct_url.json") or "")["url"].removeprefix("file://")
-GONE = f"""
+INSTALLED = json.loads(metadata.distribution("distlaunch").read_text("direct_url.json") or "")["url"].removeprefix(
+    "file://"
+)
+REMOVED = f"""
 for name in launcher playbooks train; do
     mount -t tmpfs tmpfs "{ROOT}/$name" && mount -t tmpfs tmpfs "{INSTALLED}/$name" || exit
 done
 exec "$@"
 """
-"""A shell's words, in mounts of its own: there is no launcher on the machine."""
+"""A shell command, with mounts of its own in which the host has no launcher."""
 
 
 class Admin:
-    """Somebody who got a directory, and has Ansible."""
+    """An administrator who was given the directory, and has Ansible."""
 
     def __init__(self, rack: Rack, directory: Path) -> None:
         self.directory = directory
@@ -43,11 +45,16 @@ class Admin:
         # The test's HOME is deep, and a socket below it would have too long a path.
         sockets = json.loads((directory / "env/envvars").read_text())["ANSIBLE_SSH_CONTROL_PATH_DIR"]
         path = f"{os.path.dirname(sys.executable)}:/usr/sbin:/usr/bin:/sbin:/bin"
-        self.env = {"HOME": str(rack.cli.directory), "PATH": path, "LANG": "C.UTF-8", "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
+        self.env = {
+            "HOME": str(rack.cli.directory),
+            "PATH": path,
+            "LANG": "C.UTF-8",
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
+        }
 
     def run(self, *argv: str, fails: bool = False, **env: str) -> str:
-        """What a command says."""
-        alone = ("unshare", "--mount", "sh", "-c", GONE, "sh", *argv)
+        """The output of a command."""
+        alone = ("unshare", "--mount", "sh", "-c", REMOVED, "sh", *argv)
         more = {"capture_output": True, "text": True, "timeout": 240, "check": False}
         done = subprocess.run(alone, cwd=self.directory, env={**self.env, **env}, **more)  # type: ignore[call-overload]
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
@@ -66,7 +73,7 @@ def alike(text: str) -> str:
 
 
 def runs(run: Path, rank: int) -> bool:
-    """Whether a node's agent does."""
+    """Whether a node's agent runs."""
     about = json.loads((run / f"nodes/{rank}/started.json").read_text())
     return Process(about["pid"], about["start_ticks"]).alive()
 
@@ -85,10 +92,12 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     binary = {"agent.pyz", "files.tar.gz"}
     found = {str(path.relative_to(first)) for path in first.rglob("*") if path.is_file()}
     assert found == set(texts) | binary
-    assert {name: alike((first / name).read_text()) for name in texts} == texts, "--dry-run prints what --render-to writes"
+    assert {name: alike((first / name).read_text()) for name in texts} == texts, (
+        "--dry-run prints what --render-to writes"
+    )
     assert not [path for path in first.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
 
-    # By hand, from elsewhere, with the launcher gone.
+    # By hand, from elsewhere, with the launcher removed.
     directory = first.rename(rack.cli.directory / "moved by an admin")
     admin = Admin(rack, directory)
     run = rack.remote / "runs" / json.loads((directory / "env/extravars").read_text())["distlaunch_run"]
@@ -115,7 +124,7 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     assert "files:" not in other.stderr, "the hosts have the very same files from the first run"
     sent = rack.cli.runs / other.stdout.strip() / "ansible"
     assert {name: alike((sent / name).read_text()) for name in texts} == texts
-    assert not (sent / "files.tar.gz").exists(), "nobody needs them any more"
+    assert not (sent / "files.tar.gz").exists(), "they are not needed any more"
     assert (sent / "agent.pyz").read_bytes() == (directory / "agent.pyz").read_bytes()
 
     # By hand again: the end of the one, and not of the other.
@@ -123,7 +132,9 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     wait_until("the end", lambda: all('"done"' in path.read_text() for path in streams), limit_s=90)
     for path in streams:
         assert "saving with time left" in path.read_text()
-    wait_until("the agents, which have said their last word, to end", lambda: not any(runs(run, rank) for rank in (0, 1)))
+    wait_until(
+        "the agents, which have sent their last message, to exit", lambda: not any(runs(run, rank) for rank in (0, 1))
+    )
     after = admin.playbooks("stop", "preflight")
     assert re.findall(r"changed=(\d+)", after)[:1] == ["0"]
     assert '"master": "n1"' in after

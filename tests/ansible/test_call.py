@@ -22,5 +22,9 @@ def test_functions_are_called_on_hosts(rack: Rack) -> None:
     def run(*words: str) -> Result:
         return rack.cli(*words, python=(), real=True, cwd=rack.directory)
 
-    options: dict[str, Any] = {"inventory": [str(rack.ssh.inventory)], "remote_dir": str(rack.remote), "python": sys.executable}
+    options: dict[str, Any] = {
+        "inventory": [str(rack.ssh.inventory)],
+        "remote_dir": str(rack.remote),
+        "python": sys.executable,
+    }
     calls.check(rack.write, run, {"backend": "ansible", "nodes": 2, **options})

@@ -1,4 +1,4 @@
-"""Which hosts take part, what is said of them, and where they meet: decided from what they answered."""
+"""Which hosts take part, what is reported about them, and where they meet: decided from their answers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,27 @@ def facts(name: str, **more: Any) -> dict[str, Any]:
     return {**about, "free_bytes": 10**9, "has_cwd": True, "has_files": False, "clock_s": [0.0, 0.1], **more}
 
 
-ARGS = {"nodes": 2, "least": 2, "digest": "d", "snapshot_bytes": 0, "gpus_matter": True, "torch": True, "own_disk": [], "cwd": ""}
+ARGS = {
+    "nodes": 2,
+    "least": 2,
+    "digest": "d",
+    "snapshot_bytes": 0,
+    "gpus_matter": True,
+    "torch": True,
+    "own_disk": [],
+    "cwd": "",
+}
 NOTHING = {"user_processes_end": False}
-GOOD = facts("h", time=1.7e9, python="python", directory="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING)
+GOOD = facts(
+    "h", time=1.7e9, python="python", directory="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING
+)
 
 
-def test_a_clock_that_differs_and_a_logind_that_kills_are_told_and_the_host_takes_part(plugin: Any) -> None:
+def test_a_clock_that_differs_and_a_logind_that_kills_are_reported_and_the_host_takes_part(plugin: Any) -> None:
     found = {
         "late": facts("late", clock_s=[-41.0, -40.2], **NOTHING),
         "early": facts("early", clock_s=[7.3, 7.9], user_processes_end=True),
-        "good": facts("good", clock_s=[-0.9, 1.1], **NOTHING),  # no more than the question took
+        "good": facts("good", clock_s=[-0.9, 1.1], **NOTHING),  # no more than the time that the question took
     }
 
     problems, notes, choice = plugin.choose(found, {**ARGS, "nodes": 3, "least": 3})
@@ -93,7 +104,7 @@ def test_files_go_once_to_each_disk_that_lacks_them(plugin: Any) -> None:
     assert plugin.choose(found, {**args, "digest": ""})[2]["lacking"] == []
 
 
-def test_room_for_the_files_twice_and_the_working_directory_are_asked_for(plugin: Any) -> None:
+def test_room_for_the_files_twice_and_the_working_directory_are_required(plugin: Any) -> None:
     found = {
         "h1": facts("h1", free_bytes=100_000_000, directory="/x", **NOTHING),
         "h2": facts("h2", has_cwd=False, **NOTHING),
@@ -123,8 +134,13 @@ def test_room_for_the_files_twice_and_the_working_directory_are_asked_for(plugin
         ("v6", "v4", ["v6", "v4"], "each uses the first that it reaches"),
     ],
 )
-def test_the_nodes_meet_at_an_address_that_all_reach(plugin: Any, b: str, c: str, chosen: list[str], words: str) -> None:
-    tried = {host: {address: address in reached.split() for address in ("v4", "v6")} for host, reached in (("b", b), ("c", c))}
+def test_the_nodes_meet_at_an_address_that_all_reach(
+    plugin: Any, b: str, c: str, chosen: list[str], words: str
+) -> None:
+    tried = {
+        host: {address: address in reached.split() for address in ("v4", "v6")}
+        for host, reached in (("b", b), ("c", c))
+    }
 
     where, common, reason = plugin.meeting_point(tried)
 
@@ -158,7 +174,13 @@ def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answ
     assert plugin.misfit("preflight", GOOD) is None
 
 
-NODE = {"run": "x-1", "node": 3, "running": True, "directory": "/home/u/.distlaunch/hosts/runs/x-1/nodes/3", "files": ["stream"]}
+NODE = {
+    "run": "x-1",
+    "node": 3,
+    "running": True,
+    "directory": "/home/u/.distlaunch/hosts/runs/x-1/nodes/3",
+    "files": ["stream"],
+}
 
 
 @pytest.mark.parametrize(
@@ -182,15 +204,15 @@ NODE = {"run": "x-1", "node": 3, "running": True, "directory": "/home/u/.distlau
         ("running", "yes"),
     ],
 )
-def test_a_node_that_a_host_tells_of_is_held_to_its_form_as_it_becomes_a_path_here(plugin: Any, name: str, value: Any) -> None:
+def test_a_node_that_a_host_reports_is_validated_as_it_becomes_a_path_here(plugin: Any, name: str, value: Any) -> None:
     for find in (False, True):
         asked = {"call": "runs", "run": "x-1", "find": find}
         assert plugin.misfit("runs", {"nodes": [NODE]}, asked) is None
-        assert "not as an agent does" in plugin.misfit("runs", {"nodes": [NODE, NODE | {name: value}]}, asked)["problem"]
-        assert "not as an agent does" in plugin.misfit("runs", {"nodes": [NODE, name]}, asked)["problem"]
+        assert "is not an agent's" in plugin.misfit("runs", {"nodes": [NODE, NODE | {name: value}]}, asked)["problem"]
+        assert "is not an agent's" in plugin.misfit("runs", {"nodes": [NODE, name]}, asked)["problem"]
 
 
-def test_a_run_is_one_that_was_asked_for_and_a_name(plugin: Any) -> None:
+def test_a_reported_run_has_to_be_one_that_was_asked_for_and_a_valid_name(plugin: Any) -> None:
     def fits(run: str, asked: str, *, find: bool = False) -> bool:
         return plugin.misfit("runs", {"nodes": [NODE | {"run": run}]}, {"run": asked, "find": find}) is None
 
@@ -199,11 +221,13 @@ def test_a_run_is_one_that_was_asked_for_and_a_name(plugin: Any) -> None:
     assert not fits("x-1", "x")
     assert fits("x-1", "")
     assert not [
-        run for run in ("..", ".", "", "a/b", "/etc", "x\n", "{{ x }}", ".ssh") if fits(run, "") or fits(run, "", find=True)
+        run
+        for run in ("..", ".", "", "a/b", "/etc", "x\n", "{{ x }}", ".ssh")
+        if fits(run, "") or fits(run, "", find=True)
     ]
 
 
-def test_what_is_nested_without_end_is_no_answer_whatever_step_it_is_of(plugin: Any) -> None:
+def test_a_deeply_nested_answer_is_refused_at_every_step(plugin: Any) -> None:
     deep: Any = 0
     for _ in range(600):
         deep = [deep]
@@ -212,8 +236,8 @@ def test_what_is_nested_without_end_is_no_answer_whatever_step_it_is_of(plugin: 
             assert "nested" in plugin.misfit(step, GOOD | answer)["problem"]
 
 
-def test_what_else_is_in_an_answer_is_no_business_of_the_launchers(plugin: Any, tmp_path: Path) -> None:
-    """Each passes the check of its step, with keys of others in it."""
+def test_other_fields_of_an_answer_are_ignored(plugin: Any, tmp_path: Path) -> None:
+    """Each passes the check of its step, with keys of other steps in it."""
     odd = {"torch": 1, "agent": 5, "nodes": 7}
     agent = {"pid": 7, "stream_from": 0}
     steps = {

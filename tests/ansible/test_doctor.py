@@ -1,4 +1,4 @@
-"""`distlaunch doctor` over SSH: hosts are named, and left out, by what the inventory calls them."""
+"""`distlaunch doctor` over SSH: hosts are named, and left out, by their names in the inventory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_a_host_with_a_full_disk_is_left_out_by_its_name_in_the_inventory(rack: 
     inventory = rack.inventory("".join(f"gpu{number} ansible_host=n{number}\n" for number in (1, 2, 3)))
     settings = {"backend": "ansible", "python": sys.executable, "remote_dir": str(rack.remote)}
     lines = [f'{key} = "{value}"' for key, value in settings.items()]
-    rack.cli.write(".config/distlaunch/config.toml", "\n".join(["[clusters.lab]", *lines, f'inventory = ["{inventory}"]', ""]))
+    rack.cli.write(
+        ".config/distlaunch/config.toml", "\n".join(["[clusters.lab]", *lines, f'inventory = ["{inventory}"]', ""])
+    )
     second = rack.ssh.hosts[1]
     second.private_directory(Path("/dev/shm"), size_bytes=64 << 20)
     try:
@@ -30,7 +32,7 @@ def test_a_host_with_a_full_disk_is_left_out_by_its_name_in_the_inventory(rack: 
 
     assert done.exit_code == 1, done.stderr
     found = {(item["host"], item["check"]) for item in done.json["result"]["findings"] if item["status"] == "fail"}
-    by_load = {"speed", "links"}  # others may use the processors that all hosts here share
+    by_load = {"speed", "links"}  # others may use the CPUs that all hosts here share
     assert {item for item in found if item[1] not in by_load} == {("gpu2", "disk")}
     kept = json.loads((rack.cli.directory / ".config/distlaunch/quarantine.json").read_text())["lab"]
     assert kept.pop("gpu2")["reason"].startswith("disk: ")

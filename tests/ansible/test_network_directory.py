@@ -1,7 +1,7 @@
-"""Runs in a directory that several hosts share over the network, each with a cache of its own that shows what was there before.
+"""Runs in a directory that several hosts share over the network, each with a cache that may show an older state.
 
-sshfs stands for NFS, whose client is the kernel's, so not everywhere: it caches directories, attributes and names as NFS does,
-creates a file for one alone, and has no locks that hold between hosts.
+sshfs stands for NFS, whose client is in the kernel and so not available everywhere: like NFS, it caches directories,
+attributes and names, creates a file for one host only, and has no locks that hold between hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 HELD = 5
 WORDS = 12
 CACHED_S = 3
-"""So long a host shows a directory as it was."""
+"""A host may show an old state of a directory for this long."""
 
 HOLDS = f"""
 import json, os, sys, time
@@ -77,7 +77,7 @@ with lock.hold(directory, "often"):
 """
 
 OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable, "-c")
-"""Each is a machine of its own to the other: their processes do not see one another."""
+"""Each looks like another host to the other: their processes do not see one another."""
 
 
 @pytest.fixture(params=[True, False], ids=["with hard links", "without"])
@@ -100,7 +100,9 @@ def shared(request: pytest.FixtureRequest, ssh_hosts: SshHosts, tmp_path: Path) 
 
 @contextmanager
 def mounted(hosts: SshHosts, host: Host, disk: Path, name: Path, *, hard_links: bool) -> Iterator[None]:
-    options = [f"{kind}_timeout={CACHED_S}" for kind in ("dcache", "dcache_stat", "dcache_dir", "dcache_link", "entry", "attr")]
+    options = [
+        f"{kind}_timeout={CACHED_S}" for kind in ("dcache", "dcache_stat", "dcache_dir", "dcache_link", "entry", "attr")
+    ]
     options += [] if hard_links else ["disable_hardlink"]
     source = f"{hosts.hosts[0].name}:{disk}"
     host.run(("sshfs", "-F", str(hosts.config), source, str(name), "-o", ",".join(options)), check=True)
@@ -110,7 +112,9 @@ def mounted(hosts: SshHosts, host: Host, disk: Path, name: Path, *, hard_links: 
         host.run(("umount", "--lazy", str(name)), check=True)
 
 
-def test_one_alone_changes_a_run_and_writes_its_result(shared: Path, ssh_hosts: SshHosts, tmp_path: Path) -> None:
+def test_only_one_host_at_a_time_changes_a_run_and_only_one_writes_its_result(
+    shared: Path, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
     with ExitStack() as stack:
         started = [stack.enter_context(on(host, HOLDS, shared, tmp_path)) for host in ssh_hosts.hosts[1:3]]
         said = [process.communicate(timeout=450) for process in started]
@@ -122,20 +126,20 @@ def test_one_alone_changes_a_run_and_writes_its_result(shared: Path, ssh_hosts: 
     assert len(list((tmp_path / "disk").glob("word-*"))) == WORDS
 
 
-def test_who_sees_the_directory_as_it_was_does_not_take_a_lock_that_somebody_holds(
+def test_a_host_that_sees_an_old_directory_does_not_take_a_lock_that_is_held(
     shared: Path, ssh_hosts: SshHosts, tmp_path: Path
 ) -> None:
-    """Its cache shows none, and the first ones are free to be made again, as those who came after have removed them."""
+    """Its cache shows no lock, and the first names are free again, as later holders have removed them."""
     late, often = ssh_hosts.hosts[1:3]
     with on(late, COMES_LATE, shared, tmp_path) as second:
-        assert said(second.stdout) == "has looked\n"
+        assert next_line(second.stdout) == "has looked\n"
         with on(often, MANY_TIMES, shared, tmp_path) as first:
-            assert said(first.stdout) == "inside\n"
-            tell(second)
-            assert said(second.stderr).startswith("waiting for `distlaunch often`, process ")
-            tell(first)
-            assert (first.wait(120), said(first.stderr)) == (0, "")
-        assert (second.wait(120), said(second.stderr)) == (0, "")
+            assert next_line(first.stdout) == "inside\n"
+            send_line(second)
+            assert next_line(second.stderr).startswith("waiting for `distlaunch often`, process ")
+            send_line(first)
+            assert (first.wait(120), next_line(first.stderr)) == (0, "")
+        assert (second.wait(120), next_line(second.stderr)) == (0, "")
 
 
 def on(host: Host, program: str, shared: Path, tmp_path: Path) -> subprocess.Popen[str]:
@@ -144,12 +148,12 @@ def on(host: Host, program: str, shared: Path, tmp_path: Path) -> subprocess.Pop
     return host.popen(argv, cwd=str(ROOT), text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-def said(stream: IO[str] | None) -> str:
+def next_line(stream: IO[str] | None) -> str:
     assert stream
     return stream.readline()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def send_line(process: subprocess.Popen[str]) -> None:
     assert process.stdin
     process.stdin.write("\n")
     process.stdin.flush()

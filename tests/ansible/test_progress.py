@@ -1,4 +1,4 @@
-"""What a live line shows while hosts are asked, and while files go to them."""
+"""What a live line shows while hosts are asked, and while files are sent to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def shown() -> Iterator[Shown]:
-    """What the present wait was for, one after the other."""
+    """What was waited for, one after the other."""
     found: Shown = []
     output.progress_by(lambda text, part: found.append((text, part)))
     yield found

@@ -1,4 +1,4 @@
-"""The socket of a shared connection: whoever made it is the host to ssh, so nobody else's is used, whenever that was made."""
+"""The socket of a shared connection: to ssh, its maker is the host, so one that others may have made is never used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.ssh, pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh")]
 
 SHARING = ("-F", "none", "-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", "ConnectTimeout=5")
-NOBODY = ("-p", "1", "127.0.0.1")
+NO_SERVER = ("-p", "1", "127.0.0.1")
 
 
 @pytest.fixture
@@ -33,8 +33,14 @@ def short() -> Iterator[Path]:
 
 
 def node(*words: str) -> Any:
-    """One whose ssh is real, and nobody listens at its port."""
-    return {"host": "h", "rank": 0, "python": "python3", "agent_path": "/x/a", "ssh": ["ssh", *SHARING, *words, *NOBODY]}
+    """A node whose ssh is real, and at whose port nothing listens."""
+    return {
+        "host": "h",
+        "rank": 0,
+        "python": "python3",
+        "agent_path": "/x/a",
+        "ssh": ["ssh", *SHARING, *words, *NO_SERVER],
+    }
 
 
 class Stranger:
@@ -51,7 +57,7 @@ class Stranger:
         self._socket.close()
 
     def was_asked(self) -> bool:
-        """Whether somebody has connected, and was sent away."""
+        """Whether a client has connected; it is sent away."""
         try:
             self._socket.accept()[0].close()
         except BlockingIOError:
@@ -60,7 +66,7 @@ class Stranger:
 
 
 def ask(*words: str) -> str:
-    """Why a call had no answer, by a real ssh."""
+    """Why a call by a real ssh had no answer."""
     with pytest.raises(CommandError) as caught:
         ssh.call(node(*words), "signal", "/x", "0", "15")
     return caught.value.message
@@ -69,7 +75,9 @@ def ask(*words: str) -> str:
 def argv_asks(stranger: Stranger, *words: str) -> bool:
     """Whether ssh, as it would follow a stream, goes to that socket."""
     command = ssh.argv(node(*words), "tail")
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         while process.poll() is None:
             if stranger.was_asked():
                 process.kill()
@@ -78,12 +86,12 @@ def argv_asks(stranger: Stranger, *words: str) -> bool:
 
 
 @pytest.mark.parametrize("form", ["-o ControlPath={}", "-oControlPath={}", "-o controlpath={}", "-S {}", "-S{}"])
-def test_a_socket_that_others_may_have_made_is_asked_for_nothing(short: Path, form: str) -> None:
+def test_a_socket_that_others_may_have_made_is_not_used(short: Path, form: str) -> None:
     directory = short / "c"
     directory.mkdir(0o700)
     words = form.format(directory / "s").split()
     with closing(Stranger(directory / "s")) as stranger:
-        assert argv_asks(stranger, *words), "one of our own is used"
+        assert argv_asks(stranger, *words), "a socket of our own is used"
 
         directory.chmod(0o777)
         assert not argv_asks(stranger, *words)
@@ -91,10 +99,12 @@ def test_a_socket_that_others_may_have_made_is_asked_for_nothing(short: Path, fo
             directory.chmod(0o700)
             os.chown(directory, 54321, 54321)
             assert not argv_asks(stranger, *words)
-            assert "refused" in ask(*words), "the host's own word counts"
+            assert "refused" in ask(*words), "the host itself has answered"
 
 
-def test_tokens_variables_and_directories_that_everybody_can_write_to(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_with_tokens_and_variables_are_kept_except_in_directories_that_all_users_can_write_to(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(short))
     monkeypatch.setenv("PLACE", str(short))
     (short / "open").mkdir()

@@ -1,4 +1,4 @@
-"""What others have prepared on a host, or changed there: no part of it runs. What a hostile host says: no path here is its."""
+"""Nothing runs that others have prepared or changed on a host, and a hostile host names no path here."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ STRANGER = 54321
 
 
 def trap(rack: Rack) -> Path:
-    """What code of somebody else's leaves."""
+    """The file that another user's code leaves."""
     return rack.cli.directory / "was-run"
 
 
 def give(top: Path, mode: int | None = None) -> None:
-    """A directory with all that is in it as somebody else's."""
+    """Give a directory and all that is in it to another user."""
     for path in (top, *top.rglob("*")):
         os.chown(path, STRANGER, STRANGER)
     if mode is not None:
@@ -49,7 +49,7 @@ def spoil(rack: Rack, pattern: str) -> None:
 
 
 @as_several_users
-def test_no_prepared_directory_is_taken_and_no_changed_agent_or_file_runs(rack: Rack) -> None:
+def test_no_prepared_directory_is_used_and_no_changed_agent_or_file_runs(rack: Rack) -> None:
     rack.write("x.py", "import part\nprint('hello', part)\n")
     rack.write("part.py", "")
     ask = ("--nodes", "2", "--log-ranks", "0")
@@ -58,8 +58,13 @@ def test_no_prepared_directory_is_taken_and_no_changed_agent_or_file_runs(rack: 
     run = rack.id_of("x")
     agents = rack.remote / "agents"
 
-    # A directory that somebody else owns, or can write to, on the hosts: nothing of it is used, and how to mend it is told.
-    for path, mode in ((rack.remote, 0o755), (agents, 0o777), (rack.remote / "snapshots", 0o1777), (rack.remote / "runs", 0o755)):
+    # A directory on the hosts that another user owns, or can write to: nothing of it is used, and the fix is shown.
+    for path, mode in (
+        (rack.remote, 0o755),
+        (agents, 0o777),
+        (rack.remote / "snapshots", 0o1777),
+        (rack.remote / "runs", 0o755),
+    ):
         about = path.stat()
         os.chown(path, STRANGER if mode == 0o755 else 0, -1)
         path.chmod(mode)
@@ -76,20 +81,20 @@ def test_no_prepared_directory_is_taken_and_no_changed_agent_or_file_runs(rack: 
         spoil(rack, pattern)
         healed = rack(*ask, "x.py")
         assert (healed.exit_code, healed.stdout.startswith("hello")) == (0, True), healed
-        assert "is not what its name says" in healed.stderr
+        assert "does not match its name" in healed.stderr
         assert not trap(rack).exists()
-        assert rack(*ask, "x.py").stderr.count("is not what its name says") == 0
+        assert rack(*ask, "x.py").stderr.count("does not match its name") == 0
     (agent,) = agents.glob("*.pyz")
     (agent / "json.py").write_text(f"open({str(trap(rack))!r}, 'w')\n")
     assert rack(*ask, "x.py").exit_code == 0
     assert not trap(rack).exists(), "a module of the standard library's name beside the agent"
 
-    # So it is for those who only look.
+    # The same holds for commands that only look.
     spoil(rack, "agents/*.pyz/distlaunch_agent/ssh/calls.py")
     shutil.rmtree(rack.cli.runs / run / "nodes")
     (rack.cli.runs / run / "result.json").unlink()
     looked = rack.shell("status", run)
-    assert "is not what its name says" in looked.stdout, looked
+    assert "does not match its name" in looked.stdout, looked
     assert not trap(rack).exists()
     shutil.rmtree(agents)
 
@@ -97,14 +102,17 @@ def test_no_prepared_directory_is_taken_and_no_changed_agent_or_file_runs(rack: 
     spoil(rack, "snapshots/*/part.py")
     changed = rack(*ask, "x.py")
     assert changed.exit_code == 3, changed
-    assert "was not what had been sent: somebody or a disk has changed it; it was removed, start again" in changed.stderr
+    assert (
+        "is not what was sent: another user or a disk error has changed it; it was removed, start again"
+        in changed.stderr
+    )
     assert not trap(rack).exists()
     again = rack(*ask, "x.py")
     assert (again.exit_code, again.stdout.startswith("hello")) == (0, True), again
 
 
 @as_several_users
-def test_a_directory_of_somebody_elses_with_an_agent_in_it_is_used_only_where_it_is_trusted(rack: Rack) -> None:
+def test_another_users_directory_with_an_agent_in_it_is_used_only_if_it_is_trusted(rack: Rack) -> None:
     rack.write("x.py", "print('hello')\n")
     assert rack("--nodes", "1", "x.py").exit_code == 0
     give(rack.remote)
@@ -117,7 +125,7 @@ def test_a_directory_of_somebody_elses_with_an_agent_in_it_is_used_only_where_it
     assert (trusted.exit_code, trusted.stdout) == (0, "hello\n"), trusted
 
 
-# -- what a hostile host says --------------------------------------------------------------------------------------------
+# -- what a hostile host sends --------------------------------------------------------------------------
 
 FACTS = {
     "time": 1.7e9,
@@ -141,7 +149,7 @@ FACTS |= {"user_processes_end": False}
 
 
 def hostile(directory: Path, *answers: dict[str, Any]) -> dict[str, str]:
-    """The variables of a host that answers so, one after the other, and else is this machine."""
+    """The variables of a host that gives these answers, one after the other, and otherwise is this host."""
     said = "".join(f"read request; cat {directory}/answer-{number}\n" for number in range(len(answers)))
     for number, answer in enumerate(answers):
         (directory / f"answer-{number}").write_text(f"\n{ANSWER}{json.dumps(answer)}\n")
@@ -156,10 +164,16 @@ def hostile(directory: Path, *answers: dict[str, Any]) -> dict[str, str]:
 
 
 def collect(directory: Path, *answers: dict[str, Any], hosts: str = "h") -> subprocess.CompletedProcess[str]:
-    """What collect.yml comes to with the run x-1 on such a host; what it brings is put into `back`."""
-    (directory / "hosts.json").write_text(json.dumps({"all": {"hosts": dict.fromkeys(hosts, hostile(directory, *answers))}}))
+    """The result of collect.yml with the run x-1 on such a host; what it collects is put into `back`."""
+    (directory / "hosts.json").write_text(
+        json.dumps({"all": {"hosts": dict.fromkeys(hosts, hostile(directory, *answers))}})
+    )
     (directory / "agent.pyz").write_bytes(agent_archive.packed())
-    more = {"distlaunch_run": "x-1", "distlaunch_collect_to": f"{directory}/back", "distlaunch_agent": f"{directory}/agent.pyz"}
+    more = {
+        "distlaunch_run": "x-1",
+        "distlaunch_collect_to": f"{directory}/back",
+        "distlaunch_agent": f"{directory}/agent.pyz",
+    }
     words = (
         "ansible-playbook",
         "-i",
@@ -192,10 +206,10 @@ def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_pa
         assert not [path for path in tmp_path.rglob("*") if "victim" in str(path)]
         assert [path.name for path in (tmp_path / "back").rglob("*")] == ["x-1", "nodes", "0", "stream"]
         assert told.returncode != 0
-        assert "it answers, but not as an agent does" in told.stdout
+        assert "its answer is not an agent's" in told.stdout
 
 
-def test_what_else_is_in_a_hosts_problem_is_not_used(tmp_path: Path) -> None:
+def test_other_fields_of_a_hosts_problem_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/authorized_keys").write_text("theirs")
     lie = {
@@ -209,14 +223,23 @@ def test_what_else_is_in_a_hosts_problem_is_not_used(tmp_path: Path) -> None:
     for nodes in ([lie], [5]):
         told = collect(tmp_path, FACTS | {"time": time.time()}, {"problem": "so it is", "nodes": nodes})
         assert not [path for path in tmp_path.rglob("*") if path.name in ("back", "victim")]
-        assert '"h": {"kind": "host", "message": "so it is"}' in told.stdout.replace("\\", ""), told.stdout + told.stderr
+        assert '"h": {"kind": "host", "message": "so it is"}' in told.stdout.replace("\\", ""), (
+            told.stdout + told.stderr
+        )
 
 
-def test_hosts_that_have_the_same_node_do_not_overwrite_what_the_other_had(tmp_path: Path) -> None:
-    """One took the other's place, or says so."""
+def test_hosts_that_have_the_same_node_do_not_overwrite_each_others_files(tmp_path: Path) -> None:
+    """One took the other's place, or claims that."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/stream").write_text("theirs")
-    node = {"run": "x-1", "node": 0, "running": False, "directory": f"{tmp_path}/theirs", "files": ["stream"], "place": "../../x"}
+    node = {
+        "run": "x-1",
+        "node": 0,
+        "running": False,
+        "directory": f"{tmp_path}/theirs",
+        "files": ["stream"],
+        "place": "../../x",
+    }
 
     told = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [node]}, hosts="gh")
 
@@ -227,8 +250,8 @@ def test_hosts_that_have_the_same_node_do_not_overwrite_what_the_other_had(tmp_p
     ]
 
 
-def test_a_hostile_answer_that_is_a_problem_stops_nobody_elses_playbook(tmp_path: Path) -> None:
-    """What else is in it counts for nothing."""
+def test_a_hostile_answer_that_is_a_problem_does_not_stop_the_playbook(tmp_path: Path) -> None:
+    """Its other fields are ignored."""
     told = collect(tmp_path, {"problem": "so it is", "time": "now", "machine": [], "refused": True, "lacks": ""})
 
     assert '"h": {"kind": "host", "message": "so it is"}' in told.stdout.replace("\\", ""), told.stdout + told.stderr

@@ -1,4 +1,4 @@
-"""The connections that fetch streams, without a host: a program of ours in place of ssh, and a clock that the test turns."""
+"""The connections that fetch streams, without a host: a program of ours in place of ssh, and a clock that tests set."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANSWERS = f"printf '\\n{ANSWER}{{}}\\nd {len(WORD)}\\n{WORD.decode()}'; exec sle
 
 
 class Clock:
-    """The connections' time, which also goes on when the test says so."""
+    """The connections' time, which also advances when a test says so."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
@@ -43,7 +43,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Hours pass at once, so that the machine's own speed is none of a test's business."""
+    """Hours pass at once, so that the speed of this host does not matter."""
     made = Clock()
     monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=made.monotonic, sleep=time.sleep))
     monkeypatch.setattr(streams, "_SILENT_S", (1000.0, 8000.0))
@@ -53,7 +53,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def node(directory: Path, rank: int, program: str) -> Any:
     """A node whose ssh is this shell program; it finds `started` in its directory, one line per connection."""
     ssh = directory / f"ssh-{rank}"
-    ssh.write_text(f'#!/bin/sh\ncase "$*" in *"-O exit"*) exit;; esac\necho x >> {directory}/started-{rank}\n{program}\n')
+    ssh.write_text(
+        f'#!/bin/sh\ncase "$*" in *"-O exit"*) exit;; esac\necho x >> {directory}/started-{rank}\n{program}\n'
+    )
     ssh.chmod(0o700)
     return {
         "host": f"n{rank}",
@@ -72,11 +74,13 @@ def connections(directory: Path, rank: int) -> int:
 
 
 def wait_connections(directory: Path, rank: int, number: int) -> None:
-    """Wait for the program in place of ssh to have begun so often."""
-    wait_until(f"connection {number} to node {rank}", lambda: connections(directory, rank) >= number, limit_s=60, every_s=0.01)
+    """Wait for the program in place of ssh to have begun this many times."""
+    wait_until(
+        f"connection {number} to node {rank}", lambda: connections(directory, rank) >= number, limit_s=60, every_s=0.01
+    )
 
 
-def test_what_waits_in_a_pipe_is_no_silence(tmp_path: Path, clock: Clock) -> None:
+def test_data_that_waits_in_a_pipe_is_not_silence(tmp_path: Path, clock: Clock) -> None:
     """A launcher that is kept from reading for long does not drop connections whose answers have come meanwhile."""
     gate = Gate(tmp_path / "gate", range(3))
     nodes = [node(tmp_path, rank, f"head -c 1 {gate}.{rank} >/dev/null; {ANSWERS}") for rank in range(3)]
@@ -99,8 +103,8 @@ def test_what_waits_in_a_pipe_is_no_silence(tmp_path: Path, clock: Clock) -> Non
         gate.close()
 
 
-def test_a_login_that_takes_longer_than_the_limit_comes_to_its_end(tmp_path: Path, clock: Clock) -> None:
-    """The limit grows from try to try, up to the second: hosts with much to do are not asked to begin again for ever."""
+def test_a_login_that_takes_longer_than_the_limit_is_completed(tmp_path: Path, clock: Clock) -> None:
+    """The limit grows from try to try, up to the second: busy hosts are not asked to begin again forever."""
     gate = tmp_path / "gate"
     tail = streams.Tail(node(tmp_path, 0, f"[ -e {gate} ] || exec sleep 1000; {ANSWERS}"), tmp_path)
     pump = streams.Pump([tail])
@@ -127,14 +131,14 @@ def test_a_login_that_takes_longer_than_the_limit_comes_to_its_end(tmp_path: Pat
         pump.close()
 
 
-# -- hosts that are not what they should be -----------------------------------------------------------------------------
+# -- hosts that are not what they should be ----------------------------------------------------------------
 
 BEGIN = f"MOTD\n\n{ANSWER}{{}}\n".encode()
 ENDING = b'e {"stderr": "x", "last_words": "y"}\n'
 
 
 def taken(data: bytes, sizes: Iterator[int]) -> tuple[bytes, list[Any]]:
-    """The stream's bytes, and what else is told, of frames that come in pieces of these sizes."""
+    """The stream's bytes, and all other messages, of frames that come in pieces of these sizes."""
     frames, stream, told = Frames(), b"", []
     while data:
         size = next(sizes)
@@ -169,17 +173,28 @@ def test_random_bytes_end_in_the_one_error_that_is_caught(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "frame",
-    [b"d -5", b"d x", b"d " + b"9" * 30, b"e nothing", b"e []", b'e {"stderr": 1}', b"q", b"\xff", b"", b"e " + b"[" * 100_000],
+    [
+        b"d -5",
+        b"d x",
+        b"d " + b"9" * 30,
+        b"e nothing",
+        b"e []",
+        b'e {"stderr": 1}',
+        b"q",
+        b"\xff",
+        b"",
+        b"e " + b"[" * 100_000,
+    ],
     ids=range(10),
 )
-def test_what_is_no_frame_is_said(frame: bytes) -> None:
+def test_an_invalid_frame_is_an_error(frame: bytes) -> None:
     with pytest.raises(FrameError):
         list(Frames().feed(BEGIN + frame + b"\n"))
 
 
 @pytest.mark.parametrize("first", [b"", BEGIN + b"e ", BEGIN + b"d 5\nhello", BEGIN + b"d " + b"9" * 18 + b"\n"])
-def test_a_host_that_goes_on_for_ever_takes_no_memory(first: bytes) -> None:
-    """16 MB more are kept neither before an answer nor in a line; those of a huge frame go on at once."""
+def test_a_host_that_sends_forever_takes_no_memory(first: bytes) -> None:
+    """16 MB more are kept neither before an answer nor in a line; those of a huge frame are passed on at once."""
     frames = Frames()
     list(frames.feed(first))
     tracemalloc.start()
@@ -203,7 +218,9 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("program", GARBAGE)
-def test_a_host_that_says_what_no_agent_says_is_asked_again_and_given_up(tmp_path: Path, clock: Clock, program: str) -> None:
+def test_a_host_that_sends_what_no_agent_sends_is_asked_again_and_given_up(
+    tmp_path: Path, clock: Clock, program: str
+) -> None:
     tail = streams.Tail(node(tmp_path, 0, GARBAGE[program]), tmp_path)
     pump = streams.Pump([tail])
     try:
@@ -213,12 +230,12 @@ def test_a_host_that_says_what_no_agent_says_is_asked_again_and_given_up(tmp_pat
                 clock.ahead_s += 60  # the pause before the next try
         assert connections(tmp_path, 0) == 3
         assert tail.state == "ended"
-        assert "it answers, but not as an agent does" in tail.ending["message"]
+        assert "its answer is not an agent's" in tail.ending["message"]
     finally:
         pump.close()
 
 
-def test_texts_at_the_end_may_hold_anything(tmp_path: Path, clock: Clock) -> None:
+def test_texts_at_the_end_may_contain_anything(tmp_path: Path, clock: Clock) -> None:
     told = r'{"stderr": "\\ud800\\u0000\\u001b[2J", "last_words": "", "more": [1]}'
     tail = streams.Tail(node(tmp_path, 0, f"printf '\\n{ANSWER}{{}}\\ne %s\\n' '{told}'; exec sleep 1000"), tmp_path)
     pump = streams.Pump([tail])
@@ -235,21 +252,23 @@ def test_texts_at_the_end_may_hold_anything(tmp_path: Path, clock: Clock) -> Non
     ("program", "words"),
     [
         ("exec yes", "has printed more than 16 MB"),
-        (f"printf '\\n{ANSWER}nonsense\\n'", "it answers, but not as an agent does"),
-        (f"printf '\\n{ANSWER}[1]\\n'", "it answers, but not as an agent does"),
-        (f"printf '\\n{ANSWER}'", "it answers, but not as an agent does"),
+        (f"printf '\\n{ANSWER}nonsense\\n'", "its answer is not an agent's"),
+        (f"printf '\\n{ANSWER}[1]\\n'", "its answer is not an agent's"),
+        (f"printf '\\n{ANSWER}'", "its answer is not an agent's"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_that_names_the_host(tmp_path: Path, program: str, words: str) -> None:
+def test_an_invalid_answer_is_an_error_that_names_the_host(tmp_path: Path, program: str, words: str) -> None:
     with pytest.raises(CommandError, match=f"^n0: .*{words}"):
         ssh.call(node(tmp_path, 0, program), "signal", "/x", "0", "15")
 
 
 def test_a_host_that_sends_without_end_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run goes on; who follows it is told what to do."""
+    """The run continues; the user who follows it is told what to do."""
     free = 6_000_000
     monkeypatch.setattr(
-        storage, "_space", lambda directory: (free - sum(path.stat().st_size for path in directory_files(directory)), 20_000_000)
+        storage,
+        "_space",
+        lambda directory: (free - sum(path.stat().st_size for path in directory_files(directory)), 20_000_000),
     )
     pours = f"printf '\\n{ANSWER}{{}}\\nd 999999999\\n'; exec cat /dev/zero"
     pump = streams.Pump([streams.Tail(node(tmp_path, 0, pours), tmp_path)])

@@ -32,7 +32,7 @@ case " $* " in
 esac
 exec {} "$@"
 """
-"""No way to a terminal, unless there is a file `open`."""
+"""An ssh that reaches no terminal, unless there is a file `open`."""
 
 
 def test_a_rank_on_another_host_has_the_keyboard_and_is_debugged(rack: Rack) -> None:
@@ -45,7 +45,7 @@ def test_a_rank_on_another_host_has_the_keyboard_and_is_debugged(rack: Rack) -> 
     assert "warning" not in screen.said
 
 
-def test_of_many_the_one_that_is_shown_writes_to_a_terminal_that_follows_ours(rack: Rack) -> None:
+def test_the_one_rank_that_is_shown_writes_to_a_terminal_that_follows_ours(rack: Rack) -> None:
     rack.write("shown.py", SHOWN)
     words = rack.argv("--nodes", "2", "shown.py")
     with on_screen(rack.cli, *words, env={"TERM": "vt220"}, cwd=rack.directory) as screen:
@@ -53,7 +53,7 @@ def test_of_many_the_one_that_is_shown_writes_to_a_terminal_that_follows_ours(ra
     has_no_terminal(rack.cli, *words, host="n1", env={}, cwd=rack.directory)
 
 
-def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_goes_on(rack: Rack) -> None:
+def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_continues(rack: Rack) -> None:
     rack.write("chats.py", CHATS)
     opened = rack.write("open", "")
     ssh = rack.cli.write("bin/ssh", REFUSES.format(shutil.which("ssh")))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ssh
 
 
 def test_the_tutorial(rack: Rack) -> None:
-    """The inventory is the testbed's way to hosts of these names; the one that is down has no sshd at its port."""
+    """The inventory leads to the testbed's hosts of these names; the one that is down has no sshd at its port."""
 
     def write(name: str, text: str) -> None:
         if name != "hosts.ini":

@@ -1,4 +1,4 @@
-"""A user of the hosts who is nobody: not root, no sudo, with login files that talk and are slow, and a systemd of his own."""
+"""A user of the hosts without root or sudo, with login files that print and are slow, and with an own systemd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ open(f"{sys.argv[1]}.{os.environ['RANK']}", "rb", buffering=0).read(1)
 
 
 def settle(host: Host, directory: Path) -> None:
-    """Let alice live on the host, who can run this interpreter. All of it is in the host's own mounts, and ends with it."""
+    """Give the host a user alice who can run this interpreter, in mounts of the host that end with it."""
 
     def run(*argv: str) -> None:
         host.run(argv, check=True, cwd="/")
@@ -67,16 +67,18 @@ def settle(host: Host, directory: Path) -> None:
         (host.path(Path(HOME)) / name).write_text("raise SystemExit('this is alice's own')\n")
     (own_disk("/var/lib/systemd/linger") / "alice").touch()
     (own_disk("/run/user") / str(UID)).mkdir()
-    (own_disk("/run/systemd") / "system").mkdir()  # by which a user's systemd knows that systemd has started the machine
+    (own_disk("/run/systemd") / "system").mkdir()  # by which a user's systemd knows that systemd has started the host
     run("chown", "-R", f"{UID}:{UID}", HOME, RUNTIME)
     run("chmod", "700", RUNTIME)
 
 
 def cgroups(name: str) -> list[Path]:
-    """New cgroups that are alice's, as the machine's systemd would give her: below cgroup2, and systemd's own of version 1."""
+    """New cgroups of alice, as the host's systemd would make them: below cgroup2, and systemd's own of version 1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     places = [Path(m[1]) for m in mounts if m[2] == "cgroup2" or (m[2] == "cgroup" and "name=systemd" in m[3])]
-    made = [place / name for place in places if place.is_relative_to("/sys/fs/cgroup")]  # other tests mount some elsewhere
+    made = [
+        place / name for place in places if place.is_relative_to("/sys/fs/cgroup")
+    ]  # other tests mount some elsewhere
     try:
         for path in (directory for group in made for directory in (group, group / "session")):
             path.mkdir()
@@ -88,11 +90,18 @@ def cgroups(name: str) -> list[Path]:
 
 
 def start_systemd(host: Host, directory: Path, groups: list[Path]) -> None:
-    """Alice's own systemd, a real one; her logins are beside it, as she may not move processes from elsewhere into her scopes."""
+    """Alice's own, real systemd; her logins are beside it, as she may not move foreign processes into her scopes."""
     for process in host.processes():
         for group in groups:
             (group / "session/cgroup.procs").write_text(str(process.pid))
-    env = ("env", "-i", f"PATH={os.environ['PATH']}", f"HOME={HOME}", f"XDG_RUNTIME_DIR={RUNTIME}", "SYSTEMD_LOG_TARGET=console")
+    env = (
+        "env",
+        "-i",
+        f"PATH={os.environ['PATH']}",
+        f"HOME={HOME}",
+        f"XDG_RUNTIME_DIR={RUNTIME}",
+        "SYSTEMD_LOG_TARGET=console",
+    )
     alice = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *env)
     enter = " && ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
     systemd = (*alice, "/lib/systemd/systemd", "--user", "--unit=basic.target")
@@ -115,8 +124,8 @@ def scopes(groups: list[Path]) -> list[str]:
     return sorted({path.name for group in groups for path in group.rglob("distlaunch-*.scope")})
 
 
-@pytest.mark.skipif(not Path("/lib/systemd/systemd").exists(), reason="no systemd that can be made here a user's own")
-def test_a_user_who_is_not_root_with_slow_login_files_and_a_systemd_of_his_own(distlaunch: Cli) -> None:
+@pytest.mark.skipif(not Path("/lib/systemd/systemd").exists(), reason="no systemd here that can run as a user's own")
+def test_a_user_who_is_not_root_with_slow_login_files_and_an_own_systemd_can_run(distlaunch: Cli) -> None:
     with fixtures.make(2, ssh=True) as testbed:
         rack = make(distlaunch, testbed.ssh)
         testbed.ssh.directory.parent.chmod(0o711)  # to the key that the hosts let in
@@ -130,7 +139,9 @@ def test_a_user_who_is_not_root_with_slow_login_files_and_a_systemd_of_his_own(d
             rack.close()
             for host in testbed.ssh.hosts:
                 host.kill()
-            wait_until("her processes to end", lambda: all(removed(group) for made in groups.values() for group in made))
+            wait_until(
+                "her processes to end", lambda: all(removed(group) for made in groups.values() for group in made)
+            )
 
 
 def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
@@ -147,9 +158,12 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
     launcher.until("user", count=2)
     run = rack.id_of("who")
     directories = [home / ".distlaunch/hosts/runs" / run for home in homes]
-    agents = [json.loads((directory / f"nodes/{rank}/started.json").read_text()) for rank, directory in enumerate(directories)]
+    agents = [
+        json.loads((directory / f"nodes/{rank}/started.json").read_text()) for rank, directory in enumerate(directories)
+    ]
     seen = [
-        (Path(f"/proc/{agent['pid']}/cmdline").read_text(), Path(f"/proc/{agent['pid']}/cgroup").read_text()) for agent in agents
+        (Path(f"/proc/{agent['pid']}/cmdline").read_text(), Path(f"/proc/{agent['pid']}/cgroup").read_text())
+        for agent in agents
     ]
     kept = [scopes(groups[host.name]) for host in hosts]
     for gate in gates:
@@ -163,7 +177,9 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
         assert words[0] == sys.executable
         assert words[1].endswith(".pyz")
         assert words[2:] == ["--spec", spec, "--node-rank", str(rank)]
-        assert re.search(rf":/distlaunch-[^/]+/app.slice/distlaunch-{run}-{rank}-\d+\.scope$", cgroup, re.MULTILINE), cgroup
+        assert re.search(rf":/distlaunch-[^/]+/app.slice/distlaunch-{run}-{rank}-\d+\.scope$", cgroup, re.MULTILINE), (
+            cgroup
+        )
         assert len(kept[rank]) == 1
         assert agents[rank]["under"] is True
         assert (os.stat(directory).st_mode & 0o777, os.stat(directory).st_uid) == (0o700, UID)

@@ -1,4 +1,4 @@
-"""A directory to launch from, with nobody's settings."""
+"""A directory to launch from, without any user's settings."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def fails_on_one() -> None:
 
 
 class StubbornError(Exception):
-    """Cannot be made again from its pickle."""
+    """Cannot be restored from its pickle."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__("stubborn")
@@ -48,7 +48,9 @@ def is_stubborn() -> None:
 
 @pytest.mark.parametrize("by", ["pickle", "source"])
 def test_what_ranks_return_comes_back_by_rank(here: Path, by: Any) -> None:
-    assert distlaunch.call(add, (2,), {"right": 3}, by=by, nodes=2, nproc_per_node=2) == [(rank, 5) for rank in range(4)]
+    assert distlaunch.call(add, (2,), {"right": 3}, by=by, nodes=2, nproc_per_node=2) == [
+        (rank, 5) for rank in range(4)
+    ]
 
 
 def test_closures_and_lambdas_travel_by_cloudpickle_and_not_as_source(here: Path) -> None:
@@ -63,7 +65,9 @@ def test_closures_and_lambdas_travel_by_cloudpickle_and_not_as_source(here: Path
 
 @pytest.mark.parametrize("by", ["pickle", "source"])
 def test_an_exception_comes_back_as_one_with_rank_and_host(here: Path, by: Any) -> None:
-    with pytest.raises(distlaunch.WorkerError, match=f"rank 1 on {os.uname().nodename}: LookupError: not here") as caught:
+    with pytest.raises(
+        distlaunch.WorkerError, match=f"rank 1 on {os.uname().nodename}: LookupError: not here"
+    ) as caught:
         distlaunch.call(fails_on_one, by=by, nproc_per_node=2)
 
     error = caught.value
@@ -74,7 +78,7 @@ def test_an_exception_comes_back_as_one_with_rank_and_host(here: Path, by: Any) 
     assert error.traceback.endswith("LookupError: not here\n")
 
 
-def test_an_exception_that_cannot_travel_is_told_in_words(here: Path) -> None:
+def test_an_exception_that_cannot_be_sent_is_reported_as_text(here: Path) -> None:
     with pytest.raises(distlaunch.WorkerError, match="stubborn") as caught:
         distlaunch.call(is_stubborn)
 
@@ -93,7 +97,7 @@ def test_a_worker_that_is_killed_is_an_error_without_an_exception(here: Path) ->
     assert (caught.value.rank, caught.value.__cause__) == (0, None)
 
 
-def test_a_value_that_cannot_travel_fails_the_call(here: Path) -> None:
+def test_a_value_that_cannot_be_sent_fails_the_call(here: Path) -> None:
     def returns_a_lock() -> Any:
         import threading
 
@@ -116,7 +120,7 @@ def test_a_call_that_takes_too_long_is_cancelled(here: Path) -> None:
     assert distlaunch.get("last").wait(60).state == "cancelled"
 
 
-def test_pickles_are_their_owners_alone(here: Path) -> None:
+def test_pickles_are_private_to_their_owner(here: Path) -> None:
     distlaunch.call(add, (1,))
     run = distlaunch.get("last").path
     pickles = ("function", "nodes/0/call/request", "nodes/0/stream")
@@ -125,7 +129,7 @@ def test_pickles_are_their_owners_alone(here: Path) -> None:
     assert "function" not in json.loads((run / "spec.json").read_text())
 
 
-def test_a_result_that_is_too_large_to_be_sent_is_read_where_it_is_here(here: Path) -> None:
+def test_a_result_that_is_too_large_to_be_sent_is_read_from_a_local_disk(here: Path) -> None:
     def large() -> bytes:
         return b"x" * (65 * 1024 * 1024)
 
@@ -134,7 +138,7 @@ def test_a_result_that_is_too_large_to_be_sent_is_read_where_it_is_here(here: Pa
     assert len(found) == 65 * 1024 * 1024
 
 
-def test_a_result_of_a_node_whose_disk_is_elsewhere_names_its_file(here: Path) -> None:
+def test_a_large_result_on_another_hosts_disk_is_an_error_that_names_its_file(here: Path) -> None:
     run = distlaunch.submit("work.py")
     run.wait(120)
 
@@ -144,17 +148,20 @@ def test_a_result_of_a_node_whose_disk_is_elsewhere_names_its_file(here: Path) -
         _call._large(run, 3, "/r/nodes/1/call/result-3")
 
 
-def test_a_function_without_its_request_is_named(here: Path) -> None:
+def test_a_missing_function_file_is_named(here: Path) -> None:
     distlaunch.call(add, (1,))
     run = distlaunch.get("last").path
     (run / "function").unlink()
 
     done = subprocess.run(
-        [sys.executable, "agent.pyz", "--spec", "spec.json", "--node-rank", "0"], cwd=run, capture_output=True, text=True
+        [sys.executable, "agent.pyz", "--spec", "spec.json", "--node-rank", "0"],
+        cwd=run,
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == 2
-    assert "function is missing: the function that is to be called is in it" in done.stderr
+    assert "function is missing: it holds the function to call" in done.stderr
 
 
 def test_a_function_of_ones_own_module_is_found_by_the_workers(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

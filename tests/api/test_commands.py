@@ -1,4 +1,4 @@
-"""Each command of the command line has its function: what both say of the same runs is the same."""
+"""Each command of the command line has its function, and both report the same about the same runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def told(here: Path, *words: str) -> Any:
-    """What a command says in JSON."""
+def result_of(here: Path, *words: str) -> Any:
+    """The result that a command prints as JSON."""
     done = Cli(here)(*words, env={"DISTLAUNCH_OUTPUT": "json"})
     assert done.stdout, done.stderr
     return done.json["result"]
@@ -33,7 +33,7 @@ def ended(here: Path, *args: str) -> str:
 
 
 def as_result(run: distlaunch.Run) -> dict[str, Any]:
-    """What every launch of one script comes to."""
+    """What every launch of one script results in."""
     result = run.wait(120)
     cause = result.cause
     return {
@@ -57,9 +57,9 @@ def of_command(data: dict[str, Any]) -> dict[str, Any]:
 def launches(here: Path) -> None:
     for args in ([], ["fail"]):
         run = distlaunch.submit("work.py", args, nproc_per_node=2)
-        assert of_command(told(here, "local", "--nproc-per-node", "2", "work.py", *args)) == as_result(run)
+        assert of_command(result_of(here, "local", "--nproc-per-node", "2", "work.py", *args)) == as_result(run)
     ours = distlaunch.plan("work.py", nodes=2, time=60).to_json()
-    theirs = told(here, "local", "--nodes", "2", "--time", "60s", "--dry-run", "work.py")
+    theirs = result_of(here, "local", "--nodes", "2", "--time", "60s", "--dry-run", "work.py")
     assert json.dumps(ours).replace(ours["plan"]["spec"]["run"], "ID") == json.dumps(theirs).replace(
         theirs["plan"]["spec"]["run"], "ID"
     )
@@ -68,7 +68,7 @@ def launches(here: Path) -> None:
 def runs_on(here: Path) -> None:
     (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\nnproc_per_node = 2\n')
     run = distlaunch.submit("work.py", cluster="lab")
-    data = told(here, "run", "--on", "lab", "work.py")
+    data = result_of(here, "run", "--on", "lab", "work.py")
     assert of_command(data) == as_result(run)
     assert distlaunch.get(data["run"]).cluster == run.cluster == "lab"
 
@@ -76,7 +76,7 @@ def runs_on(here: Path) -> None:
 def ls(here: Path) -> None:
     for _ in range(2):
         ended(here)
-    rows = told(here, "ls")["runs"]
+    rows = result_of(here, "ls")["runs"]
     assert [(row["run"], row["state"], row["command"]) for row in rows] == [
         (run.id, run.state, list(run.command)) for run in distlaunch.runs()
     ]
@@ -88,7 +88,7 @@ def ls(here: Path) -> None:
 
 def status(here: Path) -> None:
     run = ended(here, "fail")
-    assert told(here, "status", run) == distlaunch.get(run).status()
+    assert result_of(here, "status", run) == distlaunch.get(run).status()
 
 
 def logs(here: Path) -> None:
@@ -105,18 +105,22 @@ def cancel(here: Path) -> None:
         ids.append(run.id)
     result = distlaunch.get(ids[0]).cancel(force=True)
     assert result
-    assert told(here, "cancel", "--force", ids[1]) == {"run": ids[1], "state": result.state, "exit_code": result.exit_code}
+    assert result_of(here, "cancel", "--force", ids[1]) == {
+        "run": ids[1],
+        "state": result.state,
+        "exit_code": result.exit_code,
+    }
 
 
 def requeue(here: Path) -> None:
     ids = [ended(here), ended(here)]
     attempt = distlaunch.get(ids[0]).requeue()
-    assert told(here, "requeue", ids[1]) == {"run": ids[1], "attempt": attempt}
+    assert result_of(here, "requeue", ids[1]) == {"run": ids[1], "attempt": attempt}
     assert [distlaunch.get(run).wait(120).attempt for run in ids] == [attempt, attempt]
 
 
 def adopt(here: Path) -> None:
-    """Of hosts that are none: tests/ansible/test_adopt.py has some."""
+    """Of a cluster without hosts: tests/ansible/test_adopt.py has some."""
     (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\n')
     with pytest.raises(distlaunch.BackendUnavailableError) as caught:
         distlaunch.adopt("x-20250101-120000-abcd", cluster="lab")
@@ -125,16 +129,21 @@ def adopt(here: Path) -> None:
 
 
 def config(here: Path) -> None:
-    (here / "distlaunch.toml").write_text('[defaults]\nnodes = 3\n[clusters.lab]\nbackend = "local"\nshare_gpus = true\n')
+    (here / "distlaunch.toml").write_text(
+        '[defaults]\nnodes = 3\n[clusters.lab]\nbackend = "local"\nshare_gpus = true\n'
+    )
     for ours, words in ((distlaunch.settings(), ()), (distlaunch.settings("lab"), ("--cluster", "lab"))):
         theirs = Cli(here)("config", *words, "--output", "json").json["result"]
-        for said in (ours, theirs):  # the one thing that the two were asked differently
+        for said in (ours, theirs):  # the one thing in which the two requests differ
             del said["settings"]["output"]
         assert theirs == ours
 
 
 def doctor(here: Path) -> None:
-    ours, theirs = distlaunch.doctor(nodes=2, seconds=0.1), told(here, "doctor", "local", "--nodes", "2", "--seconds", "0.1")
+    ours, theirs = (
+        distlaunch.doctor(nodes=2, seconds=0.1),
+        result_of(here, "doctor", "local", "--nodes", "2", "--seconds", "0.1"),
+    )
     assert ours["nodes"] == theirs["nodes"]
     envelope.check_result("doctor", ours)
     assert (ours["ok"], distlaunch.get(ours["run"]).state) == (theirs["ok"], distlaunch.get(theirs["run"]).state)
@@ -151,7 +160,7 @@ def torchrun(here: Path) -> None:
             == sorted(theirs.stdout.splitlines())
             == [f"rank {rank}" + "".join(f" {arg}" for arg in args) for rank in (0, 1)]
         )
-    with pytest.raises(distlaunch.SpecError, match="args is one text"):
+    with pytest.raises(distlaunch.SpecError, match="args is a single string"):
         distlaunch.torchrun("--standalone work.py")
 
 
@@ -168,7 +177,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "doctor": doctor,
     "torchrun": torchrun,
 }
-"""What the command does, done by the function that is it."""
+"""Each command, compared with the function that does the same."""
 
 
 def test_every_command_has_its_call() -> None:

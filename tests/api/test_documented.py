@@ -1,4 +1,4 @@
-"""The examples of docs/api.md run as they stand there, one after the other."""
+"""The examples of docs/api.md run as they are printed, one after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import distlaunch
-from tests.test_documentation import page
+from tests.pages import page
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ import distlaunch
 from distlaunch import __main__ as entry
 from launcher import errors
 from tests.command import ROOT
-from tests.test_documentation import page, quoted, section, table, tree
+from tests.pages import page, quoted, section, table, tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,14 @@ LISTS = ("Launching", "Runs", "Clusters", "Errors")
 
 
 def python(code: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """What a new interpreter does that finds the checkout last."""
+    """Run code, or the command line, in a new interpreter that finds the checkout last."""
     path = ":".join(filter(None, (env.get("PYTHONPATH"), str(ROOT))))
     whole = {"PATH": "/usr/bin:/bin", "HOME": str(directory), **env, "PYTHONPATH": path}
     argv = [sys.executable, "-"] if code else [sys.executable, "-m", "distlaunch", "--version"]
     return subprocess.run(argv, input=code, cwd=directory, env=whole, capture_output=True, text=True, timeout=60)
 
 
-def test_what_is_exported_is_there_and_documented() -> None:
+def test_all_exported_names_exist_and_are_documented() -> None:
     text = page("docs/api.md")
     names = {name for name in distlaunch.__all__ if re.search(rf"`{name}[`(]", text)}
 
@@ -45,16 +45,25 @@ def test_what_is_exported_is_there_and_documented() -> None:
         _ = distlaunch.nothing
 
 
-def test_what_the_page_names_is_there() -> None:
+def test_all_names_on_the_page_exist() -> None:
     functions = {
-        re.split(r"\W", word)[0] for head in LISTS for row in table(section("docs/api.md", head)) for word in quoted(row[0])
+        re.split(r"\W", word)[0]
+        for head in LISTS
+        for row in table(section("docs/api.md", head))
+        for word in quoted(row[0])
     }
     members = {name for name in functions if name not in distlaunch.__all__}
 
     assert members <= set(dir(distlaunch.Run))
     public = {name for name in vars(distlaunch.Run) if not name.startswith("_")}
     assert public == members
-    for kind in (distlaunch.Result, distlaunch.Cause, distlaunch.StateChanged, distlaunch.WorkerLine, distlaunch.NodeEvent):
+    for kind in (
+        distlaunch.Result,
+        distlaunch.Cause,
+        distlaunch.StateChanged,
+        distlaunch.WorkerLine,
+        distlaunch.NodeEvent,
+    ):
         assert {name for name in vars(kind)["__annotations__"] if f"`{name}`" not in page("docs/api.md")} == set()
 
 
@@ -90,8 +99,8 @@ print(*(name for name in sys.modules if name.split(".")[0] in slow or name.start
     assert (done.stdout, done.stderr, done.returncode) == ("\n", "", 0)
 
 
-def test_it_works_where_main_is_no_file(tmp_path: Path) -> None:
-    """As in a notebook's kernel; a function that was typed there has its source only as long as the notebook keeps it."""
+def test_it_works_where_main_is_not_a_file(tmp_path: Path) -> None:
+    """As in a notebook's kernel, where the source of a function exists only as long as the notebook keeps it."""
     (tmp_path / "work.py").write_text("print('hello')\n")
     code = """
 import distlaunch
@@ -101,7 +110,9 @@ def double(number):
     return 2 * number
 print(distlaunch.call(double, (21,)))
 """
-    done = python(code, tmp_path, DISTLAUNCH_RUNS_DIR=str(tmp_path / "runs"), DISTLAUNCH_SYSTEM_CONFIG=str(tmp_path / "none"))
+    done = python(
+        code, tmp_path, DISTLAUNCH_RUNS_DIR=str(tmp_path / "runs"), DISTLAUNCH_SYSTEM_CONFIG=str(tmp_path / "none")
+    )
     assert (done.stdout, done.stderr) == ("success ['hello']\n[42]\n", "")
 
 
@@ -110,12 +121,14 @@ def test_python_m_is_the_command_line(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == (f"distlaunch {distlaunch.__version__}\n", "", 0)
 
 
-CONSOLE_SCRIPT = "import sys; sys.argv[:] = ['distlaunch', '--version']; from distlaunch.__main__ import main; sys.exit(main())"
+CONSOLE_SCRIPT = (
+    "import sys; sys.argv[:] = ['distlaunch', '--version']; from distlaunch.__main__ import main; sys.exit(main())"
+)
 
 
 @pytest.mark.parametrize("kind", ["a file", "a package", "a directory"])
 @pytest.mark.parametrize("place", ["the working directory", "PYTHONPATH"])
-def test_a_launcher_of_ones_own_is_told_of_in_one_sentence(tmp_path: Path, kind: str, place: str) -> None:
+def test_a_users_own_launcher_module_is_reported_in_one_sentence(tmp_path: Path, kind: str, place: str) -> None:
     directory = tmp_path / "own"
     (directory / "launcher").mkdir(parents=True)
     path = {"a file": "launcher.py", "a package": "launcher/__init__.py", "a directory": "launcher/cli.py"}[kind]
@@ -133,15 +146,19 @@ def test_a_launcher_of_ones_own_is_told_of_in_one_sentence(tmp_path: Path, kind:
         assert done.returncode == 4
         assert done.stdout == ""
         assert done.stderr == (
-            f"error[hidden]: {directory / path} hides the package `launcher`, which is a part of distlaunch: "
+            f"error[hidden]: {directory / path} hides the package `launcher`, which is part of distlaunch: "
             "rename it, or start Python where it is not found first\n"
         )
     if kind != "a directory":
-        done = python("import distlaunch\ntry: distlaunch.submit\nexcept ImportError as error: print(error)", where, **env)
+        done = python(
+            "import distlaunch\ntry: distlaunch.submit\nexcept ImportError as error: print(error)", where, **env
+        )
         assert done.stdout.startswith(f"{directory / path} hides the package `launcher`"), done.stderr
 
 
-def test_a_launcher_that_was_imported_before_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_users_own_launcher_module_that_was_imported_before_is_detected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     module: Any = types.ModuleType("launcher")
     module.__file__ = "/home/me/launcher.py"
     monkeypatch.setitem(sys.modules, "launcher", module)

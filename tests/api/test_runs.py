@@ -80,7 +80,7 @@ def test_lines_are_those_of_the_ranks_that_are_asked_for(here: Path) -> None:
         list(run.logs(node=3))
 
 
-def test_waiting_ends_alone_and_cancel_ends_the_run(here: Path) -> None:
+def test_a_wait_that_times_out_leaves_the_run_and_cancel_ends_it(here: Path) -> None:
     run = waiting()
 
     with pytest.raises(TimeoutError):
@@ -96,7 +96,9 @@ def test_waiting_ends_alone_and_cancel_ends_the_run(here: Path) -> None:
 
 def test_ctrl_c_ends_the_waiting_and_not_the_run(here: Path) -> None:
     run = waiting()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started with it ignored
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # also where the tests were started with it ignored
     timer = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     timer.start()
 
@@ -134,9 +136,11 @@ def test_a_signal_reaches_the_workers_and_a_run_that_has_ended_takes_none(here: 
     assert run.cancel(force=True) is not None
 
 
-def test_threads_submit_and_wait_beside_one_another(here: Path) -> None:
+def test_threads_submit_and_wait_concurrently(here: Path) -> None:
     results: list[distlaunch.Result] = []
-    threads = [threading.Thread(target=lambda: results.append(distlaunch.submit("work.py").wait(LIMIT_S))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: results.append(distlaunch.submit("work.py").wait(LIMIT_S))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -161,7 +165,14 @@ def test_nothing_is_printed_and_messages_are_logged(
 
 def test_a_plan_is_what_is_sent_and_writes_nothing(here: Path) -> None:
     plan = distlaunch.plan(
-        "work.py", nodes=(1, 2), nproc_per_node=2, env={"A": 1}, time=timedelta(minutes=2), grace=1.5, python=None, name="x"
+        "work.py",
+        nodes=(1, 2),
+        nproc_per_node=2,
+        env={"A": 1},
+        time=timedelta(minutes=2),
+        grace=1.5,
+        python=None,
+        name="x",
     )
 
     assert not (here / "runs").exists()
@@ -177,17 +188,17 @@ def test_a_plan_is_what_is_sent_and_writes_nothing(here: Path) -> None:
     ("options", "says"),
     [
         ({"nodez": 2}, "unknown option 'nodez'"),
-        ({"interactive": "0"}, "unknown option 'interactive'; it is for a terminal"),
+        ({"interactive": "0"}, "unknown option 'interactive'; it only applies to a terminal"),
         ({"nodes": "x"}, "nodes 'x' is not a number"),
         ({"nodes": True}, "nodes wants a text"),
         ({"max_restarts": "3"}, "max-restarts wants a whole number, not '3'"),
         ({"env": 3}, "env wants texts"),
         ({"backend": "nowhere"}, "unknown backend 'nowhere'"),
-        ({"args": "--a b"}, "args is one text"),
+        ({"args": "--a b"}, "args is a single string"),
         ({"module": True, "program": True}, "exclude each other"),
     ],
 )
-def test_what_cannot_be_is_one_error_and_leaves_no_run(here: Path, options: dict[str, Any], says: str) -> None:
+def test_an_impossible_request_is_one_error_and_leaves_no_run(here: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(distlaunch.SpecError, match=says):
         distlaunch.submit("work.py", **options)
     assert distlaunch.runs() == []
@@ -200,7 +211,7 @@ def test_modules_and_programs_are_run(here: Path) -> None:
     assert [line.text for line in run.logs()] == ["a b"]
 
 
-def test_a_cluster_of_the_settings_is_one_word(here: Path) -> None:
+def test_a_cluster_of_the_settings_needs_only_its_name(here: Path) -> None:
     (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\nnproc_per_node = 2\n')
     run = distlaunch.submit("work.py", cluster="lab")
 
@@ -211,6 +222,6 @@ def test_a_cluster_of_the_settings_is_one_word(here: Path) -> None:
         distlaunch.submit("work.py", cluster="laboratory")
 
 
-def test_a_run_that_is_not_there_is_an_error_of_its_own(here: Path) -> None:
+def test_a_run_that_does_not_exist_is_an_error_of_its_own(here: Path) -> None:
     with pytest.raises(distlaunch.RunNotFoundError):
         distlaunch.get("last")

@@ -1,4 +1,4 @@
-"""Each benchmark runs, checks what it measures, and prints a ratio. What the ratios are is for docs/benchmarks.md."""
+"""Each benchmark runs, checks what it measures, and prints a ratio. The ratios are in docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.forked import AT_START
+from tests.fork_servers import AT_START
 
 if TYPE_CHECKING:
     from tests.forked import Server
@@ -29,13 +29,14 @@ SMALLEST = {
     "reach.py": ("--rounds", "1", "--nodes", "4"),
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "90"),
+    "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--only", "cli,start"),
 }
 SMALLEST_ON_CLUSTERS = {
     "slurm.py": ("--rounds", "1", "--no-warm-up", "--only", "distlaunch --detach,sbatch,submitit,distlaunch"),
     "ssh.py": ("--hosts", "2", "--rounds", "1", "--only", "floor,distlaunch"),
     "k8s.py": ("--nodes", "3", "--rounds", "1"),
 }
-"""These bring up clusters of their own."""
+"""These start clusters of their own."""
 
 COMPARED = {
     "collectives.py": ("bare loop", "itself"),
@@ -48,6 +49,7 @@ COMPARED = {
     "reach.py": ("all pairs from one place",),
     "sync.py": ("`ddp`", "`average-gradients`"),
     "restart.py": ("distlaunch / torchrun",),
+    "before_after.py": ("| distlaunch ls |", "| start, as torchrun, 1 workers |"),
     "slurm.py": (
         "distlaunch --detach / submitit, cpu ratio",
         "more CPU than sbatch",
@@ -56,17 +58,17 @@ COMPARED = {
     "ssh.py": ("distlaunch / floor",),
     "k8s.py": ("kubectl apply", "ratio  "),
 }
-"""What each says of whom, at least."""
+"""What each prints, at least."""
 
 IMPORT_TORCH = ("checkpoint.py", "reach.py", "train_step.py")
 MARKS = {"slurm.py": pytest.mark.slurm, "ssh.py": pytest.mark.ssh, "k8s.py": pytest.mark.k8s}
 ONLY_STARTED = ("doctor.py",)
-"""It takes long, and what it measures is what the tests of doctor do."""
+"""It takes long, and the tests of doctor do what it measures."""
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", SMALLEST)
-def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_benchmark_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     env = {key: value for key, value in AT_START.items() if key != "PYTHONPATH"} | {"TMPDIR": str(tmp_path)}
     argv = [sys.executable, str(ROOT / "benchmarks" / name), *SMALLEST[name]]
     forked: Server | None = request.getfixturevalue("torch_server") if name in IMPORT_TORCH else None
@@ -74,7 +76,8 @@ def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.F
     run = (forked or subprocess).run(argv, env=env, cwd=tmp_path, capture_output=True, text=True)
 
     assert run.returncode == 0, run.stdout + run.stderr
-    assert re.search(r"ratio.*(\d\.\d|none)", run.stdout, re.DOTALL), run.stdout  # torchrun's restart does not always succeed
+    # None if torchrun has not restarted, which does not always succeed.
+    assert re.search(r"ratio.*(\d\.\d|none)", run.stdout, re.DOTALL), run.stdout
     assert [what for what in COMPARED[name] if what not in run.stdout] == [], run.stdout
     assert set(re.findall(r"lost (.*)", run.stdout)) <= {"0"}
     assert set(re.findall(r"distlaunch +(\d of 1) runs trained again", run.stdout)) <= {"1 of 1"}
@@ -82,7 +85,7 @@ def test_it_runs_and_prints_a_ratio(name: str, tmp_path: Path, request: pytest.F
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in SMALLEST_ON_CLUSTERS])
-def test_those_on_clusters_run_on_the_smallest_one(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_on_clusters_runs_on_the_smallest_one(name: str, tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("a testbed needs root")
     env = {key: value for key, value in AT_START.items() if key != "PYTHONPATH"}
@@ -98,13 +101,15 @@ def test_those_on_clusters_run_on_the_smallest_one(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.torch(False)
-def test_who_has_processes_of_its_own_does_not_take_them_for_a_commands() -> None:
-    """A testbed's daemons once were killed for that."""
+def test_processes_of_the_benchmark_itself_are_not_taken_for_a_commands() -> None:
+    """A testbed's daemons were once killed because of that."""
     from benchmarks._measure import Contender, measure
 
     with subprocess.Popen(["sleep", "1000"]) as own:
         contender = Contender("echo", ["sh", "-c", "sleep 1000 & echo $!"])
-        with pytest.raises(RuntimeError, match=f"echo: our own processes .*{own.pid}.* would be taken for what it leaves behind"):
+        with pytest.raises(
+            RuntimeError, match=f"echo: our own processes .*{own.pid}.* would be taken for what it leaves behind"
+        ):
             measure(contender)
         sample = measure(contender, detached=False)
         left = int(sample.output)
@@ -128,22 +133,24 @@ def test_a_ratio_is_the_median_over_pairs_with_its_range() -> None:
 
 
 @pytest.mark.torch(False)
-def test_every_benchmark_is_tried() -> None:
+def test_every_benchmark_has_a_test() -> None:
     found = {path.name for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     assert found == {*SMALLEST, *SMALLEST_ON_CLUSTERS, *ONLY_STARTED} == {*COMPARED, *ONLY_STARTED}
 
 
 @pytest.mark.torch(False)
 @pytest.mark.parametrize("name", [*ONLY_STARTED, *SMALLEST_ON_CLUSTERS])
-def test_those_on_clusters_can_be_started(name: str) -> None:
-    run = subprocess.run([sys.executable, ROOT / "benchmarks" / name, "--rounds", "banana"], capture_output=True, text=True)
+def test_a_benchmark_on_clusters_can_be_started(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / name, "--rounds", "banana"], capture_output=True, text=True
+    )
 
     assert run.returncode == 2
     assert "invalid int value: 'banana'" in run.stderr
 
 
 @pytest.mark.torch(False)
-def test_a_start_counts_only_if_every_rank_reduced_right() -> None:
+def test_a_start_counts_only_if_every_rank_has_the_right_sum() -> None:
     from benchmarks.start import problem
 
     right = "rank 0/2 on a: before 1, after 3\nrank 1/2 on b: before 2, after 3\n"

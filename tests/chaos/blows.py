@@ -1,34 +1,34 @@
-"""What is done to a run: which process or cable, when, and how; drawn from a seed."""
+"""The faults that runs are hit with: which process or link, when, and how; drawn from a seed."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.chaos.processes import AGENT, GANG, LAUNCHER, SERVER, TRANSPORT, WORKER
+from tests.chaos.processes import AGENT, GROUP, LAUNCHER, SERVER, TRANSPORT, WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 KILL, STALL, CUT = "SIGKILL", "SIGSTOP and SIGCONT", "cut link"
-_KINDS = {WORKER: 3, AGENT: 2, SERVER: 2, GANG: 2, LAUNCHER: 2, TRANSPORT: 1}
+_KINDS = {WORKER: 3, AGENT: 2, SERVER: 2, GROUP: 2, LAUNCHER: 2, TRANSPORT: 1}
 _STALLS_S = (0.2, 1.0, 3.0)
 TO_THE_END = 600.0
 
 
 class Blow(NamedTuple):
-    """One thing that happens to one run."""
+    """One fault of one run."""
 
     number: int
     kind: str
-    """Which process, or the host of which process, it hits."""
+    """The kind of process that it hits, or whose host it hits."""
 
     how: str
     at: float
-    """When: a part of the time that an untouched run takes."""
+    """When: a fraction of the time that a run without a fault takes."""
 
     which: float
-    """Which of several processes of that kind: a part of the way through them."""
+    """Which of several processes of that kind: a fraction of the way through them."""
 
     lasts_s: float
     """How long a process is stopped, or a link cut; `TO_THE_END`: until the run is over."""
@@ -38,11 +38,11 @@ class Blow(NamedTuple):
 
 
 def draw(seed: int, tries: int, *, transports: bool = False, cuts_s: Sequence[float] = ()) -> Iterator[Blow]:
-    """So many blows, always the same of a seed.
+    """Draw `tries` faults, always the same for a seed.
 
     Args:
         transports: whether something carries the run (`TRANSPORT`).
-        cuts_s: how long links of its hosts are cut; none where they have no links.
+        cuts_s: how long links of its hosts are cut; empty if the hosts have no links.
     """
     chance = random.Random(seed)
     kinds = {kind: weight for kind, weight in _KINDS.items() if transports or kind != TRANSPORT}

@@ -1,4 +1,4 @@
-"""The processes of one run, on every backend, by what they are; found by a mark in their command line or environment."""
+"""The processes of a run by their kinds, on every backend; found by a mark in their command line or environment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from testbed.processes import Process
 
-LAUNCHER, AGENT, SERVER, GANG, WORKER, TRANSPORT = "launcher", "agent", "fork server", "gang", "worker", "transport"
-"""What a process is. `TRANSPORT` is whatever carries the run: ssh, its far end, srun, a job's shell."""
+LAUNCHER, AGENT, SERVER, WORKER = "launcher", "agent", "fork server", "worker"
+GROUP, TRANSPORT = "process of a worker group", "transport"
+"""Kinds of processes. `TRANSPORT` is whatever carries the run: ssh, its remote end, srun, a job's shell."""
 
 
 class Found(NamedTuple):
@@ -23,7 +24,7 @@ class Found(NamedTuple):
     """The node rank of its agent."""
 
     inner_pid: int
-    """Its pid as it knows it itself: a container has numbers of its own."""
+    """Its pid as it sees it: a container has its own numbers."""
 
 
 def of_run(mark: str, script: str, launcher: int | None) -> list[Found]:
@@ -46,7 +47,7 @@ def of_run(mark: str, script: str, launcher: int | None) -> list[Found]:
         elif pid in servers:
             kind, node = SERVER, servers[pid]
         elif pid in below:
-            kind, node = (WORKER if script in process.command() else GANG), below[pid]
+            kind, node = (WORKER if script in process.command() else GROUP), below[pid]
         found.append(Found(process, kind, node, _inner(pid)))
     return found
 
@@ -64,8 +65,10 @@ def _agent(pid: int) -> int | None:
         if not re.search(r"python\S* (-\S+ )*\S+\.pyz .*--spec ", text):
             return None
         environ = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-        told = re.search(r"--node-rank (\d+)", text) or re.search(r"\0(?:SLURM_NODEID|JOB_COMPLETION_INDEX)=(\d+)", environ)
-        return int(told.group(1)) if told else None
+        found = re.search(r"--node-rank (\d+)", text) or re.search(
+            r"\0(?:SLURM_NODEID|JOB_COMPLETION_INDEX)=(\d+)", environ
+        )
+        return int(found.group(1)) if found else None
     return None
 
 

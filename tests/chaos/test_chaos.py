@@ -1,4 +1,4 @@
-"""Runs that are hit at random: the verdict is right, the guilty one is named, nothing is left, no line is lost or doubled."""
+"""Runs that are hit at random: the verdict names the right cause, nothing is left, no line is lost or doubled."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ HICCUP_S, TO_THE_END = 1.0, blows.TO_THE_END
 
 
 def on(hosts: Iterable[Host]) -> Callable[[Process], Host | None]:
-    """On which of these a process runs."""
+    """Find on which of these hosts a process runs."""
     return lambda process: next((host for host in hosts if process in host.processes()), None)
 
 
-def test_on_this_machine(distlaunch: Cli, score: Score) -> None:
+def test_runs_on_this_host(distlaunch: Cli, score: Score) -> None:
     arena = Arena("local", distlaunch, ("local", *JOB))
     score.play(arena, blows.draw(score.seed, score.tries(6)))
 
 
 @pytest.mark.ssh
-def test_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
+def test_runs_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
     rack = make(distlaunch, ssh_hosts)
     arena = Arena("ssh", distlaunch, rack.argv(*JOB), host_of=on(ssh_hosts.hosts))
     score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, cuts_s=(HICCUP_S, TO_THE_END)))
@@ -46,15 +46,17 @@ def test_over_ssh(distlaunch: Cli, ssh_hosts: SshHosts, score: Score) -> None:
 
 
 @pytest.mark.slurm
-def test_on_slurm(distlaunch: Cli, slurm: Slurm, score: Score) -> None:
+def test_runs_on_slurm(distlaunch: Cli, slurm: Slurm, score: Score) -> None:
     login = Login(distlaunch, slurm)
-    arena = Arena("slurm", distlaunch, ("slurm", *JOB), env=login.env(), host_of=on(slurm.hosts), mended=slurm.wait_idle)
+    arena = Arena(
+        "slurm", distlaunch, ("slurm", *JOB), env=login.env(), host_of=on(slurm.hosts), wait_restored=slurm.wait_idle
+    )
     score.play(arena, blows.draw(score.seed, score.tries(4), transports=True, cuts_s=(HICCUP_S, TO_THE_END)))
 
 
 @pytest.mark.k8s
-def test_on_kubernetes(distlaunch: Cli, kube_nodes: Kube, kube_nodes_namespace: str, score: Score) -> None:
-    """A machine that stays away takes minutes until Kubernetes believes it: tests/k8s/test_pods.py."""
+def test_runs_on_kubernetes(distlaunch: Cli, kube_nodes: Kube, kube_nodes_namespace: str, score: Score) -> None:
+    """Kubernetes takes minutes to give up a node that stays cut off: tests/k8s/test_disruptions.py."""
 
     def host_of(process: Process) -> Host | None:
         return next((node.host for node in kube_nodes.nodes if process in node.containers()), None)

@@ -1,12 +1,10 @@
-"""Whatever comes from outside, however damaged: it is read, or refused in one clear error, and nothing else happens."""
+"""Input from outside, however damaged, is read or refused in one clear error, and nothing else happens."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import random
-import re
 import shutil
 import tempfile
 import threading
@@ -14,7 +12,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +32,7 @@ FEW = settings(max_examples=25, deadline=None, derandomize=True, suppress_health
 MANY = settings(FEW, max_examples=100)
 
 HUGE = st.sampled_from([10**400, -(10**400), 2**63, 2**31, 10**18, 1e300])
-"""What JSON takes for a number, and arithmetic, clocks or C do not."""
+"""What JSON accepts as a number, but arithmetic, clocks or C do not."""
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | HUGE | st.floats() | st.text(max_size=20),
@@ -47,13 +44,26 @@ EVENTS = """
     restart warning stopping failure done other
 """
 FIELDS = """
-    time node attempt run host pid after cpus threads variables notes interfaces what limit_s round restarts max_restarts
+    time node attempt run host pid after cpus threads variables notes interfaces what limit_s
+    round restarts max_restarts
     master_addr master_port nodes world_size ranks rank local_rank exit_code signal stopped workers lines
     lines_lost total reason message cause deadline result duration_s
 """
 CAUSES = st.dictionaries(
     st.sampled_from(
-        ["class", "message", "host", "node", "rank", "local_rank", "exit_code", "signal", "traceback", "time", "secondary"]
+        [
+            "class",
+            "message",
+            "host",
+            "node",
+            "rank",
+            "local_rank",
+            "exit_code",
+            "signal",
+            "traceback",
+            "time",
+            "secondary",
+        ]
     ),
     JSON | st.sampled_from(["node", "user_code", "cancelled", "timeout", "killed"]),
 )
@@ -81,10 +91,12 @@ LINES = st.one_of(
 
 @given(st.lists(LINES, max_size=20), st.integers(1, 200), st.sampled_from([None, frozenset({0, 3})]))
 @example([b'{"event":' + b"[" * 100_000 + b"\n"], 200, None)
-@example([b'{"event":"fabric","variables":[{"value":"x"}]}\n{"event":"heartbeat","time":1%s}\n' % (b"0" * 400)], 200, None)
+@example(
+    [b'{"event":"fabric","variables":[{"value":"x"}]}\n{"event":"heartbeat","time":1%s}\n' % (b"0" * 400)], 200, None
+)
 @example([b'{"event":"done","attempt":true,"restarts":"9","cause":{"class":[1],"time":NaN,"host":{}}}\n'] * 2, 9, None)
 @MANY
-def test_a_stream_however_damaged_is_read_to_its_end_and_adds_up(lines: list[bytes], size: int, wanted: Any) -> None:
+def test_a_damaged_stream_is_read_to_its_end_and_is_consistent(lines: list[bytes], size: int, wanted: Any) -> None:
     data = b"".join(lines)
     report, read = RunReport(["h0", "h1"]), reader.StreamReader(wanted)
     workers = WorkerOutput(wanted)
@@ -101,11 +113,13 @@ def test_a_stream_however_damaged_is_read_to_its_end_and_adds_up(lines: list[byt
                 json.dumps(found.to_json(), allow_nan=False)
         announcer.tick(time.monotonic() + 1e6)
         decoder = protocol.Decoder()
-        assert sum(len(r.data) for r in [*decoder.feed(data), *decoder.close()] if isinstance(r, protocol.Output)) <= len(data)
+        assert sum(
+            len(r.data) for r in [*decoder.feed(data), *decoder.close()] if isinstance(r, protocol.Output)
+        ) <= len(data)
 
 
 def send(channel: Channel[Any, Any], messages: list[dict[str, Any]]) -> None:
-    """All of them, then the end."""
+    """Send all messages, then close the channel."""
     for message in messages:
         channel.send(message)
     channel.close()
@@ -127,34 +141,54 @@ def test_messages_arrive_as_they_were_sent(values: list[Any]) -> None:
 
 
 KEYS = st.sampled_from(
-    ["nodes", "nproc_per_node", "env", "time_limit", "max_restarts", "partition", "inventory", "image", "secret", "backend"]
+    [
+        "nodes",
+        "nproc_per_node",
+        "env",
+        "time_limit",
+        "max_restarts",
+        "partition",
+        "inventory",
+        "image",
+        "secret",
+        "backend",
+    ]
 ) | st.text(min_size=1, max_size=8)
 VALUES = st.one_of(
-    st.booleans(), st.integers(), st.floats(), st.text(max_size=12), st.lists(st.text(max_size=5) | st.integers(), max_size=3),
+    st.booleans(), st.integers(), st.floats(), st.text(max_size=12),
+    st.lists(st.text(max_size=5) | st.integers(), max_size=3),
     st.sampled_from(["auto", "1:2", "10m", "slurm", "local", "ansible", "kubernetes"]),
 )  # fmt: skip
 
 
 def toml(value: Any) -> str:
-    """A value as TOML has it."""
+    """A value as TOML writes it."""
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["defaults", "clusters.a", "clusters.b", "cluster", "x y"]), KEYS, VALUES), max_size=6),
+    st.lists(
+        st.tuples(st.sampled_from(["defaults", "clusters.a", "clusters.b", "cluster", "x y"]), KEYS, VALUES), max_size=6
+    ),
     st.binary(max_size=30),
 )
 @settings(MANY, max_examples=75)
-def test_settings_are_understood_or_refused_with_their_file(lines: list[tuple[str, str, Any]], more: bytes) -> None:
+def test_settings_are_accepted_or_refused_with_the_name_of_their_file(
+    lines: list[tuple[str, str, Any]], more: bytes
+) -> None:
     directory = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
     try:
         file = directory / "distlaunch.toml"
-        file.write_bytes("".join(f"[{table}]\n{json.dumps(key)} = {toml(v)}\n" for table, key, v in lines).encode() + more)
+        file.write_bytes(
+            "".join(f"[{table}]\n{json.dumps(key)} = {toml(v)}\n" for table, key, v in lines).encode() + more
+        )
         refused = None
         try:
-            found = config.load({"HOME": str(directory), "DISTLAUNCH_SYSTEM_CONFIG": str(directory / "none")}, str(directory))
+            found = config.load(
+                {"HOME": str(directory), "DISTLAUNCH_SYSTEM_CONFIG": str(directory / "none")}, str(directory)
+            )
             for name in found.cluster_names():
                 found.cluster(name, lambda _: options.JobOptions)
         except LaunchError as error:
@@ -164,51 +198,11 @@ def test_settings_are_understood_or_refused_with_their_file(lines: list[tuple[st
         shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_damaged_run_directory_is_shown_or_refused_by_every_command(distlaunch: Cli, seed: int) -> None:
-    chance = random.Random(seed)
-    distlaunch.write("x.py", "print('said', flush=True)\n")
-    done = distlaunch("local", "--nodes", "2", "x.py")
-    assert done.exit_code == 0, done.stderr
-    (run,) = distlaunch.runs.iterdir()
-    files = [path for path in sorted(run.rglob("*")) if path.is_file() and path.suffix != ".pyz"]
-    for path in files:
-        whole = path.read_bytes()
-        cut = chance.randrange(len(whole) + 1)
-        for damaged in (whole[:cut], b"", b"[]", chance.randbytes(200), whole[:cut] + b"\0\xff" + whole[cut:]):
-            path.write_bytes(damaged)
-            for command in (("status", run.name, "--output", "json"), ("logs", run.name), ("ls", "--output", "json")):
-                shown = distlaunch(*command)
-                assert "Traceback" not in shown.stderr, (path.name, damaged, command, shown.stderr)
-                assert shown.exit_code in (0, 1, 2, 3, 4, 5), (path.name, damaged, command, shown)
-                if "json" in command and shown.exit_code == 0:
-                    assert shown.json["ok"]
-        path.write_bytes(whole)
-
-
-@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, "9" * 18, "1e999", "NaN"])
-def test_numbers_that_mean_nothing_are_no_bug_of_any_command(distlaunch: Cli, number: str) -> None:
-    distlaunch.write("x.py", "print('said', flush=True)\n")
-    assert distlaunch("local", "x.py").exit_code == 0
-    (run,) = distlaunch.runs.iterdir()
-    for path in [*run.glob("*.json"), *run.glob("nodes/0/stream")]:
-        whole = path.read_bytes()
-        path.write_bytes(re.sub(rb"(?<=[:\[ ])-?[0-9.]+(?=[,}\]\n])", number.encode(), whole))
-        assert path.read_bytes() != whole or path.name == "rendezvous.json", path
-        (run / "result.json").rename(run / "result")  # else nobody reads on
-        for command in (("status", run.name), ("logs", run.name), ("ls",), ("cancel", run.name)):
-            shown = distlaunch(*command)
-            assert "this is a bug" not in shown.stderr, (path.name, command, shown.stderr)
-            assert shown.exit_code in (0, 1, 2, 3, 4, 5), (path.name, command, shown)
-        (run / "result").rename(run / "result.json")
-        path.write_bytes(whole)
-
-
 ARGUMENTS = st.lists(
     st.sampled_from(
         ["--nodes", "--nproc-per-node", "--env", "--max-restarts", "--grace", "--time-limit", "--name", "--log-ranks",
-         "--preload", "--start", "-m", "--", "x.py", "2", "1:2", "-1", "0", "auto", "A=B", "=", "é\udcff", "\0x", "../..",
-         "9" * 400, "1e9", "", " "]
+         "--preload", "--start", "-m", "--", "x.py", "2", "1:2", "-1", "0", "auto", "A=B", "=", "é\udcff", "\0x",
+         "../..", "9" * 400, "1e9", "", " "]
     ),
     max_size=6,
 )  # fmt: skip
@@ -216,43 +210,14 @@ ARGUMENTS = st.lists(
 
 @given(ARGUMENTS)
 @FEW
-def test_any_arguments_end_in_an_answer_or_one_clear_error(arguments: list[str]) -> None:
+def test_any_arguments_are_accepted_or_refused_in_one_clear_error(arguments: list[str]) -> None:
     directory = Path(tempfile.mkdtemp(prefix="distlaunch-fuzz-", dir="/tmp"))
     try:
         (directory / "x.py").write_text("print(1)\n")
-        told = [os.fsencode(word) for word in arguments if "\0" not in word]
-        shown = Cli(directory)("local", "--dry-run", *told, "x.py")
+        given_words = [os.fsencode(word) for word in arguments if "\0" not in word]
+        shown = Cli(directory)("local", "--dry-run", *given_words, "x.py")
         assert shown.exit_code in (0, 2), (arguments, shown)
         assert "Traceback" not in shown.stderr
         assert shown.exit_code == 0 or "rror" in shown.stderr, shown
     finally:
         shutil.rmtree(directory)
-
-
-INVENTORY = """[nodes]
-n1 ansible_host=10.0.0.1 distlaunch_workers=2
-n[2:3] ansible_user=me
-[nodes:vars]
-ansible_port=22
-[more:children]
-nodes
-"""
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_an_inventory_however_damaged_is_read_or_refused_in_one_error(distlaunch: Cli, seed: int) -> None:
-    chance = random.Random(seed)
-    text = list(INVENTORY.encode())
-    for _ in range(chance.choice((1, 3, 30))):
-        at = chance.randrange(len(text))
-        text[at : at + chance.randrange(3)] = chance.choice(
-            (b"", b"\0", b"\xff", b"[", b"]", b"=", b"{{ x }}", b"'", b"\n", b"[1:9999999]")
-        )
-    (distlaunch.directory / "hosts.ini").write_bytes(bytes(text))
-    distlaunch.write("x.py", "print(1)\n")
-
-    shown = distlaunch("ansible", "--inventory", "hosts.ini", "--nodes", "1", "--dry-run", "x.py")
-
-    assert shown.exit_code in (0, 2), (bytes(text), shown)
-    assert "Traceback" not in shown.stderr, (bytes(text), shown)
-    assert shown.stderr.count("error[") == int(shown.exit_code != 0), (bytes(text), shown)

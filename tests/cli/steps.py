@@ -1,4 +1,4 @@
-"""What happens at every step of a launch, one after another."""
+"""Checks of every step of a launch, one after another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AT_ONCE = 3
 
 
 def count(check: Callable[[int], bool]) -> int:
-    """Check step 1, 2, … until one answers that there is no such step; how many there were."""
+    """Check step 1, 2, … until there is no such step; the number of steps."""
     reached: list[bool] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while all(reached):

@@ -1,4 +1,4 @@
-"""What others wrote reaches the terminal as text: no escape, and no line that looks like ours, whichever word carries it."""
+"""Foreign text reaches the terminal as text: no escape, and no line that looks like ours, in any kind of message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAUNCHER = Path(output.__file__).parent
 TITLE, CLEAR = "\x1b]0;owned\x07", "\x1b[2J\x1b[H"
 C1_BIDI = "\x9b31m\x9d\x85\x90\u202ecba\u202c\u2066\u200b\u2028\u2029\r\x08\x0b\x0c\x0e\x7f"
 HOSTILE = f"<{TITLE}{CLEAR}{C1_BIDI}\nerror[fake]: password:\n\udc9b>"
-"""Escapes in seven bits, as C1 codes in UTF-8 and as a byte that is no UTF-8; bidi overrides, and all kinds of line ends."""
+"""Escapes in seven bits, as C1 codes in UTF-8 and as an invalid byte; bidi overrides, and all kinds of line ends."""
 
 FAKE = """
 import json, os, sys, time
@@ -45,7 +45,8 @@ if MODE == "silent":
 with open(directory + "/job.out", "ab") as job:
     job.write(hostile.encode(errors="surrogateescape") + b"\\n\\0\\0\\0\\n")
 raw = hostile.encode(errors="surrogateescape")
-event("agent_started", version=1, run=hostile, host=hostile, pid=1, python=hostile, cwd=hostile, attempt=1, after=hostile)
+places = {"run": hostile, "host": hostile, "python": hostile, "cwd": hostile}
+event("agent_started", version=1, pid=1, attempt=1, after=hostile, **places)
 more = {"attempt": 1}
 variable = {"name": hostile, "value": hostile, "source": hostile, "reason": hostile}
 event("fabric", notes=[hostile], variables=[variable], interfaces=[hostile], **more)
@@ -54,8 +55,8 @@ where = {"master_addr": hostile, "master_port": hostile, "nodes": hostile, "worl
 event("rendezvous", round=0, restarts=0, ranks=[0], **where, **more)
 event("warning", message=hostile, **more)
 event("lines_lost", lines=3, bytes=4, reason=hostile, ranks=[0], **more)
-cause = {"class": hostile, "message": hostile, "host": hostile, "node": node, "rank": 0, "signal": hostile, "traceback": hostile,
-         "time": time.time(), "secondary": False}
+cause = {"class": hostile, "message": hostile, "host": hostile, "node": node, "rank": 0, "signal": hostile,
+         "traceback": hostile, "time": time.time(), "secondary": False}
 event("restart", restarts=hostile, max_restarts=hostile, cause=cause, **more)
 out.write(raw + b"\\n" + b"\\0" * 100 + raw + b"\\n" + b'{"event": ' + raw + b"\\n")
 out.write(b"%d.0! a line of a worker: \\x1b[1m its own\\n" % node)
@@ -66,21 +67,23 @@ event("done", result="failed", exit_code=1, cause=cause, restarts=1, duration_s=
 
 
 def terminal(cli: Cli, *args: str, **env: str) -> str:
-    """What a command writes to the terminal on which all of its streams are."""
+    """What a command writes to a terminal that is all of its streams."""
     ours, theirs = pty.openpty()
-    process = cli.start(*args, env={"TERM": "xterm", "NO_COLOR": None, **env}, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = cli.start(
+        *args, env={"TERM": "xterm", "NO_COLOR": None, **env}, stdin=theirs, stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     data = b""
-    with suppress(OSError):  # EIO: all that had it open have ended
+    with suppress(OSError):  # EIO: all processes that had it open have ended
         while part := os.read(ours, 65536):
             data += part
     os.close(ours)
     process.wait(60)
-    return data.decode()  # strictly: a byte that is no UTF-8 is one that got through
+    return data.decode()  # strictly: an invalid byte is one that got through
 
 
 def assert_plain(text: str, *, but: str = "") -> None:
-    """Nothing in it does anything to a terminal, colours of ours apart; no line of it is a fake."""
+    """Nothing in it affects a terminal, except our colours; no line of it is forged."""
     text = text.replace(but, "") if but else text
     text = re.sub(r"\r(?=[\x1b\u2800-\u28ff])|\x1b\[K", "", text.replace("\r\n", "\n"))  # a live line, and its end
     text = re.sub(r"\x1b\[(0|1|2|31|32|33|36)m", "", text)
@@ -91,7 +94,7 @@ def assert_plain(text: str, *, but: str = "") -> None:
 
 @pytest.fixture
 def fake(distlaunch: Cli) -> Callable[[str], str]:
-    """An interpreter that says hostile things in place of the agent."""
+    """An interpreter that sends hostile messages in place of the agent."""
 
     def made(mode: str) -> str:
         text = f"#!{sys.executable}\nHOSTILE = {HOSTILE!r}\nMODE = {mode!r}\n{FAKE}"
@@ -102,20 +105,38 @@ def fake(distlaunch: Cli) -> Callable[[str], str]:
     return made
 
 
-def test_no_word_of_a_run_lets_an_escape_through(distlaunch: Cli, fake: Callable[[str], str]) -> None:
+def test_no_message_of_a_run_lets_an_escape_through(distlaunch: Cli, fake: Callable[[str], str]) -> None:
     distlaunch.write("work.py", "print(1)\n")
     own = "a line of a worker: \x1b[1m its own"
 
-    followed = terminal(distlaunch, "local", "-v", "--explain", "--log-ranks", "all", "--python", fake("talks"), "work.py")
+    followed = terminal(
+        distlaunch, "local", "-v", "--explain", "--log-ranks", "all", "--python", fake("talks"), "work.py"
+    )
 
     assert_plain(followed, but=own)
     assert own in followed
-    words = ("started again by the scheduler", "fabric: ", "started: ", "warning", "restart ", "[0] <", "stopping: ", "first")
+    words = (
+        "started again by the scheduler",
+        "fabric: ",
+        "started: ",
+        "warning",
+        "restart ",
+        "[0] <",
+        "stopping: ",
+        "first",
+    )
     for told in words:
         assert told in followed, told
-    assert followed.count("owned") >= 15, "every word was there"
+    assert followed.count("owned") >= 15, "every message was shown"
     (run,) = (path.name for path in distlaunch.runs.iterdir())
-    for command in (["status", run], ["ls"], ["cancel", run], ["logs", run], ["logs", "--rank", "0", run], ["logs", "-f", run]):
+    for command in (
+        ["status", run],
+        ["ls"],
+        ["cancel", run],
+        ["logs", run],
+        ["logs", "--rank", "0", run],
+        ["logs", "-f", run],
+    ):
         said = terminal(distlaunch, *command)
         assert_plain(said, but=own)
         assert "Traceback" not in said
@@ -125,7 +146,7 @@ def test_no_word_of_a_run_lets_an_escape_through(distlaunch: Cli, fake: Callable
 
 
 @pytest.mark.slow
-def test_nor_do_the_last_words_of_an_agent(distlaunch: Cli, fake: Callable[[str], str]) -> None:
+def test_the_last_output_of_an_agent_lets_no_escape_through(distlaunch: Cli, fake: Callable[[str], str]) -> None:
     distlaunch.write("work.py", "print(1)\n")
 
     followed = terminal(distlaunch, "local", "--python", fake("silent"), "work.py")
@@ -134,11 +155,13 @@ def test_nor_do_the_last_words_of_an_agent(distlaunch: Cli, fake: Callable[[str]
     assert "Fatal Python error: <\\x1b]0;owned" in followed
 
 
-def test_nor_names_of_files_directories_runs_variables_and_settings(distlaunch: Cli) -> None:
+def test_names_of_files_directories_runs_variables_and_settings_let_no_escape_through(distlaunch: Cli) -> None:
     one_line = HOSTILE.replace("\n", "")  # a document has lines of its own
     script = HOSTILE + ".py"
     (distlaunch.directory / script).write_text(f"raise ValueError({HOSTILE.encode(errors='replace').decode()!r})\n")
-    distlaunch.write("settings.toml", f"[clusters.x]\nbackend = {json.dumps(HOSTILE.encode(errors='replace').decode())}\n")
+    distlaunch.write(
+        "settings.toml", f"[clusters.x]\nbackend = {json.dumps(HOSTILE.encode(errors='replace').decode())}\n"
+    )
     directory = distlaunch.directory / HOSTILE
     directory.mkdir()
     (distlaunch.runs / f"bad-{HOSTILE}").mkdir(parents=True)
@@ -168,7 +191,7 @@ def test_nor_names_of_files_directories_runs_variables_and_settings(distlaunch: 
     assert sum("owned" in text for text in said) >= 10
 
 
-WORDS: dict[str, Callable[[str], object]] = {
+MESSAGES: dict[str, Callable[[str], object]] = {
     "note": output.note,
     "warn": output.warn,
     "detail": output.detail,
@@ -182,18 +205,20 @@ WORDS: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("word", sorted(WORDS))
-def test_every_word_is_plain(word: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", sorted(MESSAGES))
+def test_every_kind_of_message_is_plain(
+    kind: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(output._manner, "verbosity", 1)
 
-    WORDS[word](HOSTILE)
+    MESSAGES[kind](HOSTILE)
 
     stdout, stderr = capfdbinary.readouterr()
     assert_plain((stdout + stderr).decode())
     assert b"owned" in stdout + stderr
 
 
-def test_no_text_can_hold_a_colour_of_ours(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_no_text_can_contain_our_colours(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     output.note("".join(map(chr, range(0xFDD0, 0xFDF0))) + "31m")
 
     assert b"\x1b" not in capfdbinary.readouterr().err
@@ -210,7 +235,7 @@ def test_further_lines_of_a_text_are_kept_where_they_are_indented_and_a_long_for
     assert said.endswith("x [... 1000 characters more]\n")
 
 
-def test_a_rendered_text_is_exact_but_on_a_terminal(distlaunch: Cli) -> None:
+def test_rendered_text_is_exact_except_on_a_terminal(distlaunch: Cli) -> None:
     distlaunch.write("work.py", "")
 
     piped = distlaunch("local", "--dry-run", "-e", "A=\x1b[2J\u202e", "work.py").stdout
@@ -219,11 +244,14 @@ def test_a_rendered_text_is_exact_but_on_a_terminal(distlaunch: Cli) -> None:
     assert_plain(terminal(distlaunch, "local", "--dry-run", "-e", "A=\x1b[2J\u202e", "work.py"))
 
 
-def test_nobody_else_writes_to_the_terminal() -> None:
-    """Workers' own lines go past the border, in one module; all else is a word of `output`."""
+def test_only_the_output_module_writes_to_the_terminal() -> None:
+    """Only workers' own lines are written without it, in one module."""
     for path in LAUNCHER.rglob("*.py"):
         if path.is_relative_to(LAUNCHER / "agent") or path.name in ("output.py", "worker_output.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            assert name not in ("print", "output.write", "sys.stdout.write", "sys.stderr.write", "typer.echo"), (path, node)
+            assert name not in ("print", "output.write", "sys.stdout.write", "sys.stderr.write", "typer.echo"), (
+                path,
+                node,
+            )

@@ -1,4 +1,4 @@
-"""The light parser reads a command line as typer does, or leaves it to it."""
+"""The light parser reads a command line as typer does, or leaves it to typer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def values(command: group.Command, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_typer(command: group.Command, args: Sequence[str]) -> dict[str, Any] | None:
-    """What typer makes of these words; None for an error, or the help."""
+    """How typer reads these words; None for an error or the help."""
     seen: list[dict[str, Any]] = []
 
     def keep(**found: Any) -> None:
@@ -45,7 +45,7 @@ def by_typer(command: group.Command, args: Sequence[str]) -> dict[str, Any] | No
 
 
 def by_ours(command: group.Command, args: Sequence[str]) -> dict[str, Any] | None:
-    """What the light parser makes of them."""
+    """How the light parser reads them."""
     try:
         found = parser.parse(command.parameters, args, command.settings)
     except parser.HelpWantedError:
@@ -54,7 +54,7 @@ def by_ours(command: group.Command, args: Sequence[str]) -> dict[str, Any] | Non
 
 
 def words_of(command: group.Command) -> list[str]:
-    """Words that such a command line may hold, right ones and wrong ones."""
+    """Words that such a command line may hold, valid and invalid ones."""
     every = [word for item in command.parameters for word in (*item.flags, item.off) if word]
     every += [f"{word}=3" for word in every if word.startswith("--")] + [word.replace("-", "_") for word in every]
     every += [f"{word}3" for word in every if len(word) == 2] + ["-dv", "-qm", "-dn3", "-vn", "-q-"]
@@ -62,13 +62,15 @@ def words_of(command: group.Command) -> list[str]:
 
 
 def needed_by(command: group.Command) -> list[str]:
-    """Words without which no line of this command is right."""
+    """Words that every valid line of this command has."""
     required = [item for item in command.parameters if item.required]
     return [word for item in reversed(required) for word in (*item.flags[:1], "x.py")]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_it_reads_what_typer_reads(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_light_parser_reads_what_typer_reads(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(os.sep)
     command = group.command(name)
     assert command is not None
@@ -86,12 +88,12 @@ def test_it_reads_what_typer_reads(name: str, monkeypatch: pytest.MonkeyPatch, c
             assert ours == by_typer(command, args), args
 
     check()
-    assert read > 3, "most are wrong, but not all"
+    assert read > 3, "most are invalid, but not all"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_it_reads_each_option_of_each_command(name: str) -> None:
-    """What it left to typer would be read as well, and slowly."""
+def test_the_light_parser_reads_each_option_of_each_command(name: str) -> None:
+    """What it leaves to typer is read correctly too, but slowly."""
     command = group.command(name)
     assert command is not None
     needed = needed_by(command)
@@ -115,7 +117,9 @@ def test_on_names_a_cluster_everywhere_and_cluster_is_its_other_name(distlaunch:
         for words in (("local", flag, "juno"), ("run", flag, "juno")):
             done = distlaunch(*words, "--dry-run", "--output", "json", "x.py")
             assert (done.exit_code, len(done.json["result"]["nodes"])) == (0, 2), done.stderr
-        assert distlaunch("config", flag, "juno", "--output", "json").json["result"]["settings"]["nodes"]["value"] == "2"
+        assert (
+            distlaunch("config", flag, "juno", "--output", "json").json["result"]["settings"]["nodes"]["value"] == "2"
+        )
         done = distlaunch("doctor", flag, "juno", "--dry-run", "--output", "json")
         assert (done.exit_code, len(done.json["result"]["nodes"])) == (0, 2), done.stderr
 
@@ -159,9 +163,12 @@ for args in ("--help", "--version", "ls --limit 3", "status x", "local -qm --dry
 
 
 @pytest.mark.parametrize("missing", ["get_runtime_param", "type_descriptor"])
-def test_a_typer_with_other_names_reads_values_itself(missing: str) -> None:
+def test_a_typer_with_other_private_names_reads_values_itself(missing: str) -> None:
     names = {"get_runtime_param": None, "type_descriptor": SimpleNamespace(annotation=int)}
-    params = [SimpleNamespace(**names), SimpleNamespace(**{name: value for name, value in names.items() if name != missing})]
+    params = [
+        SimpleNamespace(**names),
+        SimpleNamespace(**{name: value for name, value in names.items() if name != missing}),
+    ]
 
     class Command(completion._Values, type("Typer", (), {"get_params": lambda *_: params})):  # type: ignore[misc]
         pass

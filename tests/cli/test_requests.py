@@ -1,8 +1,7 @@
-"""What is asked for wrongly is refused, with exit code 2 and words that help."""
+"""Wrong requests are refused with exit code 2 and a message that helps."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
@@ -85,7 +84,10 @@ def test_a_bad_request_is_explained(distlaunch: Cli, args: list[str], says: str)
 def test_a_bad_request_is_json_when_json_was_asked_for(distlaunch: Cli, args: list[str]) -> None:
     distlaunch.write("x.py", "")
 
-    for done in (distlaunch("local", "--output", "json", *args), distlaunch("local", *args, env={"DISTLAUNCH_OUTPUT": "json"})):
+    for done in (
+        distlaunch("local", "--output", "json", *args),
+        distlaunch("local", *args, env={"DISTLAUNCH_OUTPUT": "json"}),
+    ):
         assert done.exit_code == 2
         assert done.json["version"] == 1
         assert done.json["command"] == "local"
@@ -102,7 +104,7 @@ def test_the_scripts_own_output_option_is_not_ours(distlaunch: Cli) -> None:
     assert "nodes 'x' is not a number" in done.stderr
 
 
-def test_an_unknown_cluster_backend_or_command_lists_the_known(distlaunch: Cli) -> None:
+def test_an_unknown_cluster_backend_or_command_lists_the_known_ones(distlaunch: Cli) -> None:
     done = distlaunch("zzz")
 
     assert done.exit_code == 2
@@ -111,11 +113,11 @@ def test_an_unknown_cluster_backend_or_command_lists_the_known(distlaunch: Cli) 
 
 
 @pytest.mark.parametrize("backend", ["local", "slurm"])
-def test_a_backend_that_knows_no_runs_says_who_does(distlaunch: Cli, backend: str) -> None:
+def test_a_backend_that_cannot_list_runs_refers_to_ls(distlaunch: Cli, backend: str) -> None:
     listed = distlaunch("ls", "--on", backend)
 
     assert (listed.exit_code, listed.stdout) == (3, "")
-    assert f"{backend} does not know of runs" in listed.stderr
+    assert f"{backend} cannot list runs" in listed.stderr
     assert "distlaunch ls lists those started here" in listed.stderr
 
 
@@ -125,10 +127,10 @@ def test_only_a_cluster_over_ssh_has_runs_to_adopt(distlaunch: Cli) -> None:
     adopted = distlaunch("adopt", "--on", "here", "x-1")
 
     assert (adopted.exit_code, adopted.stdout) == (3, "")
-    assert "local does not find others' runs" in adopted.stderr
+    assert "local cannot adopt runs" in adopted.stderr
 
 
-def test_any_working_directory_will_do(distlaunch: Cli) -> None:
+def test_any_working_directory_works(distlaunch: Cli) -> None:
     directory = 'a b/it\'s/say "x"/new\nline/$HOME/ünï/-dash/%s{}'
     distlaunch.write(f"{directory}/x.py", "import os, sys\nprint(ascii([os.getcwd(), sys.path[0], __file__]))\n")
     here = str(distlaunch.directory / directory)
@@ -138,7 +140,7 @@ def test_any_working_directory_will_do(distlaunch: Cli) -> None:
     assert (done.exit_code, done.stdout) == (0, ascii([here, here, f"{here}/x.py"]) + "\n"), done.stderr
 
 
-def test_a_working_directory_that_is_gone_is_an_error_for_a_launch_only(distlaunch: Cli) -> None:
+def test_a_working_directory_that_was_removed_is_an_error_for_a_launch_only(distlaunch: Cli) -> None:
     (distlaunch.directory / "gone").mkdir()
     script = 'cd gone && rmdir ../gone && exec "$0" -m launcher "$@"'
 
@@ -146,7 +148,9 @@ def test_a_working_directory_that_is_gone_is_an_error_for_a_launch_only(distlaun
     for args in (["ls"], ["local", "x.py"]):
         (distlaunch.directory / "gone").mkdir(exist_ok=True)
         argv = ["/bin/sh", "-c", script, sys.executable, *args]
-        done = subprocess.run(argv, cwd=distlaunch.directory, env=distlaunch.env(), capture_output=True, check=False, timeout=60)
+        done = subprocess.run(
+            argv, cwd=distlaunch.directory, env=distlaunch.env(), capture_output=True, check=False, timeout=60
+        )
         codes.append(done.returncode)
         assert b"Traceback" not in done.stderr
 
@@ -182,36 +186,8 @@ for args in {LOOKING!r}:
 
     done = distlaunch(python=("-c", code))
 
-    assert [line for line in done.stdout.splitlines() if line.startswith("::")] == [f":: {args}" for args in LOOKING], done.stderr
-
-
-@pytest.mark.parametrize("args", [["--help"], ["local", "--help"], ["ls"], ["config"], ["--version"]])
-def test_a_reader_that_goes_away_is_no_error(distlaunch: Cli, args: list[str]) -> None:
-    read, write = os.pipe()
-    os.close(read)
-
-    done = distlaunch(*args, stdout=write)
-    os.close(write)
-
-    assert (done.exit_code, done.stderr.replace(f"no runs in {distlaunch.runs}\n", "")) == (0, "")
-
-
-def test_a_result_that_cannot_be_written_is_an_error(distlaunch: Cli) -> None:
-    with open("/dev/full", "wb") as full:
-        done = distlaunch("--version", stdout=full)
-
-    assert done.exit_code == 4
-    assert os.strerror(errno.ENOSPC) in done.stderr
-
-
-def test_closed_standard_streams_are_no_error(distlaunch: Cli) -> None:
-    script = 'exec "$0" -m launcher config <&- >&- 2>&-'
-
-    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env=distlaunch.env(), cwd=distlaunch.directory, timeout=60)
-
-    assert done.returncode == 0
-    assert (
-        subprocess.run(["/bin/sh", "-c", script.replace("config", "none"), sys.executable], env=distlaunch.env()).returncode == 2
+    assert [line for line in done.stdout.splitlines() if line.startswith("::")] == [f":: {args}" for args in LOOKING], (
+        done.stderr
     )
 
 
@@ -238,7 +214,7 @@ def test_run_ids_and_commands_are_completed(distlaunch: Cli) -> None:
 
 
 def test_doctor_of_a_backend_alone_examines_it(distlaunch: Cli) -> None:
-    """`distlaunch doctor local && train` must not go on where nothing was examined."""
+    """`distlaunch doctor local && train` must not continue if nothing was examined."""
     broken = distlaunch.write("python", "#!/bin/sh\necho 'module load python first' >&2\nexit 3\n")
     broken.chmod(0o755)
 
@@ -251,60 +227,9 @@ def test_doctor_of_a_backend_alone_examines_it(distlaunch: Cli) -> None:
         assert (told.exit_code, told.stdout[:6]) == (0, "Usage:"), words
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], [], ["--version"], ["doctor"], ["doctor", "k8s", "--help"], ["local", "-h"], ["ls", "-h"], ["config"]]
-)
-def test_what_cannot_be_printed_is_one_error(distlaunch: Cli, words: list[str]) -> None:
-    with open("/dev/full", "wb") as full:
-        done = distlaunch(*words, stdout=full)
-
-    assert done.exit_code == 4
-    assert "Traceback" not in done.stderr
-    assert "error[storage]: cannot write to stdout: No space left on device" in done.stderr
-    assert len(done.stderr.splitlines()) == 2, "a warning before it"
-
-
-def test_the_shells_completion_is_no_traceback_either(distlaunch: Cli) -> None:
-    env: dict[str, str | None] = {"_DISTLAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "distlaunch lo", "COMP_CWORD": "1"}
-    with open("/dev/full", "wb") as full:
-        done = distlaunch(env=env, stdout=full)
-
-    assert "local" in distlaunch(env=env).stdout.split()
-    assert (done.exit_code, "Traceback" in done.stderr) == (4, False)
-
-
-@pytest.mark.parametrize("where", ["full", "closed"])
-def test_a_run_that_goes_on_is_named_where_its_id_cannot_be_printed(distlaunch: Cli, where: str) -> None:
-    """A script that takes the failure for one of the launch would start a second one."""
-    distlaunch.write("waits.py", "import signal\nsignal.pause()\n")
-    if where == "full":
-        stdout = os.open("/dev/full", os.O_WRONLY)
-    else:
-        unread, stdout = os.pipe()
-        os.close(unread)
-    try:
-        done = distlaunch("local", "--detach", "waits.py", stdout=stdout)
-        (run,) = [path.name for path in distlaunch.runs.iterdir()]
-        ended = distlaunch("cancel", "--force", run, stdout=stdout)
-    finally:
-        os.close(stdout)
-
-    assert done.exit_code == 4
-    reason = "cannot write to stdout: No space left on device" if where == "full" else "no one reads stdout"
-    assert f"error[storage]: {reason}; {run} continues\n  hint: to end it: distlaunch cancel {run}" in done.stderr
-    assert ended.exit_code == (4 if where == "full" else 0)
-    assert (f"{reason}; {run}: cancelled" in ended.stderr) == (where == "full")
-    assert distlaunch("status", run, "--output", "json").json["result"]["state"] == "cancelled"
-    with open("/dev/full", "wb") as full:
-        again = distlaunch("requeue", run, stdout=full)
-    assert distlaunch("cancel", "--force", run).exit_code == 0
-    assert again.exit_code == 4
-    assert f"{run} continues as attempt 1" in again.stderr
-
-
 @pytest.mark.parametrize("before", ["", "sleep 0.5\n"])
-def test_an_interpreter_that_ends_at_once_is_one_error(distlaunch: Cli, before: str) -> None:
-    """Also where it ends only after it was told to begin."""
+def test_an_interpreter_that_exits_at_once_is_one_error(distlaunch: Cli, before: str) -> None:
+    """Also if it exits only after the message to begin was sent to it."""
     broken = distlaunch.write(
         "python", f"#!/bin/sh\necho 'not found:' >&2\n{before}echo 'module load python first' >&2\nexit 3\n"
     )
@@ -314,7 +239,7 @@ def test_an_interpreter_that_ends_at_once_is_one_error(distlaunch: Cli, before: 
     for more in ((), ("--detach",), ("--nodes", "2")):
         done = distlaunch("local", "--python", str(broken), *more, "x.py")
 
-        said = f"{broken} ended with exit code 3 as soon as it was started: not found:; module load python first"
+        said = f"{broken} ended with exit code 3 right after it was started: not found:; module load python first"
         assert (done.exit_code, done.stdout) == (4, "")
         assert done.stderr.startswith(f"error[command_failed]: {said}\n  hint: see {distlaunch.runs}")
         assert len(done.stderr.splitlines()) == 2

@@ -34,7 +34,7 @@ def test_a_run_that_failed_is_started_again_in_its_directory(distlaunch: Cli) ->
     assert len(list(distlaunch.runs.iterdir())) == 1
 
 
-def test_an_agent_that_is_about_to_end_is_waited_for(distlaunch: Cli) -> None:
+def test_requeue_waits_for_an_agent_that_is_about_to_exit(distlaunch: Cli) -> None:
     distlaunch.write("script.py", "")
     assert distlaunch("local", "script.py").exit_code == 0
     (path,) = distlaunch.runs.glob("*/run.json")
@@ -53,7 +53,7 @@ def test_an_agent_that_is_about_to_end_is_waited_for(distlaunch: Cli) -> None:
     assert distlaunch("logs", "-f", "last").exit_code == 0
 
 
-def test_a_run_that_goes_on_is_not(distlaunch: Cli) -> None:
+def test_a_run_that_still_runs_is_not_requeued(distlaunch: Cli) -> None:
     distlaunch.write("script.py", "import signal\nsignal.pause()\n")
     run = distlaunch("local", "--detach", "script.py").stdout.strip()
 

@@ -1,4 +1,4 @@
-"""Stopping a launcher of whose terminal nobody reads: a pager that waits, a full pipe, a stopped terminal."""
+"""Stopping a launcher whose output is not read: a pager that waits, a full pipe, a stopped terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import pytest
 
 from launcher.service.interrupts import Interrupts
 from testbed import wait_until
-from tests.cli.test_follow import WAITS, agents, end, heard, nothing_is_left, recorded, until  # noqa: F401 - a fixture
+from tests.cli.following import (
+    WAITS,
+    agents,
+    end,
+    nothing_is_left,  # noqa: F401 - a fixture
+    recorded,
+    until,
+    until_stderr,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +40,14 @@ while True:
 """Writes 12 MB: more than any pipe holds, and more than a launcher keeps."""
 
 DEAF = TALKS.format("signal.SIG_IGN")
-"""It has to be killed."""
+"""It ignores SIGTERM, so it has to be killed."""
 
 QUIT = TALKS.format("lambda *_: sys.exit(0)")
 
 
 @contextmanager
 def full_pipe() -> Iterator[int]:
-    """The end that is written to, of a pipe that nobody reads."""
+    """The write end of a pipe that is not read."""
     reader, writer = os.pipe()
     yield writer
     os.close(reader)
@@ -69,10 +77,10 @@ def ends(process: subprocess.Popen[bytes]) -> int:
 
 @pytest.mark.parametrize("terminal", [full_pipe, stopped_terminal])
 @pytest.mark.parametrize(("script", "signals"), [(QUIT, (signal.SIGTERM,)), (DEAF, (signal.SIGINT, signal.SIGINT))])
-def test_a_launcher_whose_output_nobody_reads_is_stopped(
+def test_a_launcher_whose_output_is_not_read_can_be_stopped(
     distlaunch: Cli, terminal: object, script: str, signals: tuple[signal.Signals, ...]
 ) -> None:
-    """All that it prints goes there, what it says of the run included."""
+    """All its output goes there, including its messages about the run."""
     distlaunch.write("talks.py", script)
     with terminal() as fd:  # type: ignore[operator]
         process = distlaunch.start("local", "--grace", "300s", "talks.py", stdout=fd, stderr=fd)
@@ -81,7 +89,9 @@ def test_a_launcher_whose_output_nobody_reads_is_stopped(
             wait_until("more than it can print", lambda: written(distlaunch), limit_s=60)
             for number in signals:
                 process.send_signal(number)
-                wait_until("it to be heard", lambda: bool(list(distlaunch.runs.glob("*/cancel.json"))), limit_s=60)
+                wait_until(
+                    "the signal to be handled", lambda: bool(list(distlaunch.runs.glob("*/cancel.json"))), limit_s=60
+                )
             code = ends(process)
 
     assert code == 130
@@ -96,7 +106,7 @@ from launcher.cli import main
 processes._HEARS_S = limits.GIVE_UP_S = 600.0
 sys.exit(main())
 """
-"""The launcher; an agent that does not hear is not killed for ten minutes."""
+"""The launcher; an agent that does not respond is killed only after ten minutes."""
 
 
 def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaunch: Cli) -> None:
@@ -108,7 +118,7 @@ def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaun
         agent.send(signal.SIGSTOP)
         for said in (b"cancelling waits-", b"killing waits-"):
             process.send_signal(signal.SIGINT)
-            heard(process, said)
+            until_stderr(process, said)
         process.send_signal(signal.SIGINT)
         code, stderr = end(process)
     agent.send(signal.SIGCONT)
@@ -120,7 +130,7 @@ def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaun
 
 
 def test_a_signal_that_was_ignored_when_we_started_stays_ignored() -> None:
-    """As `nohup` does it."""
+    """As under `nohup`."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupts() as interrupts:

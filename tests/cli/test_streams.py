@@ -1,4 +1,4 @@
-"""Streams that are no files, and more of them than a process may open."""
+"""Streams that are not files, and more streams than a process may have open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from launcher.agent.protocol import encode_event
 from testbed import wait_until
-from tests.cli.test_follow import nothing_is_left, processes, recorded  # noqa: F401 - a fixture
+from tests.cli.following import nothing_is_left, processes, recorded  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,10 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 def damaged(distlaunch: Cli, kind: str, *names: str) -> str:
-    """A run whose result nobody has written down, with that in the place of a file."""
+    """A run without a recorded result, with something else in the place of some of its files."""
     distlaunch.write("quick.py", "print('whole')\n")
     distlaunch("local", "quick.py")
-    wait_until("its agent to have ended", lambda: not processes(distlaunch), limit_s=60)
+    wait_until("its agent to exit", lambda: not processes(distlaunch), limit_s=60)
     (run,) = distlaunch.runs.iterdir()
     (run / "result.json").unlink()
     for name in names:
@@ -41,7 +41,7 @@ def damaged(distlaunch: Cli, kind: str, *names: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_that_is_no_file_is_one_clear_error_and_other_runs_are_listed(distlaunch: Cli, kind: str) -> None:
+def test_a_stream_that_is_not_a_file_is_one_clear_error_and_other_runs_are_listed(distlaunch: Cli, kind: str) -> None:
     run = damaged(distlaunch, kind, "nodes/0/stream")
     assert distlaunch("local", "quick.py").exit_code == 0
 
@@ -59,7 +59,7 @@ def test_a_stream_that_is_no_file_is_one_clear_error_and_other_runs_are_listed(d
     assert all(each.exit_code and "Traceback" not in each.stderr for each in (*logs, again))
 
 
-def test_what_else_an_agent_leaves_is_not_waited_for(distlaunch: Cli) -> None:
+def test_other_files_of_an_agent_are_not_waited_for_if_they_are_pipes(distlaunch: Cli) -> None:
     run = damaged(distlaunch, "a FIFO", "nodes/0/last_words", "nodes/0/stderr")
     stream = distlaunch.runs / run / "nodes/0/stream"
     stream.write_bytes(stream.read_bytes().splitlines(keepends=True)[0])
@@ -68,11 +68,13 @@ def test_what_else_an_agent_leaves_is_not_waited_for(distlaunch: Cli) -> None:
     assert distlaunch("logs", run, timeout_s=LIMIT_S).exit_code == 0
 
 
-def test_a_run_with_more_nodes_than_the_launcher_may_open_files_is_told_as_it_ended(distlaunch: Cli) -> None:
+def test_a_run_with_more_nodes_than_the_launchers_limit_of_open_files_is_followed_to_its_end(distlaunch: Cli) -> None:
     distlaunch.write("says.py", "import os\nprint('rank', os.environ['RANK'])\n")
     command = [sys.executable, "-m", "launcher", "local", "--nodes", "24", "--log-ranks", "all", "says.py"]
     limited = ["sh", "-c", 'ulimit -Sn 24; exec "$@"', "sh", *command]
-    done = subprocess.run(limited, env=distlaunch.env(), cwd=distlaunch.directory, capture_output=True, timeout=150, check=False)
+    done = subprocess.run(
+        limited, env=distlaunch.env(), cwd=distlaunch.directory, capture_output=True, timeout=150, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert recorded(distlaunch)["state"] == "success"
@@ -80,7 +82,7 @@ def test_a_run_with_more_nodes_than_the_launcher_may_open_files_is_told_as_it_en
 
 
 @pytest.mark.parametrize("hard", [40, 4096])
-def test_every_stream_is_read_whatever_the_limit_of_files_is(tmp_path: Path, hard: int) -> None:
+def test_every_stream_is_read_whatever_the_limit_of_open_files(tmp_path: Path, hard: int) -> None:
     for node in range(64):
         (tmp_path / f"nodes/{node}").mkdir(parents=True)
         (tmp_path / f"nodes/{node}/stream").write_bytes(encode_event("heartbeat", node))

@@ -1,4 +1,4 @@
-"""Launchers that are killed, stopped or asked to end while they start agents, and commands that change one run at one moment."""
+"""Launchers that end while they start agents, and commands that change the same run at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.cli import steps
-from tests.cli.test_follow import WAITS, end, nothing_is_left, processes  # noqa: F401 - a fixture
+from tests.cli.following import WAITS, end, nothing_is_left, processes  # noqa: F401 - a fixture
 from tests.command import Cli
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def main(what, kind, moment, *args):
     seen = 0
     def befall(event, args):
         nonlocal seen
-        if event != "subprocess.Popen" and (kind == "starts" or event not in ("os.rename", "os.mkdir", "os.link", "os.remove")):
+        files = ("os.rename", "os.mkdir", "os.link", "os.remove")
+        if event != "subprocess.Popen" and (kind == "starts" or event not in files):
             return
         if kind == "starts" and "agent.pyz" not in str(args):
             return
@@ -40,14 +41,14 @@ def main(what, kind, moment, *args):
     return main(args)
 sys.exit(main(*sys.argv[1:]))
 """
-"""The launcher; at its MOMENT-th start of an agent (or step with files and processes) it is killed, or waits for `go`."""
+"""The launcher, killed or waiting for `go` at its MOMENT-th start of an agent (or step with files and processes)."""
 
 BEFALL = ("befallen.py",)
 
 
 @pytest.fixture
 def launches(distlaunch: Cli) -> Cli:
-    """In whose directory the scripts are."""
+    """A command line with the scripts in its directory."""
     distlaunch.write("befallen.py", BEFALLEN)
     distlaunch.write("waits.py", WAITS)
     os.mkfifo(distlaunch.directory / "go")
@@ -55,7 +56,7 @@ def launches(distlaunch: Cli) -> Cli:
 
 
 def killed_at(outer: Cli, moment: int) -> bool:
-    """Check that what a launcher killed at that step has left is ended by `cancel`; whether there is such a step."""
+    """Check that `cancel` ends what a launcher killed at that step has left; whether there is such a step."""
     cli = Cli(outer.directory / str(moment))
     cli.write("befallen.py", BEFALLEN)
     cli.write("waits.py", WAITS)
@@ -72,12 +73,15 @@ def killed_at(outer: Cli, moment: int) -> bool:
 
 
 @pytest.mark.slow
-def test_what_a_launcher_that_was_killed_at_any_step_has_left_is_ended_by_cancel(distlaunch: Cli) -> None:
+def test_cancel_ends_what_a_launcher_killed_at_any_step_has_left(distlaunch: Cli) -> None:
     assert steps.count(partial(killed_at, distlaunch)) > 15
 
 
 def requeue_killed_at(outer: Cli, pair: int) -> bool:
-    """At every second step: a run whose requeue was killed there has started, or is as it had ended. Whether there is one."""
+    """Check that a run whose requeue is killed at a step has started or is unchanged; whether there is such a step.
+
+    Every second step is tried.
+    """
     moment = 2 * pair
     cli = Cli(outer.directory / str(moment))
     cli.write("befallen.py", BEFALLEN)
@@ -101,7 +105,7 @@ def test_a_requeue_that_is_killed_at_any_step_has_started_the_run_or_left_it_as_
     assert steps.count(partial(requeue_killed_at, distlaunch)) > 5
 
 
-def test_of_a_launcher_killed_between_two_agents_the_status_says_so_and_the_first_agent_is_ended(launches: Cli) -> None:
+def test_status_reports_a_launcher_killed_between_two_agents_and_cancel_ends_the_first_agent(launches: Cli) -> None:
     launches("killed", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
     assert processes(launches), "the first agent"
 
@@ -113,8 +117,8 @@ def test_of_a_launcher_killed_between_two_agents_the_status_says_so_and_the_firs
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{state['run']}: cancelled\n"), cancelled.stderr
 
 
-def test_an_agent_that_is_not_on_record_does_not_begin(launches: Cli, small_disk: Path) -> None:
-    """A launcher that cannot write it down leaves nobody; the fixture looks for it."""
+def test_an_agent_that_cannot_be_recorded_does_not_start(launches: Cli, small_disk: Path) -> None:
+    """A launcher that cannot record it leaves no process; the fixture checks that."""
     env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL, env=env)
     with launcher:
@@ -131,7 +135,7 @@ def test_an_agent_that_is_not_on_record_does_not_begin(launches: Cli, small_disk
 
 
 @pytest.mark.slow
-def test_cancel_reaches_a_launcher_that_still_submits_the_run(launches: Cli) -> None:
+def test_cancel_reaches_a_launcher_that_is_still_submitting_the_run(launches: Cli) -> None:
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
     with launcher:
         while not (launches.directory / "reached 2").exists():
@@ -150,7 +154,7 @@ def test_cancel_reaches_a_launcher_that_still_submits_the_run(launches: Cli) -> 
     assert "Traceback" not in stderr
 
 
-def test_of_two_requeues_at_one_moment_one_starts_it(launches: Cli) -> None:
+def test_only_one_of_two_simultaneous_requeues_starts_the_run(launches: Cli) -> None:
     launches.write("once.py", "print('ran')\n")
     run = launches("local", "--nodes", "2", "once.py").stderr.split()[0]
     with launches.start("waits", "starts", "1", "requeue", "last", python=BEFALL) as first:

@@ -1,4 +1,4 @@
-"""Agents below an interpreter that is a script (`module load ...; python "$@"`), and agents that hear nothing."""
+"""Agents below an interpreter that is a script (`module load ...; python "$@"`), and agents that do not respond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from launcher.runs import directories
 from launcher.service import observe
 from testbed import wait_until
-from tests.cli.test_follow import WAITS, end, nothing_is_left, processes, recorded, until  # noqa: F401 - a fixture
+from tests.cli.following import WAITS, end, nothing_is_left, processes, recorded, until  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def wrapper(distlaunch: Cli, kind: str) -> str:
 
 
 def noted(run: Path, node: int = 0) -> psutil.Process:
-    """The agent by its own word."""
+    """The agent, as it has recorded itself."""
     return psutil.Process(json.loads((run / "nodes" / str(node) / "agent.json").read_text())["pid"])
 
 
@@ -51,7 +51,7 @@ def waiting(distlaunch: Cli, *args: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", WRAPPERS)
-def test_cancel_ends_the_agent_below_a_wrapper_before_it_says_so(distlaunch: Cli, kind: str) -> None:
+def test_cancel_ends_the_agent_below_a_wrapper_before_it_reports_the_end(distlaunch: Cli, kind: str) -> None:
     run = waiting(distlaunch, "--nodes", "2", "--python", wrapper(distlaunch, kind))
     working = [noted(run, node) for node in (0, 1)]
 
@@ -60,10 +60,10 @@ def test_cancel_ends_the_agent_below_a_wrapper_before_it_says_so(distlaunch: Cli
     assert (done.exit_code, done.stdout) == (0, f"{run.name}: cancelled\n")
     last = [path.read_bytes().splitlines()[-1] for path in run.glob("nodes/*/stream")]
     assert [json.loads(line)["event"] for line in last] == ["done"] * 2
-    assert not psutil.wait_procs(working, timeout=60)[1]  # they have said their last word, and are about to end
+    assert not psutil.wait_procs(working, timeout=60)[1]  # they have sent their last message, and are about to exit
 
 
-def test_a_run_below_a_wrapper_is_not_started_again_while_it_goes_on(distlaunch: Cli) -> None:
+def test_a_run_below_a_wrapper_is_not_started_again_while_it_runs(distlaunch: Cli) -> None:
     run = waiting(distlaunch, "--python", wrapper(distlaunch, "that waits"))
     (parent,) = [noted(run).parent()]
     assert parent is not None
@@ -75,7 +75,9 @@ def test_a_run_below_a_wrapper_is_not_started_again_while_it_goes_on(distlaunch:
     assert "still run" in done.stderr
     assert distlaunch("status", run.name, "--output", "json").json["result"]["state"] == "running"
     assert distlaunch("cancel", run.name).stdout == f"{run.name}: cancelled\n"
-    assert not psutil.wait_procs(processes(distlaunch), timeout=60)[1]  # it has said its last word, and is about to end
+    assert not psutil.wait_procs(processes(distlaunch), timeout=60)[
+        1
+    ]  # it has sent its last message, and is about to exit
 
 
 def test_ctrl_c_ends_a_followed_run_below_a_wrapper(distlaunch: Cli) -> None:
@@ -91,7 +93,7 @@ def test_ctrl_c_ends_a_followed_run_below_a_wrapper(distlaunch: Cli) -> None:
 
 @pytest.fixture
 def stopped(distlaunch: Cli) -> Iterator[list[psutil.Process]]:
-    """Processes that are stopped during a test; none is left so after it."""
+    """Processes that a test stops; they are resumed after it."""
     found: list[psutil.Process] = []
     yield found
     for process in found:
@@ -100,10 +102,14 @@ def stopped(distlaunch: Cli) -> Iterator[list[psutil.Process]]:
 
 
 @pytest.mark.parametrize("of", ["agent", "fork server", "whole tree"])
-def test_force_kills_what_does_not_hear(distlaunch: Cli, stopped: list[psutil.Process], of: str) -> None:
+def test_force_kills_processes_that_do_not_respond(distlaunch: Cli, stopped: list[psutil.Process], of: str) -> None:
     run = waiting(distlaunch)
     agent = noted(run)
-    stopped += {"agent": [agent], "fork server": agent.children(), "whole tree": [agent, *agent.children(recursive=True)]}[of]
+    stopped += {
+        "agent": [agent],
+        "fork server": agent.children(),
+        "whole tree": [agent, *agent.children(recursive=True)],
+    }[of]
     for process in stopped:
         process.suspend()
 
@@ -113,7 +119,7 @@ def test_force_kills_what_does_not_hear(distlaunch: Cli, stopped: list[psutil.Pr
     assert not [process for process in processes(distlaunch) if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_the_second_ctrl_c_kills_what_does_not_hear(distlaunch: Cli, stopped: list[psutil.Process]) -> None:
+def test_the_second_ctrl_c_kills_an_agent_that_does_not_respond(distlaunch: Cli, stopped: list[psutil.Process]) -> None:
     distlaunch.write("waits.py", WAITS)
     with distlaunch.start("local", "--grace", "300s", "waits.py") as process:
         until(process, b"ready")
@@ -121,7 +127,7 @@ def test_the_second_ctrl_c_kills_what_does_not_hear(distlaunch: Cli, stopped: li
         stopped.append(noted(run))
         stopped[0].suspend()
         process.send_signal(signal.SIGINT)
-        wait_until("it to be heard", (run / "cancel.json").exists, limit_s=60)
+        wait_until("the signal to be handled", (run / "cancel.json").exists, limit_s=60)
         process.send_signal(signal.SIGINT)
         code, stderr = end(process)
 
@@ -129,7 +135,7 @@ def test_the_second_ctrl_c_kills_what_does_not_hear(distlaunch: Cli, stopped: li
     assert recorded(distlaunch)["state"] == "cancelled"
 
 
-def test_what_is_left_after_force_is_named_by_its_pids(distlaunch: Cli) -> None:
+def test_processes_that_are_left_after_force_are_named_by_pid(distlaunch: Cli) -> None:
     run = waiting(distlaunch)
     agent = noted(run).pid
 

@@ -1,4 +1,4 @@
-"""No Python that we start for ourselves imports what lies in the working directory: there, other users may have put it."""
+"""No Python that we start for ourselves imports from the working directory, where other users may have put modules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SESSION = "playbooks/roles/distlaunch/plugin_utils/distlaunch_session.py"
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is there as soon as any module of the working directory is imported, which has each name of the standard library."""
+    """A file that exists once a module of the working directory is imported; all standard names are modules there."""
     directory, ran = tmp_path / "shared", tmp_path / "ran"
     directory.mkdir()
     for name in sys.stdlib_module_names:
@@ -57,7 +57,7 @@ def call_over_ssh(_: pytest.MonkeyPatch) -> None:
 
 
 def beside_session(name: str) -> Any:
-    """That file of the role's, as its plugin loads it."""
+    """That file of the role, as its plugin loads it."""
     spec = importlib.util.spec_from_file_location(name, (ROOT / SESSION).with_name(f"{name}.py"))
     assert spec
     assert spec.loader
@@ -90,7 +90,7 @@ def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     kube_watch.RunWatch.signal(watch, 0)
     program, *words = sent[0]
     assert program == "python3"
-    assert words[-1].startswith(proc.WITHOUT_HERE)  # `os` is there before any directory is looked at, in this Python
+    assert words[-1].startswith(proc.WITHOUT_HERE)  # this Python has `os` before it looks into any directory
     code = words[-1].replace("os.kill(1, 0)", "os.getpid()")
     subprocess.run([sys.executable, *words[:-1], code], check=True)
 
@@ -118,11 +118,15 @@ def test_nothing_of_the_working_directory_is_imported(where: str, ran: Path, mon
     assert not ran.exists()
 
 
-def test_these_are_all_places_that_give_python_a_text_to_run() -> None:
+def test_all_places_that_pass_code_to_python_are_tested_here() -> None:
     others = {
         Path(module.__file__ or "").name for module in (prefork, processes, allocation, snapshot_files)
     }  # what a login runs; options of an interpreter; bash; git
-    texts = (path for directory in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / directory).rglob("*.*"))
-    found = {path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")}
+    texts = (
+        path for directory in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / directory).rglob("*.*")
+    )
+    found = {
+        path for path in texts if path.suffix in (".py", ".j2", ".yml") and '"-c"' in path.read_text(encoding="utf-8")
+    }
 
     assert {str(path.relative_to(ROOT)) for path in found if path.name not in others} == STARTS.keys()

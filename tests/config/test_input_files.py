@@ -1,4 +1,4 @@
-"""Files that a person names: what is no file, is too large or cannot be read ends in one clear error."""
+"""Files that a user names: one that is not a file, is too large or cannot be read is one clear error."""
 
 from __future__ import annotations
 
@@ -58,11 +58,13 @@ def make_device(path: Path) -> None:
 
 
 def run(distlaunch: Cli, name: str, path: Path, **more: Any) -> str:
-    """What the command that reads the file says of it, within a limit."""
+    """What the command that reads the file reports about it, within a limit."""
     work = distlaunch.write("work/x.py", "").parent
     variables, words = BY_VARIABLE.get(name) or ({}, NAMED[name])
     env: dict[str, str | None] = {key: text.format(path) for key, text in variables.items()}
-    done = distlaunch(*(word.format(path) for word in words), env={"KUBECONFIG": None, **env}, cwd=work, timeout_s=60, **more)
+    done = distlaunch(
+        *(word.format(path) for word in words), env={"KUBECONFIG": None, **env}, cwd=work, timeout_s=60, **more
+    )
     assert done.exit_code == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert not distlaunch.runs.exists() or name.startswith("kubeconfig")
@@ -75,7 +77,7 @@ def run(distlaunch: Cli, name: str, path: Path, **more: Any) -> str:
     [(make_fifo, "a FIFO"), (make_socket, "a socket"), (make_device, "a device")],
     ids=["fifo", "socket", "device"],
 )
-def test_what_is_no_file_is_named_and_nobody_waits_for_it(
+def test_what_is_not_a_file_is_named_and_not_waited_for(
     distlaunch: Cli, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None], says: str
 ) -> None:
     monkeypatch.chdir(distlaunch.directory)  # a socket's path is short
@@ -97,7 +99,7 @@ def test_a_file_of_4_gb_is_not_read(distlaunch: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["script", "settings", "setup", "patch", "template"])
-def test_a_directory_is_no_file(distlaunch: Cli, name: str) -> None:
+def test_a_directory_is_not_a_file(distlaunch: Cli, name: str) -> None:
     path = distlaunch.directory / "named.yml"
     path.mkdir()
 
@@ -120,7 +122,7 @@ def test_a_pipe_inside_or_beside_an_inventory_is_found(distlaunch: Cli, place: s
     assert f"{place} is a FIFO, not a file" in said
 
 
-def test_a_settings_file_above_that_is_a_pipe_is_named(distlaunch: Cli) -> None:
+def test_a_pipe_in_place_of_a_settings_file_in_a_parent_directory_is_named(distlaunch: Cli) -> None:
     os.mkfifo(distlaunch.directory / "distlaunch.toml")
     distlaunch.write("below/x.py", "")
 
@@ -131,7 +133,7 @@ def test_a_settings_file_above_that_is_a_pipe_is_named(distlaunch: Cli) -> None:
     assert "distlaunch.toml: a FIFO, not a file" in done.stderr
 
 
-def test_a_damaged_runs_directory_with_a_pipe_in_it_can_be_listed(distlaunch: Cli) -> None:
+def test_a_damaged_run_directory_with_pipes_in_it_can_be_listed(distlaunch: Cli) -> None:
     directory = distlaunch.runs / "train-20250101-000000-abcd"
     directory.mkdir(parents=True)
     os.mkfifo(directory / "run.json")
@@ -142,7 +144,9 @@ def test_a_damaged_runs_directory_with_a_pipe_in_it_can_be_listed(distlaunch: Cl
     assert (done.exit_code, "unknown" in done.stdout) == (0, True), done.stderr
 
 
-def test_each_way_in_which_a_file_cannot_be_read_is_an_error_with_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_in_which_a_file_cannot_be_read_is_an_error_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     make_fifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -150,7 +154,7 @@ def test_each_way_in_which_a_file_cannot_be_read_is_an_error_with_words(tmp_path
     (tmp_path / "good").write_bytes(b"abc")
     said = {}
     for name in ("pipe", "loop", "dangling", "none/x", "good/x", "nul\0", "x" * 300, "/dev/null", "."):
-        with pytest.raises(OSError) as caught:  # noqa: PT011 - its words are what this is about
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - its text is what this is about
             input_file.read(name)
         said[name] = caught.value.strerror
 
@@ -158,13 +162,13 @@ def test_each_way_in_which_a_file_cannot_be_read_is_an_error_with_words(tmp_path
     assert said["pipe"] == "a FIFO, not a file"
     assert said["nul\0"] == "no file can have that name"
     assert input_file.read("good") == b"abc"
-    assert input_file.read("/proc/self/cmdline"), "of no size, as all of /proc"
+    assert input_file.read("/proc/self/cmdline"), "without a size, like all of /proc"
     with pytest.raises(OSError, match="larger than 2 bytes"):
         input_file.read("good", limit_bytes=2)
 
 
 def without_capabilities() -> None:
-    """In a child that is about to begin a program: root, too, reads only what it may."""
+    """In a child that is about to execute a program: even root then reads only what permissions allow."""
     drop = 24  # PR_CAPBSET_DROP of prctl(2)
     for number in range(64):
         libc.prctl(drop, number, 0, 0, 0)

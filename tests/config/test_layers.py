@@ -31,14 +31,17 @@ def load(tmp_path: Path, env: dict[str, str] | None = None, **files: str) -> con
     return config.load({**where, **(env or {})}, str(tmp_path / "work" / "deep"))
 
 
-def test_a_later_layer_wins_and_the_source_says_so(tmp_path: Path) -> None:
+def test_a_later_layer_wins_and_the_source_names_it(tmp_path: Path) -> None:
     files = {
         "system": '[defaults]\nnodes = 1\nstart = "spawn"\ngrace = "5s"\ntime = "1h"\nname = "a"\n',
         "user": '[defaults]\ngrace = "6s"\ntime = "2h"\nname = "b"\n',
-        "project": '[defaults]\ntime = "3h"\nname = "c"\n[clusters.x]\nbackend = "local"\nname = "d"\nmax_restarts = 4\n',
+        "project": '[defaults]\ntime = "3h"\nname = "c"\n'
+        '[clusters.x]\nbackend = "local"\nname = "d"\nmax_restarts = 4\n',
     }
     loaded = load(tmp_path, {"DISTLAUNCH_MAX_RESTARTS": "5"}, **files)
-    found = loaded.resolve(JobOptions, cluster=loaded.cluster("x", lambda _: LocalOptions), flags={"nodes": "7", "python": None})
+    found = loaded.resolve(
+        JobOptions, cluster=loaded.cluster("x", lambda _: LocalOptions), flags={"nodes": "7", "python": None}
+    )
 
     assert found["nodes"] == config.Setting("7", "flag")
     assert found["start"] == config.Setting("spawn", f"{tmp_path}/system.toml:3")
@@ -74,7 +77,12 @@ def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
     [
         ("[defaults]\nnode = 3\n", 2, "unknown key 'node' in [defaults]", "did you mean nodes? known: nodes, "),
         ("rusn_dir = 'x'\n", 1, "unknown key 'rusn_dir' at the top level", "did you mean runs_dir? known: runs_dir, "),
-        ("\n[default]\nnodes = 3\n", 2, "unknown section 'default' at the top level", "did you mean defaults? known: runs_dir, "),
+        (
+            "\n[default]\nnodes = 3\n",
+            2,
+            "unknown section 'default' at the top level",
+            "did you mean defaults? known: runs_dir, ",
+        ),
         ("[defaults]\nmax_restarts = 'x'\n", 2, "max_restarts wants a whole number, not 'x'", None),
         ("[defaults]\nno_python = 1\n", 2, "no_python wants true or false, not 1", None),
         ("[defaults]\n# nodes\nenv = 'A=1'\n", 3, "env wants a list of texts", None),
@@ -82,7 +90,9 @@ def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
         ("defaults = 3\n", 1, "defaults is a section, not a value", "write [defaults]"),
     ],
 )
-def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, line: int, message: str, hint: str | None) -> None:
+def test_a_mistake_in_a_file_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int, message: str, hint: str | None
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, project=text)
 
@@ -91,7 +101,7 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, l
     assert hint is None or str(caught.value.hint).startswith(hint)
 
 
-def test_a_file_that_is_no_text_or_no_file_is_named(tmp_path: Path) -> None:
+def test_a_settings_file_that_is_not_text_or_not_a_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "distlaunch.toml"
     path.write_bytes(b"a = 1\nb = '\xff'\n")
     with pytest.raises(ConfigError, match=r"distlaunch.toml:2: not UTF-8"):
@@ -131,7 +141,10 @@ def test_an_unknown_backend_of_a_cluster_lists_the_known_ones(distlaunch: Cli) -
 def test_a_cluster_takes_the_options_of_its_backend_and_no_others(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
     distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\nshare_gpus = true\nnodes = 3\n')
-    assert len(distlaunch("local", "--cluster", "lab", "--dry-run", "--output", "json", "x.py").json["result"]["nodes"]) == 3
+    assert (
+        len(distlaunch("local", "--cluster", "lab", "--dry-run", "--output", "json", "x.py").json["result"]["nodes"])
+        == 3
+    )
     assert distlaunch("run", "--on", "lab", "x.py").exit_code == 0
     (recorded,) = distlaunch.runs.glob("*/run.json")
     run = json.loads(recorded.read_text())
@@ -155,11 +168,11 @@ def test_config_shows_each_value_with_its_source_and_finds_mistakes_in_any_clust
     assert "names no backend" in distlaunch("config").stderr
 
 
-def test_what_options_pass_on_to_the_agents_arrives_in_their_job_as_the_option_was_checked() -> None:
+def test_options_for_the_agents_arrive_in_their_job_as_they_were_checked() -> None:
     options = JobOptions(max_restarts=3, rdzv_timeout="2m", log_limit="1GB", role="trainer", near_nics=True)
     spec = job_spec.from_options(options, ("train.py",), kind="script", cwd="/")
     job = spec.job(run="r", directory="/r", rendezvous={})
 
     assert (job.max_restarts, job.rdzv_timeout_s, job.log_limit_bytes) == (3, 120.0, 10**9)
-    assert (job.role, job.near_nics, job.virtual_local_rank, job.master_port) == ("trainer", True, False, 0)
+    assert (job.role, job.near_nics, job.virtual_local_rank, job.master_port) == ("trainer", True, False, None)
     assert {item.metadata["job"] for item in fields(JobOptions)} - {""} == set(spec.agents)

@@ -1,4 +1,4 @@
-"""What `--render-to` writes: only where nobody else can change it before it is run, and through nobody's link."""
+"""What `--render-to` writes: only where no other user can change it before it is run, and through no foreign link."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from launcher.backends import _base
 from launcher.errors import StorageError, UntrustedError
 from launcher.system import storage
-from tests.config.test_trust import as_root, owned
+from tests.config.owners import as_root, owned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,9 @@ def precious(tmp_path: Path) -> Path:
 @as_root
 @pytest.mark.parametrize("backend", COMMANDS)
 @pytest.mark.parametrize("whose", ["a stranger's", "everybody's", "a sticky one"])
-def test_a_directory_that_others_can_write_to_is_refused(distlaunch: Cli, precious: Path, backend: str, whose: str) -> None:
+def test_a_directory_that_others_can_write_to_is_refused(
+    distlaunch: Cli, precious: Path, backend: str, whose: str
+) -> None:
     distlaunch.write("x.py", "")
     out = distlaunch.directory / "out"
     modes = {"a stranger's": (STRANGER, 0o755), "everybody's": (0, 0o777), "a sticky one": (0, 0o1777)}
@@ -57,7 +59,9 @@ def test_a_directory_that_others_can_write_to_is_refused(distlaunch: Cli, precio
 
 
 @as_root
-def test_a_link_of_a_strangers_or_a_directory_above_that_is_his_is_none_to_write_by(distlaunch: Cli, tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_strangers_link_or_below_a_strangers_directory(
+    distlaunch: Cli, tmp_path: Path
+) -> None:
     distlaunch.write("x.py", "")
     mine = owned(tmp_path / "mine", 0, 0o700)
     sticky = owned(tmp_path / "sticky", 0, 0o1777)
@@ -70,7 +74,7 @@ def test_a_link_of_a_strangers_or_a_directory_above_that_is_his_is_none_to_write
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
-def test_ones_own_directory_is_filled_again_and_no_link_in_it_is_followed(
+def test_a_rendered_directory_is_filled_again_and_no_link_in_it_is_followed(
     distlaunch: Cli, tmp_path: Path, precious: Path, backend: str
 ) -> None:
     distlaunch.write("x.py", "")
@@ -86,7 +90,7 @@ def test_ones_own_directory_is_filled_again_and_no_link_in_it_is_followed(
     (out / "mine").write_text("of mine")
     marks = {}
     for path in written:
-        if path.name in ("spec.json", "start.sh", "job.sbatch", "run.yaml"):  # else it were no directory of ours
+        if path.name in ("spec.json", "start.sh", "job.sbatch", "run.yaml"):  # else it would not count as ours
             marks[path.rename(tmp_path / path.name)] = path
         path.unlink(missing_ok=True)
         path.symlink_to(tmp_path / path.name if path in marks.values() else precious)
@@ -104,9 +108,15 @@ def test_ones_own_directory_is_filled_again_and_no_link_in_it_is_followed(
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
-def test_a_directory_with_files_of_ones_own_is_refused_and_nothing_in_it_is_changed(distlaunch: Cli, backend: str) -> None:
+def test_a_directory_with_other_files_is_refused_and_nothing_in_it_is_changed(distlaunch: Cli, backend: str) -> None:
     distlaunch.write("x.py", "")
-    others = {"key": "mine", "start.sh": "mine", "spec.json": '{"run": "mine"}', "job.sbatch": "mine", "run.yaml": "# Run mine"}
+    others = {
+        "key": "mine",
+        "start.sh": "mine",
+        "spec.json": '{"run": "mine"}',
+        "job.sbatch": "mine",
+        "run.yaml": "# Run mine",
+    }
     for name, text in others.items():
         distlaunch.write(f"out/{name}", text)
     command, *rest = COMMANDS[backend]
@@ -120,11 +130,13 @@ def test_a_directory_with_files_of_ones_own_is_refused_and_nothing_in_it_is_chan
         (distlaunch.directory / "out" / name).unlink()
     assert distlaunch(command, "--render-to", "out", *rest).exit_code == 0, "an empty one is filled"
     another = next(name for name in COMMANDS if name != backend)
-    assert distlaunch(another, "--render-to", "out", *COMMANDS[another][1:]).exit_code == 2, "but not for another backend"
+    assert distlaunch(another, "--render-to", "out", *COMMANDS[another][1:]).exit_code == 2, (
+        "but not for another backend"
+    )
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
-def test_all_that_is_written_is_listed(distlaunch: Cli, backend: str) -> None:
+def test_all_files_that_are_written_are_listed(distlaunch: Cli, backend: str) -> None:
     distlaunch.write("x.py", "")
     command, *rest = COMMANDS[backend]
     for directory, more in (("out", ()), ("again", ("--output", "json"))):
@@ -140,7 +152,7 @@ def test_all_that_is_written_is_listed(distlaunch: Cli, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", COMMANDS)
 @pytest.mark.parametrize("flag", ["--dry-run", "--detach"])
-def test_what_would_write_nothing_or_start_something_does_not_go_with_it(distlaunch: Cli, backend: str, flag: str) -> None:
+def test_it_excludes_flags_that_write_nothing_or_start_something(distlaunch: Cli, backend: str, flag: str) -> None:
     distlaunch.write("x.py", "")
     command, *rest = COMMANDS[backend]
 
@@ -159,7 +171,7 @@ def test_a_strangers_directory_inside_is_not_written_to(tmp_path: Path) -> None:
     assert os.listdir(inner) == []
 
 
-def test_where_nothing_can_be_renamed_no_link_is_followed_either(precious: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_link_is_followed_where_files_cannot_be_renamed(precious: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = precious.parent / "key"
     link.symlink_to(precious)
 

@@ -1,4 +1,4 @@
-"""What a stranger swaps while it is looked at, and the links by which he would borrow somebody else's good name."""
+"""Files that a stranger swaps while they are checked, and a stranger's links to files that are trusted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from launcher.errors import UntrustedError
 from launcher.runs import directories
 from launcher.settings import config, quarantine, toml_file
 from launcher.system import input_file, trust
-from tests.config.test_trust import as_root, file, owned
+from tests.config.owners import _trust_is_reset, as_root, file, owned  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 STRANGER, TEAM = 54321, 54322
@@ -25,15 +25,9 @@ STRANGER, TEAM = 54321, 54322
 pytestmark = as_root
 
 
-@pytest.fixture(autouse=True)
-def _nobody_is_trusted() -> Iterator[None]:
-    yield
-    trust.except_for(())
-
-
 @pytest.fixture
 def team(tmp_path: Path) -> Path:
-    """A directory that belongs to others, whom we trust; beside a sticky one, where anybody may make names."""
+    """A directory of other users, whom we trust, beside a sticky one in which every user can create names."""
     owned(tmp_path / "sticky", 0, 0o1777)
     team = owned(tmp_path / "team", TEAM, 0o775)
     file(team / "good", TEAM, 0o664, "good")
@@ -46,28 +40,32 @@ def link(path: Path, target: Path | str, uid: int) -> Path:
     return path
 
 
-def test_the_exception_counts_from_the_directory_itself_on_and_no_strangers_link_leads_there(team: Path) -> None:
+def test_trust_holds_from_the_directory_itself_on_and_no_strangers_link_leads_there(team: Path) -> None:
     sticky, words = team.parent / "sticky", (str(team),)
     assert rule.problem(str(team / "good"), words) is None
     assert rule.problem(str(link(sticky / "ours", team / "good", 0)), words) is None
-    assert rule.problem(str(link(team / "theirs", "good", TEAM)), words) is None, "in the directory it is their word"
+    assert rule.problem(str(link(team / "theirs", "good", TEAM)), words) is None, (
+        "inside the directory, their links count"
+    )
     for path in (link(sticky / "file", team / "good", STRANGER), link(sticky / "directory", team, STRANGER) / "good"):
         found = rule.problem(str(path), words)
         assert found is not None
         assert f"belongs to {STRANGER}" in found.message
-    assert rule.problem(str(link(team / "out", sticky / "file", TEAM)), words) is not None, "it ends where the way leads out"
+    assert rule.problem(str(link(team / "out", sticky / "file", TEAM)), words) is not None, (
+        "trust ends where the way leads out"
+    )
     assert rule.problem(str(link(team / "up", team / "../sticky/directory/good", TEAM)), words) is not None
 
 
-def test_a_word_of_trust_is_the_directory_that_we_or_root_lead_to(team: Path) -> None:
+def test_a_trusted_path_is_the_directory_that_our_or_roots_links_lead_to(team: Path) -> None:
     sticky = team.parent / "sticky"
     assert rule.problem(str(team / "good"), (str(link(sticky / "ours", team, 0)),)) is None
     assert rule.problem(str(team / "good"), (str(link(sticky / "theirs", team, STRANGER)),)) is not None
     assert rule.problem(str(team / "good"), (str(link(sticky / "everything", "/", STRANGER)),)) is not None
 
 
-def test_a_directory_on_the_way_to_what_is_trusted_is_held_to_the_rule(team: Path) -> None:
-    """Whoever owns it can put another directory there."""
+def test_directories_above_a_trusted_one_are_held_to_the_rule(team: Path) -> None:
+    """Its owner can put another directory there."""
     way = owned(team.parent / "way", STRANGER, 0o755)
     path = file(owned(way / "team", TEAM, 0o755) / "good", TEAM)
 
@@ -75,7 +73,9 @@ def test_a_directory_on_the_way_to_what_is_trusted_is_held_to_the_rule(team: Pat
     assert rule.problem(str(path), (str(way),)) is None
 
 
-def test_what_changes_between_two_looks_is_a_problem_and_no_traceback(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_changes_between_two_looks_is_a_problem_and_not_a_traceback(
+    team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = link(team.parent / "sticky/x", team / "good", 0)
 
     def readlink(step: str, *, really: Callable[..., str] = os.readlink) -> str:
@@ -101,18 +101,23 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 NAMES = {"a project file": "distlaunch.toml", "bad hosts": "quarantine.json", "a run": "run.json"}
 
-
-CASES = [(what, gone_first) for what in READERS for gone_first in (False, True) if (what, gone_first) != ("a template", True)]
-"""Whether there was a link of ours, or nothing; a template that is not there is not opened."""
+CASES = [
+    (what, gone_first) for what in READERS for gone_first in (False, True) if (what, gone_first) != ("a template", True)
+]
+"""With a link of ours in its place before, or with nothing; a missing template is not opened."""
 
 
 @pytest.mark.parametrize(("what", "gone_first"), CASES)
-def test_what_is_read_is_what_was_looked_at(team: Path, what: str, gone_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """He swaps at the best moment for him: right before the file is opened, and back right after."""
+def test_the_file_that_is_read_is_the_one_that_was_checked(
+    team: Path, what: str, gone_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stranger swaps at the best moment: right before the file is opened, and back right after."""
     directory = owned(team.parent / "sticky/distlaunch", 0, 0o1777)
     path = directory / NAMES.get(what, "x")
     evil = file(
-        directory / "evil", STRANGER, text='{"lab": {"evil": {"reason": "evil"}}}' if what == "bad hosts" else '{"backend": "x"}'
+        directory / "evil",
+        STRANGER,
+        text='{"lab": {"evil": {"reason": "evil"}}}' if what == "bad hosts" else '{"backend": "x"}',
     )
     good = directory / "good"
     good.write_text("{}")
@@ -139,15 +144,15 @@ def test_what_is_read_is_what_was_looked_at(team: Path, what: str, gone_first: b
         monkeypatch.setattr(config, "project_file", lambda *_: str(path))
     refused: list[str] = []
     try:
-        refused.append(getattr(READERS[what](path), "damaged", "nothing was said"))
+        refused.append(getattr(READERS[what](path), "damaged", "nothing was reported"))
     except UntrustedError as error:
         refused.append(error.message)
     assert "was changed while it was opened" in refused[0]
     assert took
 
 
-def test_a_stranger_who_swaps_all_the_time_never_has_a_word(team: Path) -> None:
-    """As root sees it who reads below a sticky directory; the link into the trusted directory and the file are the stranger's."""
+def test_the_file_of_a_stranger_who_swaps_all_the_time_is_never_read(team: Path) -> None:
+    """Root reads below a sticky directory; the link into the trusted directory and the file are the stranger's."""
     sticky = team.parent / "sticky"
     file(sticky / "evil", STRANGER, text='python = "/evil"')
     link(sticky / "good", team / "good", STRANGER)

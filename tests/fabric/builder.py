@@ -17,8 +17,8 @@ NUL_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 TYPES = {"loopback": "772", "ipoib": "32", "tun": "65534"}
 
 
-class Machine:
-    """A machine in a directory; every method adds something to it."""
+class Host:
+    """A host in a directory; every method adds something to it."""
 
     def __init__(
         self, directory: Path, *, kernel: str = "5.15.0-105-generic", virtual: bool = False, dmi: Sequence[str] = ()
@@ -36,7 +36,7 @@ class Machine:
         self.nic("lo", "loopback", ["127.0.0.1/8", "::1/128"], state="unknown", mtu=65536)
 
     def tree(self) -> Tree:
-        """The machine as the agent sees it."""
+        """The host as the agent sees it."""
         self.command("ip -json address", json.dumps(self._addresses))
         return Tree(str(self.root), str(self.commands))
 
@@ -60,12 +60,17 @@ class Machine:
         """/proc/self/limits and the mount of /dev/shm."""
         rows = [("Max open files", "1048576", "files"), ("Max locked memory", memlock, "bytes")]
         head = f"{'Limit':<26}{'Soft Limit':<21}{'Hard Limit':<21}{'Units':<10}\n"
-        self.file("/proc/self/limits", head + "".join(f"{name:<26}{soft:<21}{soft:<21}{unit:<10}\n" for name, soft, unit in rows))
+        self.file(
+            "/proc/self/limits",
+            head + "".join(f"{name:<26}{soft:<21}{soft:<21}{unit:<10}\n" for name, soft, unit in rows),
+        )
         self.file("/proc/mounts", f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={shm_k}k,inode64 0 0")
 
     # -- PCI ----------------------------------------------------------------------------------------------------------
 
-    def pci(self, place: str, *, numa: int = -1, driver: str = "", cls: str = "0x020000", vendor: str = "0x15b3") -> str:
+    def pci(
+        self, place: str, *, numa: int = -1, driver: str = "", cls: str = "0x020000", vendor: str = "0x15b3"
+    ) -> str:
         """A device by its place: `pci0000:16/0000:16:01.0/.../0000:1b:00.0`. Returns its path below /sys/devices."""
         at = f"/sys/devices/{place}"
         for name, value in (("numa_node", str(numa)), ("class", cls), ("vendor", vendor)):
@@ -106,7 +111,8 @@ class Machine:
         uuid = f"GPU-{index:08x}-b4ef-7a3c-5d92-0123456789ab"
         self.file(
             f"/proc/driver/nvidia/gpus/{pci}/information",
-            f"Model: \t\t {model}\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.61.00.01\nBus Type: \t PCIe\n"
+            f"Model: \t\t {model}\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\n"
+            "Video BIOS: \t 96.00.61.00.01\nBus Type: \t PCIe\n"
             f"DMA Size: \t 52 bits\nBus Location: \t {pci}\nDevice Minor: \t {index}\nGPU Excluded:\t No",
         )
         bus = f"0000{pci}".upper()
@@ -114,7 +120,8 @@ class Machine:
         self._gpus.append({"pci": pci, "row": row, "model": model, "uuid": uuid})
         self.command(" ".join(nvidia.NVIDIA_SMI), "".join(gpu["row"] + "\n" for gpu in self._gpus))
         self.command(
-            "nvidia-smi -L", "".join(f"GPU {n}: {gpu['model']} (UUID: {gpu['uuid']})\n" for n, gpu in enumerate(self._gpus))
+            "nvidia-smi -L",
+            "".join(f"GPU {n}: {gpu['model']} (UUID: {gpu['uuid']})\n" for n, gpu in enumerate(self._gpus)),
         )
 
     def nvswitches(self, count: int) -> None:
@@ -133,7 +140,9 @@ class Machine:
         gpus = [f"GPU{index}" for index in range(len(self._gpus))]
         names = [*gpus, *(f"NIC{index}" for index in range(len(nics)))]
         lines = [
-            "\t" + "\t".join(f"\x1b[4m{name}" for name in [*names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]) + "\x1b[0m"
+            "\t"
+            + "\t".join(f"\x1b[4m{name}" for name in [*names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])
+            + "\x1b[0m"
         ]
         for name in names:
             cells = ["  X " if other == name else link if name[0] == other[0] == "G" else "SYS" for other in names]
@@ -148,7 +157,9 @@ class Machine:
             "NIC Legend:",
             "",
         ]
-        self.command("nvidia-smi topo -m", "\n".join([*lines, *legend, *(f"  NIC{n}: {nic}" for n, nic in enumerate(nics)), ""]))
+        self.command(
+            "nvidia-smi topo -m", "\n".join([*lines, *legend, *(f"  NIC{n}: {nic}" for n, nic in enumerate(nics)), ""])
+        )
 
     def amd_gpu(self, number: int, place: str, *, numa: int, peers: Sequence[int]) -> None:
         """An MI300X in the kernel driver's topology; `number` is its KFD node."""
@@ -163,7 +174,8 @@ class Machine:
         self.file(f"{node}/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 206141652992\nflags 0\nwidth 8192")
         for link, peer in enumerate(peers):
             self.file(
-                f"{node}/io_links/{link}/properties", f"type 11\nversion_major 0\nnode_from {number}\nnode_to {peer}\nweight 15"
+                f"{node}/io_links/{link}/properties",
+                f"type 11\nversion_major 0\nnode_from {number}\nnode_to {peer}\nweight 15",
             )
 
     # -- network ------------------------------------------------------------------------------------------------------
@@ -175,7 +187,13 @@ class Machine:
         """An interface; `kind` is physical, bond, bridge, veth, tun, loopback, ipoib, wireless."""
         at, index = f"/sys/class/net/{name}", len(self._addresses) + 1
         far = index + 7 if kind == "veth" else index
-        values = {"type": TYPES.get(kind, "1"), "ifindex": str(index), "iflink": str(far), "operstate": state, "mtu": str(mtu)}
+        values = {
+            "type": TYPES.get(kind, "1"),
+            "ifindex": str(index),
+            "iflink": str(far),
+            "operstate": state,
+            "mtu": str(mtu),
+        }
         values["carrier"] = "1" if state in ("up", "unknown") else "0"
         values["uevent"] = (f"DEVTYPE={devtype}\n" if devtype else "") + f"INTERFACE={name}\nIFINDEX={index}"
         for key, value in values.items():
@@ -199,7 +217,11 @@ class Machine:
         if master:
             self.link(f"{at}/master", f"/sys/class/net/{master}")
         info = [
-            {"family": "inet6" if ":" in text else "inet", "local": text.split("/")[0], "prefixlen": int(text.split("/")[1])}
+            {
+                "family": "inet6" if ":" in text else "inet",
+                "local": text.split("/")[0],
+                "prefixlen": int(text.split("/")[1]),
+            }
             for text in addresses
         ]
         self._addresses.append({"ifname": name, "ifindex": index, "addr_info": info})

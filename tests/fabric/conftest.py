@@ -1,4 +1,4 @@
-"""Hosts with more networks than are good for them."""
+"""Hosts with several networks."""
 
 from __future__ import annotations
 
@@ -49,16 +49,20 @@ class Nodes:
         self.wait_up(host, name)
 
     def wait_up(self, host: Host, name: str) -> None:
-        """The kernel says so up to a second late."""
+        """The kernel reports it up to a second late."""
         argv = ("ip", "-netns", host.netns, "link", "show", name)
         wait_until(f"{name} of {host.name} to be up", lambda: "state UP" in self.testbed.controller.run(argv).stdout)
 
     def second_link(self, host: Host, name: str, address: str, *, bridge: str) -> None:
-        """Another link of the host's, to a bridge that is made when it is not there; hosts on one bridge reach one another."""
+        """Another link of a host, to a bridge that is made if it is missing; hosts on one bridge reach one another."""
         have = self.testbed.controller.run(("ip", "-netns", host.switch, "link", "show", bridge)).returncode == 0
         end = f"{host.name}{name}"
         if not have:
-            ip(f"link add {bridge} type bridge stp_state 0 forward_delay 0\nlink set {bridge} up\n", "-netns", host.switch)
+            ip(
+                f"link add {bridge} type bridge stp_state 0 forward_delay 0\nlink set {bridge} up\n",
+                "-netns",
+                host.switch,
+            )
         ip(
             f"link add {end} type veth peer name {name} netns {host.netns}\nlink set {end} master {bridge} up\n",
             "-netns",
@@ -68,19 +72,23 @@ class Nodes:
         self.wait_up(host, name)
 
     def only_ipv6(self) -> None:
-        """Addresses of the other kind alone, and host names that mean loopback, as Debian has them."""
+        """Only IPv6 addresses, and host names that mean loopback, as on Debian."""
         for number, host in enumerate(self.hosts):
-            self.ip(host, f"address delete {host.address}/24 dev eth0", f"address add fd00:77::{number + 1}/64 dev eth0 nodad")
+            self.ip(
+                host,
+                f"address delete {host.address}/24 dev eth0",
+                f"address add fd00:77::{number + 1}/64 dev eth0 nodad",
+            )
             host.run(("mount", "--bind", str(self.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
 
     def hosts_file(self, name: str) -> Path:
-        """As Debian writes it: the own name is 127.0.1.1."""
+        """As Debian writes it: the host's own name is 127.0.1.1."""
         path = self.directory / f"hosts-{name}"
         path.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
         return path
 
     def run(self, script: str, name: str = "run", **job: Any) -> list[dict[str, Any]]:
-        """An agent per host with a script; the events of all, those of node 0 first."""
+        """An agent per host with a script; returns the events of all, those of node 0 first."""
         from launcher.payload import agent_archive
 
         directory = self.directory / name
@@ -108,15 +116,19 @@ class Nodes:
             with (directory / f"stream{rank}").open("wb") as stream, (directory / f"stderr{rank}").open("wb") as errors:
                 agents.append(host.popen(argv, stdout=stream, stderr=errors))
         codes = [agent.wait(timeout=120) for agent in agents]
-        streams = [list(protocol.Decoder().feed((directory / f"stream{rank}").read_bytes())) for rank in range(len(agents))]
+        streams = [
+            list(protocol.Decoder().feed((directory / f"stream{rank}").read_bytes())) for rank in range(len(agents))
+        ]
         self.output = [line for each in streams for line in written(each).splitlines()]
         self.errors = "".join((directory / f"stderr{rank}").read_text() for rank in range(len(agents)))
         assert codes == [0] * len(codes), (codes, self.output, self.errors)
         events = [record for each in streams for record in each if isinstance(record, protocol.Event)]
         return [{"event": event.name, **event.fields} for event in events]
 
-    def torchrun(self, script: str, options: Sequence[str], order: Sequence[int], *, name: str = "torchrun") -> list[str]:
-        """`distlaunch torchrun` on all hosts, started in that order; what each has printed. `{rank}` stands for its number."""
+    def torchrun(
+        self, script: str, options: Sequence[str], order: Sequence[int], *, name: str = "torchrun"
+    ) -> list[str]:
+        """`distlaunch torchrun` on all hosts, started in that order; returns what each prints. `{rank}`: its number."""
         directory = self.directory / name
         directory.mkdir()
         (directory / "script.py").write_text(script)
@@ -125,7 +137,9 @@ class Nodes:
             words = [option.format(rank=rank) for option in options]
             argv = (sys.executable, "-m", "launcher", "torchrun", *words, str(directory / "script.py"))
             with (directory / f"out{rank}").open("wb") as out:
-                begun[rank] = self.hosts[rank].popen(argv, stdout=out, stderr=out, cwd=str(ROOT), env={"TMPDIR": str(directory)})
+                begun[rank] = self.hosts[rank].popen(
+                    argv, stdout=out, stderr=out, cwd=str(ROOT), env={"TMPDIR": str(directory)}
+                )
         codes = [begun[rank].wait(timeout=120) for rank in sorted(order)]
         said = [(directory / f"out{rank}").read_text() for rank in sorted(order)]
         assert codes == [0] * len(codes), said
@@ -141,6 +155,6 @@ def written(records: Sequence[protocol.Record]) -> str:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    """Three hosts, fresh for each test: it may spoil their networks as it likes."""
+    """Three hosts, new for each test, which may break their networks."""
     with fixtures.make(3) as testbed:
         yield Nodes(testbed, tmp_path)

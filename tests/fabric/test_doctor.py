@@ -1,4 +1,4 @@
-"""`distlaunch doctor` as a user runs it: on this machine, and on a real Slurm whose hosts have been spoilt."""
+"""`distlaunch doctor` as a user runs it: on this machine, and on a real Slurm whose hosts have faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FASTER = ("--seconds", "0.2")
 def test_this_machine_is_examined(distlaunch: Cli) -> None:
     done = distlaunch("doctor", "local", "--nodes", "3", *FASTER, "--output", "json", timeout_s=240)
 
-    assert done.exit_code in (0, 1), done.stderr  # other tests may fill its disks or eat its processors meanwhile
+    assert done.exit_code in (0, 1), done.stderr  # other tests may fill its disks or use up its CPUs meanwhile
     told = done.json["result"]
     assert [node["reported"] for node in told["nodes"]] == [True] * 3
     assert not [finding for finding in told["findings"] if finding["check"] in ("versions", "clock", "gpu")]
@@ -39,8 +39,8 @@ def test_this_machine_is_examined(distlaunch: Cli) -> None:
     assert events[0]["nics"][0]["name"] == "lo"
 
 
-def spoil(testbed: Testbed, directory: Path) -> None:
-    """n1 stays sound, the others have one fault after another."""
+def break_hosts(testbed: Testbed, directory: Path) -> None:
+    """n1 stays healthy; each of the others gets several faults."""
     nodes = Nodes(testbed, directory)
     for number, host in enumerate(testbed.hosts):
         nodes.second_link(host, "rail0", f"10.99.0.{number + 1}/24", bridge="rail")
@@ -68,15 +68,22 @@ def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distla
         env: dict[str, str | None] = {
             key: value for key, value in testbed.slurm.env().items() if key.startswith(("SLURM", "PATH"))
         }
-        spoil(testbed, distlaunch.directory)
+        break_hosts(testbed, distlaunch.directory)
 
         done = distlaunch("doctor", "--on", "lab", "--nodes", "4", *FASTER, "--quarantine", env=env, timeout_s=200)
 
         assert done.exit_code == 1, done.stderr
-        rows = {row.split()[0]: row.split()[2:] for row in done.stdout.splitlines() if re.match(r"n\d +\d +(OK|warn|FAIL) ", row)}
+        rows = {
+            row.split()[0]: row.split()[2:]
+            for row in done.stdout.splitlines()
+            if re.match(r"n\d +\d +(OK|warn|FAIL) ", row)
+        }
         head = done.stdout.splitlines()[0].split()[2:]
-        marks = {host: {check: mark for check, mark in zip(head, row, strict=True) if mark != "OK"} for host, row in rows.items()}
-        for host, found in marks.items():  # their processors, and so their links, are everybody's
+        marks = {
+            host: {check: mark for check, mark in zip(head, row, strict=True) if mark != "OK"}
+            for host, row in rows.items()
+        }
+        for host, found in marks.items():  # they share their CPUs, and so the load on their links
             by_load = {found.pop("SPEED", ""), found.pop("LINKS", "") if host != "n3" else ""}
             if host == "n1" and "FAIL" in by_load:
                 distlaunch("doctor", "--on", "lab", "--release", "n1", env=env)
@@ -99,7 +106,10 @@ def test_each_fault_is_named_at_its_host_and_bad_hosts_are_left_out_later(distla
         (picture,) = distlaunch.runs.glob("*/links.svg")
         assert len(ET.parse(picture).getroot().findall("{*}rect")) == 1 + 2 * 16
         pairs = done.stdout.partition("bandwidth of each pair, GB/s: ")[2].partition("latency of each pair")[0]
-        fastest = {row.split()[0]: max(float(cell) for cell in row.split()[1:] if cell != "-") for row in pairs.splitlines()[2:6]}
+        fastest = {
+            row.split()[0]: max(float(cell) for cell in row.split()[1:] if cell != "-")
+            for row in pairs.splitlines()[2:6]
+        }
         assert min(fastest, key=lambda host: fastest[host]) == "n3"
 
         after = distlaunch("run", "--on", "lab", "--nodes", "1", "--log-ranks", "all", "reduce.py", env=env)
@@ -130,7 +140,7 @@ def test_wrong_input_is_one_clear_error(distlaunch: Cli, args: tuple[str, ...], 
     assert "Traceback" not in done.stderr
 
 
-def test_without_words_it_says_how_it_is_used(distlaunch: Cli) -> None:
+def test_without_arguments_it_prints_its_usage(distlaunch: Cli) -> None:
     assert "--quarantine" in distlaunch("doctor").stdout
     slurm = distlaunch("doctor", "slurm", "--help").stdout
     assert "--partition" in slurm
@@ -159,5 +169,7 @@ def test_later_runs_leave_quarantined_hosts_out(distlaunch: Cli, backend: str, s
     told = done.json["result"]
     hosts = [node["host"] for node in told["nodes"]]
     if backend == "k8s":
-        hosts = re.findall(r"key: metadata.name\n\s+operator: NotIn\n\s+values:\n\s+- (\S+)", "".join(told["files"].values()))
+        hosts = re.findall(
+            r"key: metadata.name\n\s+operator: NotIn\n\s+values:\n\s+- (\S+)", "".join(told["files"].values())
+        )
     assert " ".join(hosts) == expected

@@ -1,4 +1,4 @@
-"""What doctor makes of reports: each fault is found on its node alone, and sound clusters have none."""
+"""What doctor concludes from reports: each fault is found on its node alone, and healthy clusters have none."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from launcher.agent.fabric import discovery
 from launcher.doctor import checks, examine, findings, heat_map
 from launcher.doctor.checks import links
 from launcher.settings import quarantine
-from tests.fabric import machines
+from tests.fabric import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 NODES = 6
-VERSIONS = {"python": "3.11.7", "torch": "2.15.0", "cuda": "13.2", "nccl": "2.30.7", "gpu": machines.H100}
+VERSIONS = {"python": "3.11.7", "torch": "2.15.0", "cuda": "13.2", "nccl": "2.30.7", "gpu": hosts.H100}
 Report = dict[str, Any]
 Facts = dict[int, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def dgx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return discovery.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
+    return discovery.read(hosts.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
 
 
 def sound(dgx: dict[str, Any]) -> tuple[list[Report], Facts]:
-    """One rank on each of six equal nodes."""
+    """Reports and facts of six equal, healthy nodes with one rank each."""
     reports = [
         {
             "rank": node, "node": node, "local_rank": 0, "host": f"n{node}", "versions": dict(VERSIONS),
@@ -46,7 +46,7 @@ def sound(dgx: dict[str, Any]) -> tuple[list[Report], Facts]:
     return reports, facts
 
 
-def test_a_sound_cluster_has_no_findings(dgx: dict[str, Any]) -> None:
+def test_a_healthy_cluster_has_no_findings(dgx: dict[str, Any]) -> None:
     found = examine.examine(*sound(dgx))
 
     assert found == []
@@ -54,7 +54,7 @@ def test_a_sound_cluster_has_no_findings(dgx: dict[str, Any]) -> None:
 
 
 def set_in(path: str, value: Any) -> Callable[[list[Report], Facts], None]:
-    """`report.versions.torch` or `facts.limits.memlock_bytes` of node 2."""
+    """Sets, for example, `report.versions.torch` or `facts.limits.memlock_bytes` of node 2."""
 
     def spoil(reports: list[Report], facts: Facts) -> None:
         first, *keys = path.split(".")
@@ -114,16 +114,31 @@ FROM_TWO = [(other, one) for one, other in TO_TWO]
             "fail",
             "do not open from 5 hosts (n0, n1, n3, ...) (",
         ),
-        (paths("blocked", FROM_TWO, "10000-21383", "EACCES"), "ports", "fail", "10000-21383 cannot be opened on 5 hosts"),
+        (
+            paths("blocked", FROM_TWO, "10000-21383", "EACCES"),
+            "ports",
+            "fail",
+            "10000-21383 cannot be opened on 5 hosts",
+        ),
         (
             paths("blocked", [(3, 2)], "12345 (MASTER_PORT)", "no answer"),
             "ports",
             "fail",
             "12345 (MASTER_PORT) do not open from n3",
         ),
-        (paths("narrow", [(2, 4), (4, 2)], 1450, 1500), "mtu", "warn", "over 1450 bytes are lost, though interfaces take 1500"),
+        (
+            paths("narrow", [(2, 4), (4, 2)], 1450, 1500),
+            "mtu",
+            "warn",
+            "over 1450 bytes are lost, though interfaces take 1500",
+        ),
         (paths("narrow", TO_TWO, None, 9000), "mtu", "warn", "no UDP passes between it and 5 hosts"),
-        (paths("blocked", FROM_TWO, "10000-21383", "stalled"), "mtu", "fail", "full packets are lost, between it and 5 hosts"),
+        (
+            paths("blocked", FROM_TWO, "10000-21383", "stalled"),
+            "mtu",
+            "fail",
+            "full packets are lost, between it and 5 hosts",
+        ),
         (lambda _, facts: facts[2]["gpus"].pop(), "gpu", "fail", "7 GPUs, elsewhere 8"),
         (set_in("facts.gpus.5.xid", [79, 48, 79]), "gpu", "fail", "GPU 5: Xid 48, 79"),
         (set_in("facts.gpus.5.ecc_uncorrected", 2), "gpu", "fail", "GPU 5: 2 uncorrected ECC errors"),
@@ -148,7 +163,7 @@ def test_a_fault_is_found_on_its_node_alone(
     assert found[0].fix
 
 
-def test_nodes_that_do_not_even_meet_accuse_the_network_of_node_0() -> None:
+def test_if_the_nodes_do_not_meet_the_network_of_node_0_is_blamed() -> None:
     (found,) = examine.meeting({"class": "fabric", "message": "waited 9 s for node 0 to answer at any of 10.0.0.1"})
 
     assert (found.node, found.check, found.status) == (0, "ports", "fail")
@@ -156,14 +171,14 @@ def test_nodes_that_do_not_even_meet_accuse_the_network_of_node_0() -> None:
     assert list(examine.meeting({"class": "user code", "message": "ValueError"})) == list(examine.meeting(None)) == []
 
 
-def test_two_nodes_that_differ_in_speed_accuse_nobody(dgx: dict[str, Any]) -> None:
+def test_of_two_nodes_that_differ_in_speed_neither_is_blamed(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     reports[1]["gemm_tflops"] = 1.0
 
     assert examine.examine(reports[:2], {0: facts[0], 1: facts[1]}) == []
 
 
-def test_quarantine_is_kept_per_cluster_and_left_again(tmp_path: Path) -> None:
+def test_quarantine_is_kept_per_cluster_until_a_host_is_released(tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
     assert quarantine.hosts("lab", env) == {}
 
@@ -179,7 +194,7 @@ def test_quarantine_is_kept_per_cluster_and_left_again(tmp_path: Path) -> None:
     assert os.path.basename(quarantine.path(env)) == "quarantine.json"
 
 
-def test_four_hosts_of_which_one_is_slow_and_links_that_merely_vary(dgx: dict[str, Any]) -> None:
+def test_of_four_hosts_the_slow_one_is_found_and_links_that_merely_vary_are_not(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     slow_host(reports, facts)
     four = [{**report, "gbytes_per_s": report["gbytes_per_s"][:4]} for report in reports[:4]]
@@ -194,10 +209,12 @@ def test_four_hosts_of_which_one_is_slow_and_links_that_merely_vary(dgx: dict[st
     assert list(links.links(reports)) == []
 
 
-def test_of_a_job_that_came_to_nothing_there_is_what_each_node_said_before(dgx: dict[str, Any]) -> None:
+def test_a_job_that_failed_leaves_what_each_node_reported_before(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     set_in("report.versions.torch", "2.14.1")(reports, facts)
-    early = [{key: report[key] for key in ("rank", "node", "local_rank", "host", "versions", "disks")} for report in reports]
+    early = [
+        {key: report[key] for key in ("rank", "node", "local_rank", "host", "versions", "disks")} for report in reports
+    ]
 
     assert [(found.node, found.check) for found in examine.examine(early, facts)] == [(2, "versions")]
     assert [name for name, check in checks.known().items() if not check.seen(early[0], facts[0])] == [
@@ -206,7 +223,7 @@ def test_of_a_job_that_came_to_nothing_there_is_what_each_node_said_before(dgx: 
 
 
 @pytest.mark.parametrize(("nodes", "last"), [(3, "n2       20        5        -"), (13, "n12 @@@@@@@@@@@ \\")])
-def test_pairs_of_nodes_as_a_picture(nodes: int, last: str) -> None:
+def test_pairs_of_nodes_are_drawn_as_a_heat_map(nodes: int, last: str) -> None:
     """Two ranks each; those of the last node reach the two before it at a quarter of the speed."""
 
     def rate(a: int, b: int) -> float:

@@ -1,4 +1,4 @@
-"""What the agent reads of a node's fabric, on recorded machines and on this one."""
+"""What the agent reads of a node's fabric, on recorded hosts and on this one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ import pytest
 from launcher.agent.fabric import discovery, nvidia, pci_tree
 from launcher.agent.fabric import nic as fabric_nics
 from launcher.agent.fabric.sources import Tree
-from tests.fabric import machines
-from tests.fabric.machines import DGX_COMPUTE
+from tests.fabric import hosts
+from tests.fabric.hosts import DGX_COMPUTE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_dgx_h100(tmp_path: Path) -> None:
-    found = discovery.read(machines.dgx_h100(tmp_path).tree(), full=True)
+    found = discovery.read(hosts.dgx_h100(tmp_path).tree(), full=True)
 
-    assert [gpu.model for gpu in found.gpus] == [machines.H100] * 8
+    assert [gpu.model for gpu in found.gpus] == [hosts.H100] * 8
     assert {gpu.memory_bytes for gpu in found.gpus} == {81559 * 2**20}
-    assert {(gpu.driver, gpu.mig, gpu.ecc, gpu.ecc_uncorrected) for gpu in found.gpus} == {("535.161.08", None, True, 0)}
+    assert {(gpu.driver, gpu.mig, gpu.ecc, gpu.ecc_uncorrected) for gpu in found.gpus} == {
+        ("535.161.08", None, True, 0)
+    }
     assert found.gpus[0].links == {str(other): "NV18" for other in range(1, 8)}
     assert (found.nvswitches, found.gpudirect) == (4, "nvidia_peermem")
     assert [hca.name for hca in found.hcas if hca.kind == "InfiniBand"] == [f"mlx5_{number}" for number in DGX_COMPUTE]
@@ -38,8 +40,8 @@ def test_dgx_h100(tmp_path: Path) -> None:
     assert found.nearest[0]["mlx5_3"] == "NODE"
 
 
-def test_without_tools_the_drivers_files_tell_the_same_gpus(tmp_path: Path) -> None:
-    tree = machines.dgx_h100(tmp_path).tree()
+def test_without_tools_the_drivers_files_describe_the_same_gpus(tmp_path: Path) -> None:
+    tree = hosts.dgx_h100(tmp_path).tree()
     quick, full = discovery.read(tree), discovery.read(tree, full=True)
 
     for few, all_ in zip(quick.gpus, full.gpus, strict=True):
@@ -51,7 +53,7 @@ def test_without_tools_the_drivers_files_tell_the_same_gpus(tmp_path: Path) -> N
 
 
 def test_a100_roce_tells_v2_from_v1_and_the_bond_from_its_ports(tmp_path: Path) -> None:
-    found = discovery.read(machines.a100_roce(tmp_path).tree(), full=True)
+    found = discovery.read(hosts.a100_roce(tmp_path).tree(), full=True)
 
     rail = next(hca for hca in found.hcas if hca.name == "mlx5_3")
     assert (rail.kind, rail.rate_gbps, rail.netdev, rail.active) == ("RoCE", 200.0, "ens4np0", True)
@@ -62,7 +64,12 @@ def test_a100_roce_tells_v2_from_v1_and_the_bond_from_its_ports(tmp_path: Path) 
         (3, 2, "10.1.3.21"),
     ]
     kinds = {nic.name: nic.kind for nic in found.nics}
-    assert (kinds["bond0"], kinds["eno1"], kinds["docker0"], kinds["ens1np0"]) == ("bond", "physical", "container", "physical")
+    assert (kinds["bond0"], kinds["eno1"], kinds["docker0"], kinds["ens1np0"]) == (
+        "bond",
+        "physical",
+        "container",
+        "physical",
+    )
     assert next(nic for nic in found.nics if nic.name == "eno2").master == "bond0"
     assert {found.nearest[gpu][f"mlx5_{gpu}"] for gpu in range(8)} == {"PIX"}
     assert found.gateways == ["bond0"]
@@ -70,7 +77,7 @@ def test_a100_roce_tells_v2_from_v1_and_the_bond_from_its_ports(tmp_path: Path) 
 
 
 def test_pcie_box_with_a_sick_gpu(tmp_path: Path) -> None:
-    found = discovery.read(machines.pcie_box(tmp_path).tree(), full=True)
+    found = discovery.read(hosts.pcie_box(tmp_path).tree(), full=True)
 
     assert [gpu.ecc_uncorrected for gpu in found.gpus] == [0, 0, 3, 0]
     assert [gpu.xid for gpu in found.gpus] == [[], [], [], [79]]
@@ -81,7 +88,7 @@ def test_pcie_box_with_a_sick_gpu(tmp_path: Path) -> None:
 
 
 def test_aws_p5(tmp_path: Path) -> None:
-    found = discovery.read(machines.aws_p5(tmp_path).tree())
+    found = discovery.read(hosts.aws_p5(tmp_path).tree())
 
     assert (len(found.gpus), len(found.hcas)) == (8, 32)
     assert {(hca.kind, hca.driver, hca.active) for hca in found.hcas} == {("EFA", "efa", True)}
@@ -90,7 +97,7 @@ def test_aws_p5(tmp_path: Path) -> None:
 
 
 def test_laptop(tmp_path: Path) -> None:
-    found = discovery.read(machines.laptop(tmp_path).tree(), full=True)
+    found = discovery.read(hosts.laptop(tmp_path).tree(), full=True)
 
     kinds = {nic.name: nic.kind for nic in found.nics}
     assert kinds == {
@@ -104,7 +111,7 @@ def test_laptop(tmp_path: Path) -> None:
 
 
 def test_cpu_node_in_a_cgroup(tmp_path: Path) -> None:
-    found = discovery.read(machines.cpu_node(tmp_path).tree())
+    found = discovery.read(hosts.cpu_node(tmp_path).tree())
 
     assert [(hca.kind, hca.state, hca.numa) for hca in found.hcas] == [("InfiniBand", "ACTIVE", 1)]
     assert next(nic for nic in found.nics if nic.name == "ib0").kind == "ipoib"
@@ -112,7 +119,7 @@ def test_cpu_node_in_a_cgroup(tmp_path: Path) -> None:
 
 
 def test_amd_gpus_have_the_same_form(tmp_path: Path) -> None:
-    tree = machines.mi300x(tmp_path).tree()
+    tree = hosts.mi300x(tmp_path).tree()
     quick, full = discovery.read(tree), discovery.read(tree, full=True)
 
     assert [gpu.model for gpu in quick.gpus] == ["gfx942"] * 8
@@ -124,25 +131,25 @@ def test_amd_gpus_have_the_same_form(tmp_path: Path) -> None:
 
 
 def test_mig_devices_are_listed_below_their_gpu(tmp_path: Path) -> None:
-    machine = machines.pcie_box(tmp_path)
-    machine.command(
+    host = hosts.pcie_box(tmp_path)
+    host.command(
         "nvidia-smi -L",
         "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)\n  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4)\n"
         "  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed)\nGPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-aaaa)\n",
     )
 
-    found = discovery.read(machine.tree(), full=True)
+    found = discovery.read(host.tree(), full=True)
 
     assert found.gpus[0].mig_devices == ["3g.20gb MIG-c6d4f1ef-42e4", "1g.5gb MIG-cba663e8-9bed"]
     assert found.gpus[1].mig_devices == []
 
 
 def test_a_tool_that_prints_nonsense_leaves_what_the_kernel_says(tmp_path: Path) -> None:
-    machine = machines.dgx_h100(tmp_path)
-    machine.command("nvidia-smi topo -m", "Failed to initialize NVML: Driver/library version mismatch\n")
-    machine.command("nvidia-smi -L", "")
+    host = hosts.dgx_h100(tmp_path)
+    host.command("nvidia-smi topo -m", "Failed to initialize NVML: Driver/library version mismatch\n")
+    host.command("nvidia-smi -L", "")
 
-    found = discovery.read(machine.tree(), full=True)
+    found = discovery.read(host.tree(), full=True)
 
     assert found.gpus[0].links == {}
     assert found.gpus[0].memory_bytes == 81559 * 2**20
@@ -170,7 +177,7 @@ def test_distance_in_the_pci_tree(one: str, other: str, numa: tuple[int | None, 
     assert pci_tree.distance(other, one, *reversed(numa)) == expected
 
 
-def test_this_machine(tmp_path: Path) -> None:
+def test_this_machine_is_read(tmp_path: Path) -> None:
     found = discovery.read(Tree(), full=True)
 
     others = ("dlt", "veth")  # other tests' links come and go
@@ -190,7 +197,9 @@ def test_addresses_of_this_machine_are_those_of_ip() -> None:
         pytest.skip("no ip command here can be made here to compare with")
     wanted = {
         link["ifname"]: [
-            f"{info['local']}/{info['prefixlen']}" for info in link["addr_info"] if info["scope"] not in ("link", "host")
+            f"{info['local']}/{info['prefixlen']}"
+            for info in link["addr_info"]
+            if info["scope"] not in ("link", "host")
         ]
         for link in json.loads(said)
     }
@@ -200,14 +209,14 @@ def test_addresses_of_this_machine_are_those_of_ip() -> None:
     assert {name: found.get(name, []) for name in own} == own
 
 
-def test_a_machine_of_which_nothing_can_be_read(tmp_path: Path) -> None:
+def test_of_a_host_that_cannot_be_read_nothing_is_reported(tmp_path: Path) -> None:
     found = discovery.read(Tree(str(tmp_path), str(tmp_path)), full=True)
 
     assert (found.gpus, found.hcas, found.nics) == ([], [], [])
     assert set(found.limits) == {None, 0, ""}
 
 
-def test_a_program_that_hangs_or_is_missing_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_fails_or_is_missing_has_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
     from launcher.agent.fabric import sources
 
     monkeypatch.setattr(sources, "_RUN_S", 0.2)
@@ -216,5 +225,5 @@ def test_a_program_that_hangs_or_is_missing_is_no_output(monkeypatch: pytest.Mon
     assert Tree().run("false") is None
 
 
-def test_xid_of_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_has_no_xid_errors(tmp_path: Path) -> None:
     assert nvidia.xid_errors(Tree(str(tmp_path))) == {}

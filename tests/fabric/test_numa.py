@@ -1,4 +1,4 @@
-"""Workers are bound to the processors that torchrun would bind them to."""
+"""Workers are bound to the CPUs that torchrun would bind them to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOCKETS, NODES, CORES, SHARED = 2, 2, 6, 3
-"""A machine of two sockets with two NUMA nodes each, of six cores with two threads; three cores share a cache."""
+"""Two sockets with two NUMA nodes each, of six cores with two threads; three cores share a cache."""
 
 ALL = range(SOCKETS * NODES * CORES * 2)
 """First the first threads of all cores, then the second ones."""
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    root = tmp_path_factory.mktemp("machine")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    root = tmp_path_factory.mktemp("host")
 
     def write(path: str, text: str) -> None:
         file: Path = root / path
@@ -59,8 +59,8 @@ GPUS = [0, 0, 1, 3, 3, 3]
 
 @pytest.mark.torch
 @pytest.mark.parametrize("mode", numa.MODES)
-@pytest.mark.parametrize("allowed", [None, 7, 8], ids=["all processors", "some", "others"])
-def test_processors_are_those_that_torchrun_binds_to(machine: Tree, mode: str, allowed: int | None) -> None:
+@pytest.mark.parametrize("allowed", [None, 7, 8], ids=["all CPUs", "some", "others"])
+def test_cpus_are_those_that_torchrun_binds_to(host: Tree, mode: str, allowed: int | None) -> None:
     import builtins
 
     from torch.numa import binding
@@ -70,26 +70,30 @@ def test_processors_are_those_that_torchrun_binds_to(machine: Tree, mode: str, a
     real_open, options = open, binding.NumaOptions(binding.AffinityMode(mode))
 
     def opened(path: str, *more: object, **named: object) -> object:
-        return real_open(machine.path(path) if str(path).startswith("/sys/") else path, *more, **named)  # type: ignore[call-overload]
+        return real_open(host.path(path) if str(path).startswith("/sys/") else path, *more, **named)  # type: ignore[call-overload]
 
     listed = os.listdir
     with (
         mock.patch.object(builtins, "open", opened),
-        mock.patch.object(os, "listdir", lambda path: listed(machine.path(path) if path.startswith("/sys/") else path)),
+        mock.patch.object(os, "listdir", lambda path: listed(host.path(path) if path.startswith("/sys/") else path)),
         mock.patch.object(binding, "_get_numa_node_index_for_device_index", lambda *, device_index: GPUS[device_index]),
         mock.patch.object(binding, "_get_device_count", return_value=len(GPUS)),
         mock.patch.object(binding, "_get_allowed_cpu_indices_for_current_thread", return_value=mine),
         mock.patch.object(
-            binding, "_get_numa_node_indices_for_socket_index", lambda *, socket_index: {2 * socket_index, 2 * socket_index + 1}
+            binding,
+            "_get_numa_node_indices_for_socket_index",
+            lambda *, socket_index: {2 * socket_index, 2 * socket_index + 1},
         ),
     ):
-        theirs = [binding._get_logical_cpus_to_bind_to(device_index=rank, numa_options=options) for rank in range(len(GPUS))]
+        theirs = [
+            binding._get_logical_cpus_to_bind_to(device_index=rank, numa_options=options) for rank in range(len(GPUS))
+        ]
 
-    assert numa.bindings(mode, len(GPUS), GPUS, mine, machine) == [frozenset(cpus) for cpus in theirs]
+    assert numa.bindings(mode, len(GPUS), GPUS, mine, host) == [frozenset(cpus) for cpus in theirs]
 
 
-def test_without_gpus_workers_are_spread_and_without_nodes_there_is_one(machine: Tree, tmp_path: Path) -> None:
-    spread = numa.bindings("exclusive", 8, [], ALL, machine)
+def test_without_gpus_workers_are_spread_and_without_nodes_there_is_one(host: Tree, tmp_path: Path) -> None:
+    spread = numa.bindings("exclusive", 8, [], ALL, host)
     one = numa.bindings("node", 2, [], {0, 1, 5}, Tree(str(tmp_path)))
 
     assert len({cpu for cpus in spread for cpu in cpus}) == len(ALL) == sum(map(len, spread))
@@ -97,9 +101,9 @@ def test_without_gpus_workers_are_spread_and_without_nodes_there_is_one(machine:
     assert one == [frozenset({0, 1, 5})] * 2
 
 
-def test_a_worker_for_which_no_core_is_left_is_named(machine: Tree) -> None:
+def test_a_worker_for_which_no_core_is_left_is_named(host: Tree) -> None:
     with pytest.raises(ValueError, match="local rank 6 has no CPU on NUMA node 1: 7 workers are there"):
-        numa.bindings("exclusive", 7, [1] * 7, ALL, machine)
+        numa.bindings("exclusive", 7, [1] * 7, ALL, host)
 
 
 @pytest.mark.parametrize("cpus", [[], [3], [0, 1, 2], [0, 2, 3, 4, 9]])

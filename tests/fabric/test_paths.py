@@ -1,4 +1,4 @@
-"""Ports behind a firewall and packets that the way loses: seen by doctor's job on real hosts, named by its comparison."""
+"""Ports behind a firewall and packets lost on the way: seen by doctor's job on real hosts, named by its comparison."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ sys.exit(doctor.main())
 
 
 def examined(nodes: Nodes) -> dict[tuple[int, str], Finding]:
-    """What is wrong by what doctor's job says on these hosts, by node and check."""
+    """Faults that doctor's job finds on these hosts, by node and check."""
     nodes.run(DOCTOR, env={"PYTHONDONTWRITEBYTECODE": "1"})
     return compared(nodes)
 
 
 def compared(nodes: Nodes) -> dict[tuple[int, str], Finding]:
-    """What is wrong by all that the last job's ranks said; how fast they were, on cores that others use, is not looked at."""
+    """Faults in the reports of the last job's ranks, without speed: other tests use the same cores."""
     reports: dict[int, dict[str, Any]] = {}
     for line in nodes.output:
         told = json.loads(line.partition("doctor: ")[2])
@@ -47,7 +47,8 @@ def test_with_ipv6_only_a_firewall_and_a_path_that_loses_large_packets_are_named
     nodes.only_ipv6()
     _, behind, narrow = nodes.hosts
     closed = f"10000-{int(Path('/proc/sys/net/ipv4/ip_local_port_range').read_text().split()[0]) - 1}"
-    behind.run(("ip", "-6", "rule", "add", "ipproto", "tcp", "sport", closed, "blackhole"), check=True)  # drops its answers
+    drop_answers = ("ip", "-6", "rule", "add", "ipproto", "tcp", "sport", closed, "blackhole")
+    behind.run(drop_answers, check=True)
     narrow.run(("ip", "-netns", narrow.switch, "link", "set", narrow.name, "mtu", "1400"), check=True)
 
     found = examined(nodes)
@@ -60,7 +61,7 @@ def test_with_ipv6_only_a_firewall_and_a_path_that_loses_large_packets_are_named
 
 @pytest.fixture
 def rejecting(nodes: Nodes) -> Callable[[int, str], None]:
-    """Lets a host's firewall reject TCP connections to some ports, as firewalld does."""
+    """Makes a host's firewall reject TCP connections to some ports, as firewalld does."""
     packages.require({"iptables": "iptables"})
 
     def reject(number: int, ports: str) -> None:
@@ -81,11 +82,13 @@ def test_a_firewall_that_rejects_is_named(nodes: Nodes, rejecting: Callable[[int
     assert found[1, "ports"].reason == f"TCP ports 10000-{last} do not open from n1, n3 ({why})"
 
 
-def test_workers_that_cannot_reach_the_master_port_say_so(nodes: Nodes, rejecting: Callable[[int, str], None]) -> None:
+def test_workers_that_cannot_reach_the_master_port_report_it(
+    nodes: Nodes, rejecting: Callable[[int, str], None]
+) -> None:
     rejecting(0, "12345")
     quick = "import datetime\ndoctor._MEET = datetime.timedelta(seconds=4)\nsys.argv"
 
-    with pytest.raises(AssertionError):  # the run fails; what its ranks said is there
+    with pytest.raises(AssertionError):  # the run fails; the reports of its ranks are kept
         nodes.run(DOCTOR.replace("sys.argv", quick), master_port=12345, env={"PYTHONDONTWRITEBYTECODE": "1"})
 
     found = compared(nodes)

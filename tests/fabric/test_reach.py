@@ -1,4 +1,4 @@
-"""Nodes find the addresses by which they reach one another, on real hosts with docker bridges, dead subnets and IPv6 only."""
+"""Nodes find the addresses by which they reach one another, on hosts with docker bridges, dead subnets or IPv6 only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ dist.destroy_process_group()
 """
 
 
-def told(events: list[dict[str, Any]], name: str = "fabric") -> list[dict[str, Any]]:
+def named(events: list[dict[str, Any]], name: str = "fabric") -> list[dict[str, Any]]:
+    """The events of that name."""
     return [event for event in events if event["event"] == name]
 
 
@@ -35,20 +36,23 @@ def test_where_the_default_is_right_nothing_is_set(nodes: Nodes) -> None:
     for host in nodes.hosts:
         nodes.bridge(host, "docker0", "172.17.0.1/16")
 
-    found = told(nodes.run(SUM))
+    found = named(nodes.run(SUM))
 
     assert [event["interfaces"] for event in found] == [["eth0"]] * 3
-    assert [[v["name"] for v in event["variables"] if v["source"] == "chosen"] for event in found] == [["UCX_NET_DEVICES"]] * 3
+    assert [[v["name"] for v in event["variables"] if v["source"] == "chosen"] for event in found] == [
+        ["UCX_NET_DEVICES"]
+    ] * 3
     assert nodes.output == [f"6 None {nodes.hosts[0].address}"] * 3
 
 
 def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes) -> None:
     for number, host in enumerate(nodes.hosts):
         nodes.bridge(host, "docker0", "172.17.0.1/16")
-        nodes.second_link(host, "aaa0", f"10.88.0.{number + 1}/24", bridge=f"apart{number}")  # all in one subnet, none connected
+        # All in one subnet, none connected.
+        nodes.second_link(host, "aaa0", f"10.88.0.{number + 1}/24", bridge=f"apart{number}")
         host.run(("mount", "--bind", str(nodes.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
 
-    found = told(nodes.run(SUM))
+    found = named(nodes.run(SUM))
 
     assert [event["interfaces"] for event in found] == [["eth0"]] * 3
     gloo = [next(v for v in event["variables"] if v["name"] == "GLOO_SOCKET_IFNAME") for event in found]
@@ -56,7 +60,7 @@ def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes)
     assert "all 2 peers reach this node at eth0" in gloo[0]["reason"]
     assert nodes.output == [f"6 eth0 {nodes.hosts[0].address}"] * 3
 
-    found = told(nodes.run(SUM, "elastic", min_nodes=3, max_nodes=4, last_call_s=1))
+    found = named(nodes.run(SUM, "elastic", min_nodes=3, max_nodes=4, last_call_s=1))
 
     assert [event["interfaces"] for event in found] == [["eth0"]] * 3
     assert {v["reason"] for event in found for v in event["variables"] if v["name"] == "GLOO_SOCKET_IFNAME"} == {
@@ -66,7 +70,7 @@ def test_docker_bridges_a_dead_subnet_and_names_that_mean_loopback(nodes: Nodes)
     assert {line.rpartition(" ")[2] for line in nodes.output} <= {host.address for host in nodes.hosts}
 
 
-def test_torchrun_started_once_per_host_by_whoever(nodes: Nodes) -> None:
+def test_torchrun_may_be_started_once_per_host(nodes: Nodes) -> None:
     """In any order, with bridges that have the same address everywhere, and names that mean loopback."""
     for host in nodes.hosts:
         nodes.bridge(host, "docker0", "172.17.0.1/16")
@@ -87,7 +91,7 @@ def test_torchrun_started_once_per_host_by_whoever(nodes: Nodes) -> None:
 def test_ipv6_only(nodes: Nodes) -> None:
     nodes.only_ipv6()
 
-    found = told(nodes.run(SUM))
+    found = named(nodes.run(SUM))
 
     assert [event["interfaces"] for event in found] == [["eth0"]] * 3
     assert nodes.output == ["6 eth0 fd00:77::1"] * 3
@@ -97,7 +101,7 @@ def test_what_the_user_set_is_not_touched(nodes: Nodes) -> None:
     for number, host in enumerate(nodes.hosts):
         nodes.second_link(host, "rail0", f"10.99.0.{number + 1}/24", bridge="rail")
 
-    found = told(nodes.run(SUM, env={"GLOO_SOCKET_IFNAME": "rail0"}))
+    found = named(nodes.run(SUM, env={"GLOO_SOCKET_IFNAME": "rail0"}))
 
     assert [line.split()[1] for line in nodes.output] == ["rail0"] * 3
     assert [v for event in found for v in event["variables"] if v["name"] == "GLOO_SOCKET_IFNAME"] == [
@@ -106,29 +110,29 @@ def test_what_the_user_set_is_not_touched(nodes: Nodes) -> None:
     assert {name for event in found for name in event["interfaces"]} == {"eth0", "rail0"}
 
 
-@pytest.mark.parametrize("nodes_", [2, 3, 64, 65, 66, 1000])
-def test_every_node_is_tried_by_somebody_and_none_tries_too_many(nodes_: int) -> None:
-    tried = [reach.partners(rank, nodes_) for rank in range(nodes_)]
+@pytest.mark.parametrize("count", [2, 3, 64, 65, 66, 1000])
+def test_every_node_is_tried_by_another_and_none_tries_too_many(count: int) -> None:
+    tried = [reach.partners(rank, count) for rank in range(count)]
 
     assert all(rank not in peers for rank, peers in enumerate(tried))
-    assert {peer for peers in tried for peer in peers} == set(range(nodes_))
+    assert {peer for peers in tried for peer in peers} == set(range(count))
     assert max(map(len, tried)) <= 64
     assert all(0 in peers for peers in tried[1:])
 
 
-def test_who_answers_with_another_token_is_not_the_peer() -> None:
+def test_a_host_that_answers_with_another_token_is_not_the_peer() -> None:
     answerer = reach.Answerer(b"right")
     try:
         right = reach.Target(1, "127.0.0.1", answerer.port, b"right")
         wrong = reach.Target(2, "127.0.0.1", answerer.port, b"other")
         six = reach.Target(3, "::1", answerer.port, b"right")
-        nobody = reach.Target(4, "127.0.0.1", 1, b"right")
-        found = reach.attempt([right, wrong, nobody, *([six] if socket.has_ipv6 else [])], limit_s=30, settle_s=30)
+        absent = reach.Target(4, "127.0.0.1", 1, b"right")
+        found = reach.attempt([right, wrong, absent, *([six] if socket.has_ipv6 else [])], limit_s=30, settle_s=30)
     finally:
         answerer.close()
 
     assert right in found
-    assert not {wrong, nobody} & found
+    assert not {wrong, absent} & found
 
 
 def test_a_peer_is_never_sought_at_an_address_of_our_own() -> None:
@@ -158,27 +162,27 @@ def test_the_first_that_is_reached_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
         port = server.getsockname()[1]
         for addresses in (["127.0.0.9", "127.0.0.1"], ["127.0.0.1", "127.0.0.9"]):
             assert routes.first_reachable(addresses, port) == addresses[0]
-    with socket.socket() as closed:  # nobody else comes to listen there meanwhile
+    with socket.socket() as closed:  # no other process listens there meanwhile
         closed.bind(("127.0.0.1", 0))
         assert routes.first_reachable(["127.0.0.1"], closed.getsockname()[1]) is None
 
 
-def test_an_answer_that_comes_while_we_stand_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_comes_while_the_agent_is_stopped_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as peers:
         clock = itertools.count(0.0, 3600.0)
 
-        def stands_still() -> float:
-            """Until the connection stands; then all limits are over."""
+        def stopped() -> float:
+            """Until the connection is made; then all limits are over."""
             now = next(clock)
             if not now:
                 peers.enter_context(server.accept()[0])
             return now
 
-        monkeypatch.setattr(reach, "time", SimpleNamespace(monotonic=stands_still))
+        monkeypatch.setattr(reach, "time", SimpleNamespace(monotonic=stopped))
         assert routes.first_reachable(["127.0.0.1"], server.getsockname()[1]) == "127.0.0.1"
 
 
-def test_a_peer_that_is_starved_is_waited_for_where_a_connection_to_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starved_peer_is_waited_for_once_a_connection_to_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_STARVED_S", 3600.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         target = reach.Target(1, "127.0.0.1", server.getsockname()[1], b"right")
@@ -191,7 +195,7 @@ def test_a_peer_that_is_starved_is_waited_for_where_a_connection_to_it_stands(mo
 
 
 def test_an_address_that_does_not_answer_is_not_waited_for_once_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "_CONNECT_S", 3600.0)  # whoever waits for it meets the test's own limit
+    monkeypatch.setattr(routes, "_CONNECT_S", 3600.0)  # waiting for it would run into the test's own limit
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_server(("127.0.0.9", port), backlog=0), contextlib.ExitStack() as clients:

@@ -1,4 +1,4 @@
-"""What one node says of itself in doctor's job, and what it cannot say of others."""
+"""What one node reports of itself in doctor's job, and that it cannot report for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.doctor.findings import Finding
 from launcher.doctor.reports import Reports
 from launcher.runs.reader import StreamReader
 from launcher.service import examination
-from tests.fabric import machines
+from tests.fabric import hosts
 from tests.fabric.test_examine import NODES, sound
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ LIAR = 2
 
 @pytest.fixture(scope="module")
 def dgx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return discovery.read(machines.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
+    return discovery.read(hosts.dgx_h100(tmp_path_factory.mktemp("dgx")).tree(), full=True).to_json()
 
 
 @pytest.fixture
 def streams(dgx: dict[str, Any]) -> dict[int, bytes]:
-    """Of six equal nodes with one rank each."""
+    """The streams of six equal nodes with one rank each."""
     reports, facts = sound(dgx)
     return {node: stream(node, {**reports[node], "latency_s": [1e-6] * NODES}, facts[node]) for node in range(NODES)}
 
@@ -43,18 +43,18 @@ def stream(node: int, report: Any, facts: dict[str, Any], ranks: tuple[int, ...]
     return (
         rendezvous
         + encode_event("facts", node, **facts)
-        + says(node, node, report)
+        + report_line(node, node, report)
         + encode_event("done", node, result="success")
     )
 
 
-def says(node: int, rank: int, report: Any) -> bytes:
-    """A line of a rank."""
+def report_line(node: int, rank: int, report: Any) -> bytes:
+    """A rank's line with its report."""
     return LineTagger(node, rank, "stdout").feed(b"doctor: " + json.dumps(report).encode() + b"\n")
 
 
-def heard(streams: Mapping[int, bytes]) -> Reports:
-    """What doctor takes of the streams."""
+def collected(streams: Mapping[int, bytes]) -> Reports:
+    """What doctor takes from the streams."""
     found = Reports(NODES)
     for node, data in streams.items():
         for record in StreamReader(None, node).feed(data):
@@ -62,8 +62,8 @@ def heard(streams: Mapping[int, bytes]) -> Reports:
     return found
 
 
-def test_all_that_sound_nodes_say_counts(streams: dict[int, bytes], dgx: dict[str, Any]) -> None:
-    found = heard(streams)
+def test_everything_that_healthy_nodes_report_counts(streams: dict[int, bytes], dgx: dict[str, Any]) -> None:
+    found = collected(streams)
 
     reports, facts = sound(dgx)
     assert found.reports == [{**report, "latency_s": [1e-6] * NODES} for report in reports]
@@ -72,26 +72,26 @@ def test_all_that_sound_nodes_say_counts(streams: dict[int, bytes], dgx: dict[st
     assert (found.done, found.claimed_twice) == (NODES, {})
 
 
-def test_a_node_has_no_word_for_another(streams: dict[int, bytes], dgx: dict[str, Any]) -> None:
-    """Whatever its workers or its agent write: reports of other ranks or nodes, in other nodes' lines, again and again."""
+def test_a_node_cannot_report_for_another(streams: dict[int, bytes], dgx: dict[str, Any]) -> None:
+    """Whatever its workers or its agent write: reports of other ranks or nodes, in others' lines, again and again."""
     bad = {**sound(dgx)[0][0], "versions": {"torch": "1.0"}, "disks": {"/": {"free": 0, "total": 1, "error": "broken"}}}
-    true = heard(streams).reports[0]
+    true = collected(streams).reports[0]
     lies = (
-        says(LIAR, LIAR, bad),
-        says(LIAR, 0, bad),
-        says(0, 0, bad),
-        says(LIAR, LIAR, {**bad, "rank": LIAR, "local_rank": 1}),
+        report_line(LIAR, LIAR, bad),
+        report_line(LIAR, 0, bad),
+        report_line(0, 0, bad),
+        report_line(LIAR, LIAR, {**bad, "rank": LIAR, "local_rank": 1}),
         b"doctor: " + json.dumps(bad).encode() + b"\n",
         encode_event("facts", 0, **{**dgx, "gpus": []}),
     )
     for lie in lies[:-1]:
-        found = heard({**streams, LIAR: streams[LIAR] + lie, 3: streams[3]})
-        assert found.reports == heard(streams).reports, lie[:40]
-    assert {finding.node for finding in examine.examine([], heard({**streams, LIAR: lies[-1]}).facts)} == {LIAR}
+        found = collected({**streams, LIAR: streams[LIAR] + lie, 3: streams[3]})
+        assert found.reports == collected(streams).reports, lie[:40]
+    assert {finding.node for finding in examine.examine([], collected({**streams, LIAR: lies[-1]}).facts)} == {LIAR}
 
-    # Nor by saying that it has another's rank: whose it is cannot be told, so nothing is held against either.
-    both = stream(LIAR, sound(dgx)[0][LIAR], dgx, ranks=(LIAR, 0)) + says(LIAR, 0, {**bad, "local_rank": 1})
-    found = heard({**streams, LIAR: both})
+    # Nor by claiming another's rank: its owner is unknown then, so nothing is held against either.
+    both = stream(LIAR, sound(dgx)[0][LIAR], dgx, ranks=(LIAR, 0)) + report_line(LIAR, 0, {**bad, "local_rank": 1})
+    found = collected({**streams, LIAR: both})
     assert found.claimed_twice == {0: [0, LIAR]}
     assert [report["node"] for report in found.reports] == [1, 3, 4, 5]
     assert true not in found.reports
@@ -137,12 +137,16 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_one_node_says_doctor_comes_to_its_end_and_no_sound_host_is_left_out(
+def test_whatever_one_node_reports_doctor_finishes_and_leaves_out_no_healthy_host(
     streams: dict[int, bytes], dgx: dict[str, Any], seed: int
 ) -> None:
     rng = random.Random(seed)
     reports, _ = sound(dgx)
-    report = {**reports[LIAR], "latency_s": [1e-6] * NODES, "paths": {"blocked": [[0, "1-2", "no"]], "narrow": [[0, 1, 2]]}}
+    report = {
+        **reports[LIAR],
+        "latency_s": [1e-6] * NODES,
+        "paths": {"blocked": [[0, "1-2", "no"]], "narrow": [[0, 1, 2]]},
+    }
     facts = json.loads(json.dumps(dgx))
     in_report, in_facts = list(spots(report)), list(spots(facts))
     for number in range(60):
@@ -151,7 +155,7 @@ def test_whatever_one_node_says_doctor_comes_to_its_end_and_no_sound_host_is_lef
             told = changed(report, rng.choice(in_report), rng.choice(ODD))
         else:
             about = changed(facts, rng.choice(in_facts), rng.choice(ODD))
-        found = heard({**streams, LIAR: stream(LIAR, told, about)})
+        found = collected({**streams, LIAR: stream(LIAR, told, about)})
         examine.examine(found.reports, found.facts)
         pairs = heat_map.of_nodes(found.reports, {node: f"n{node}" for node in range(NODES)})
         if pairs:
@@ -159,15 +163,17 @@ def test_whatever_one_node_says_doctor_comes_to_its_end_and_no_sound_host_is_lef
         assert {node for node, _ in examine.lasting(found.reports, found.facts)} <= {LIAR}
 
 
-@pytest.mark.parametrize("line", ["", "{", "[1]", "null", "{}", '{"rank": 2}', "[" * 100_000, '{"rank": NaN, "local_rank": 0}'])
-def test_a_line_that_is_no_report_is_none(streams: dict[int, bytes], line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["", "{", "[1]", "null", "{}", '{"rank": 2}', "[" * 100_000, '{"rank": NaN, "local_rank": 0}']
+)
+def test_a_line_that_is_not_a_report_is_ignored(streams: dict[int, bytes], line: str) -> None:
     said = LineTagger(LIAR, LIAR, "stdout").feed(f"doctor: {line}\n".encode())
 
-    assert heard({**streams, LIAR: streams[LIAR] + said}).reports == heard(streams).reports
+    assert collected({**streams, LIAR: streams[LIAR] + said}).reports == collected(streams).reports
 
 
 def test_a_line_without_an_end_is_not_kept(streams: dict[int, bytes]) -> None:
-    found = heard(streams)
+    found = collected(streams)
     reader = StreamReader(None, LIAR)
     piece = b"%d.%d|+%s\n" % (LIAR, LIAR, b"x" * 60_000)
     for _ in range(1000):
@@ -177,8 +183,8 @@ def test_a_line_without_an_end_is_not_kept(streams: dict[int, bytes]) -> None:
     assert sum(map(len, found._held[LIAR].values())) <= 16 << 20
 
 
-def test_a_host_is_left_out_later_by_its_own_word_or_by_that_of_several(dgx: dict[str, Any]) -> None:
-    """Of two that differ nobody can tell which is wrong; both are named all the same."""
+def test_a_host_is_left_out_later_by_its_own_report_or_by_those_of_several(dgx: dict[str, Any]) -> None:
+    """If two differ, it is unknown which is wrong; both are named all the same."""
     reports, facts = sound(dgx)
     for report in reports[1:3]:
         report["versions"]["torch"] = "2.1.0"
@@ -198,7 +204,7 @@ def test_a_host_is_left_out_later_by_its_own_word_or_by_that_of_several(dgx: dic
     assert examine.lasting(two, {}) == {(5, "disk")}
 
 
-def test_a_name_that_two_nodes_say_they_have_is_left_out_for_neither() -> None:
+def test_a_host_name_that_two_nodes_claim_is_left_out_for_neither() -> None:
     found = [Finding(node, "disk", "fail", "broken", "") for node in (0, 1, 3)] + [Finding(3, "gpu", "warn", "", "")]
     sure = {(0, "disk"), (1, "disk"), (3, "gpu")}
 

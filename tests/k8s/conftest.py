@@ -32,7 +32,7 @@ KINDS = {
     "secrets": "/api/v1/namespaces/{}/secrets",
     "networkpolicies": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }
-"""All that a run may have, but for what only some clusters know."""
+"""All kinds of objects that a run may have, except those that only some clusters know."""
 
 MORE_KINDS = {
     "jobsets": "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
@@ -44,11 +44,11 @@ MORE_KINDS = {
 
 @dataclass(frozen=True)
 class User:
-    """A shell of somebody with a namespace."""
+    """A user's shell, with a namespace."""
 
     cli: Cli
     kube: Any
-    """A `Kube`, or the `GivenCluster` that somebody has named."""
+    """A `Kube`, or the `GivenCluster` that the test run was given."""
 
     namespace: str
     kubeconfig: Path
@@ -58,10 +58,16 @@ class User:
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str | None]:
         """Which cluster, namespace and image."""
-        own = {"KUBECONFIG": str(self.kubeconfig), "DISTLAUNCH_NAMESPACE": self.namespace, "DISTLAUNCH_IMAGE": self.image}
+        own = {
+            "KUBECONFIG": str(self.kubeconfig),
+            "DISTLAUNCH_NAMESPACE": self.namespace,
+            "DISTLAUNCH_IMAGE": self.image,
+        }
         return {**own, **(more or {})}
 
-    def __call__(self, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 240, **more: Any) -> Result:
+    def __call__(
+        self, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 240, **more: Any
+    ) -> Result:
         """Run distlaunch to its end."""
         return self.cli(*args, env=self.env(env), timeout_s=timeout_s, **more)
 
@@ -87,7 +93,7 @@ class User:
         return done.stdout.strip()
 
     def state(self, run: str) -> dict[str, Any]:
-        """What status says."""
+        """What `distlaunch status` reports."""
         value: dict[str, Any] = self("status", run, "--output", "json").json["result"]
         return value
 
@@ -97,7 +103,7 @@ class User:
         return found
 
     def wait_pods(self, run: str, count: int) -> list[dict[str, Any]]:
-        """Wait until a run has so many pods."""
+        """Wait until a run has this many pods."""
         found: list[dict[str, Any]] = self.kube.wait_pods(
             self.namespace,
             f"{count} pods",
@@ -106,14 +112,14 @@ class User:
         )
         return found
 
-    def wait_said(self, run: str, text: str, count: int) -> None:
-        """Wait until so many pods of a run have said this, with no command of ours."""
+    def wait_printed(self, run: str, text: str, count: int) -> None:
+        """Wait until this many pods of a run have printed this, without a command of ours."""
         for pod in self.wait_pods(run, count):
             name = pod["metadata"]["name"]
             self.kube.wait_log(self.namespace, name, repr(text), lambda lines: any(text in line for line in lines))
 
     def left(self, run: str = "", **more: str) -> list[str]:
-        """What of this run, or of any, is in the namespace."""
+        """The objects of this run, or of any run, in the namespace."""
         found = []
         for kind, path in {**KINDS, **more}.items():
             listed = self.kube.api.get(path.format(self.namespace), labelSelector=f"{LABEL}={run}" if run else LABEL)
@@ -121,18 +127,18 @@ class User:
         return found
 
     def wait_nothing_left(self, run: str = "", **more: str) -> None:
-        """Wait until nothing of this run, or of any, is in the namespace."""
+        """Wait until no object of this run, or of any run, is in the namespace."""
         for path in {**KINDS, **more}.values():
             self.kube.wait_none(path.format(self.namespace), f"{LABEL}={run}" if run else LABEL)
         assert self.left(run, **more) == []
 
     def with_rights(self, name: str, rules: list[dict[str, Any]]) -> User:
-        """The same shell, as an account of the namespace that may do this much."""
+        """The same shell, as an account of the namespace with these rights."""
         return replace(self, kubeconfig=self.kube.account(self.namespace, name, rules))
 
 
 def index_of(pod: dict[str, Any]) -> int:
-    """Which node a pod is."""
+    """The number of a pod's node."""
     return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
 
 
@@ -147,16 +153,21 @@ def job_ends(user: User, run: str) -> set[str]:
     return wait_for(user.kube.api, path, "the Job to end", ended, fieldSelector=f"metadata.name={run}")
 
 
+def may_make_accounts(user: User) -> bool:
+    """Whether this user of the cluster may give rights to others."""
+    return isinstance(user.kube, Kube)
+
+
 @contextmanager
 def shell(cli: Cli, kube: Any, namespace: str, image: str = IMAGE) -> Iterator[User]:
-    """A shell of the administrator's, in which nothing runs afterwards."""
+    """A shell of the administrator, in which nothing runs afterwards."""
     with closing(User(cli, kube, namespace, kube.kubeconfig, image)) as user:
         yield user
 
 
 @pytest.fixture
 def user(kube: Kube, kube_namespace: str, distlaunch: Cli) -> Iterator[User]:
-    """On a control plane without machines: pods wait."""
+    """On a control plane without nodes: pods wait."""
     distlaunch.write("x.py", "print(1)\n")
     with shell(distlaunch, kube, kube_namespace) as found:
         yield found
@@ -164,14 +175,14 @@ def user(kube: Kube, kube_namespace: str, distlaunch: Cli) -> Iterator[User]:
 
 @pytest.fixture
 def proxy(user: User) -> Iterator[Proxy]:
-    """Before the control plane of `user`."""
+    """In front of the control plane of `user`."""
     with proxies.before(user.kubeconfig) as server:
         yield server
 
 
 @pytest.fixture
 def pods(request: pytest.FixtureRequest, distlaunch: Cli) -> Iterator[User]:
-    """On a cluster that runs pods: the one that `DISTLAUNCH_TEST_KUBECONFIG` names, or ours with three real machines."""
+    """On a cluster that runs pods: the one that `DISTLAUNCH_TEST_KUBECONFIG` names, or ours with three real nodes."""
     try:
         cluster = kube_given.given()
     except NotAvailableError as error:
@@ -183,23 +194,23 @@ def pods(request: pytest.FixtureRequest, distlaunch: Cli) -> Iterator[User]:
 
 
 @pytest.fixture
-def machines(pods: User) -> Kube:
-    """The machines below `pods` and their control plane, to which things may happen."""
+def own_kube(pods: User) -> Kube:
+    """The testbed's own cluster below `pods`, whose hosts and control plane a test may break."""
     if not isinstance(pods.kube, Kube):
-        pytest.skip("what happens to machines and control planes is tested on the testbed's own only")
+        pytest.skip("failing hosts and control planes are tested only on the testbed's own cluster")
     return pods.kube
 
 
 @pytest.fixture
 def kinds(kube_controllers: Kube, kube_nodes_namespace: str, distlaunch: Cli) -> Iterator[User]:
-    """On a cluster with three real machines and the controllers of JobSet, Kubeflow and Kueue."""
+    """On a cluster with three real nodes and the controllers of JobSet, Kubeflow and Kueue."""
     with shell(distlaunch, kube_controllers, kube_nodes_namespace) as found:
         yield found
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)  # so that who keeps reports has it, too
+@pytest.hookimpl(wrapper=True, trylast=True)  # so that plugins that keep reports have it, too
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Report:
-    """Beside a failure stands what the cluster knows of it."""
+    """Add what the cluster knows to the report of a failure."""
     report = yield
     values = [getattr(value, "user", value) for value in getattr(item, "funcargs", {}).values()]
     users = [value for value in values if isinstance(value, User)]

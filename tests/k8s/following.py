@@ -1,4 +1,4 @@
-"""A `distlaunch k8s` that goes on while a test looks at it."""
+"""A `distlaunch k8s` that runs while a test looks at it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _RUN = re.compile(r"^(\S+-\d{8}-\d{6}-\w{4}) on ", re.MULTILINE)
 
 
 class Follower(Running):
-    """What it says is waited for line by line."""
+    """Its output is waited for line by line."""
 
     def wait(self, what: str, condition: Callable[[], T]) -> T:
-        """Read on until what it has said is as a condition asks."""
+        """Read on until its output meets a condition."""
         while not (answer := condition()):
             if not self._read(what):
                 raise WaitError(f"it ended with {self.process.wait()} before {what}: {self}")
         return answer
 
     def wait_err(self, words: str) -> None:
-        """Read on until it has said this on stderr."""
+        """Read on until it has printed this on stderr."""
         self.wait(f"{words!r} on stderr", lambda: words in self.stderr)
 
     @property
     def run(self) -> str:
-        """The id of the run that it has submitted, as its first words say it."""
+        """The id of the run that it has submitted, from its first lines."""
         return self.wait("its run's id on stderr", lambda: _RUN.search(self.stderr))[1]  # type: ignore[index]
 
     def result(self) -> Result:

@@ -1,4 +1,4 @@
-"""What is between distlaunch and the API server: a proxy that knows requests, and a relay that knows bytes."""
+"""What is between distlaunch and the API server: a proxy that understands requests, or a relay of bytes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Proxy(ThreadingHTTPServer):
 
 @contextmanager
 def before(kubeconfig: Path) -> Iterator[Proxy]:
-    """A proxy before this cluster."""
+    """A proxy in front of this cluster."""
     with Proxy(kubeconfig) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -88,8 +88,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.away and self.server.is_away:
             return
         configuration = self.server.cluster.configuration
-        headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")}
-        answer = self.server.cluster._pool.request(self.command, configuration.host + self.path, body=body, headers=headers)
+        headers = {
+            name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")
+        }
+        answer = self.server.cluster._pool.request(
+            self.command, configuration.host + self.path, body=body, headers=headers
+        )
         if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):
             self.server.swallow = ""
             return
@@ -155,7 +159,7 @@ class Relay:
         return self._threads[-1]
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # of the listener: nobody accepts any more
+        with contextlib.suppress(OSError):  # the listener was closed
             while True:
                 ours = self._listener.accept()[0]
                 theirs = socket.create_connection((self._server.hostname, self._server.port))

@@ -1,4 +1,4 @@
-"""What the pods of tests run. None of it needs torch, so agents start it at once; what is about torch runs a bundled one."""
+"""What the pods of tests run. None needs torch, so agents start them at once; tests with torch use bundled scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-"""Waits to be stopped, and saves for half a second; says which attempt it is, from the second one on."""
+"""Waits to be stopped, and saves for half a second; prints which attempt it is, from the second one on."""
 
 MEET = """
 import os, socket, time
@@ -50,7 +50,7 @@ else:
     total = int(mine.accept()[0].recv(20))
 print(f"rank {rank}/{world}: sum {total} on {socket.gethostname()}", flush=True)
 """
-"""The sum of rank + 1: told to the master's address, and back to the address of each rank's own host name, as gloo connects."""
+"""The sum of rank + 1: sent to the master's address, and back to the address of each rank's host name, as with gloo."""
 
 TICKS = """
 import signal, sys, time

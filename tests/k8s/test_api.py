@@ -60,7 +60,7 @@ def answering(directory: Path, answers: list[tuple[int, str] | None]) -> Iterato
 
 
 def kubeconfig(directory: Path, port: int) -> Path:
-    """One that leads to a port of this machine."""
+    """A kubeconfig that leads to a port of this host."""
     place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     config = {"clusters": [place], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
@@ -71,15 +71,17 @@ def kubeconfig(directory: Path, port: int) -> Path:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited between tries, in seconds; here that takes no time."""
+    """The pauses between tries, in seconds; here they take no time."""
     found: list[float] = []
     for module in (api, submission):
-        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=found.append))  # theirs alone: other threads sleep, too
+        monkeypatch.setattr(
+            module, "time", SimpleNamespace(sleep=found.append)
+        )  # theirs alone: other threads sleep, too
     return found
 
 
 @pytest.mark.parametrize("bad", [(429, ""), (500, ""), (503, "{}"), (504, "x"), (200, '{"a":'), GONE])
-def test_what_may_pass_is_asked_again_after_longer_and_longer_pauses(
+def test_temporary_errors_are_retried_after_longer_and_longer_pauses(
     tmp_path: Path, pauses: list[float], bad: tuple[int, str] | None
 ) -> None:
     with answering(tmp_path, [bad, bad, bad, (200, FINE)]) as (cluster, asked):
@@ -105,9 +107,14 @@ def test_the_fourth_bad_answer_is_the_last(
 
 @pytest.mark.parametrize(
     ("method", "bad", "error"),
-    [("GET", (404, ""), ApiError), ("GET", (403, ""), ApiError), ("POST", (503, ""), ApiError), ("POST", GONE, UnreachableError)],
+    [
+        ("GET", (404, ""), ApiError),
+        ("GET", (403, ""), ApiError),
+        ("POST", (503, ""), ApiError),
+        ("POST", GONE, UnreachableError),
+    ],
 )
-def test_a_refusal_and_what_may_have_been_done_are_not_asked_again(
+def test_refusals_and_requests_that_may_have_taken_effect_are_not_retried(
     tmp_path: Path, pauses: list[float], method: str, bad: tuple[int, str] | None, error: type[Exception]
 ) -> None:
     with answering(tmp_path, [bad]) as (cluster, asked), pytest.raises(error):
@@ -117,7 +124,7 @@ def test_a_refusal_and_what_may_have_been_done_are_not_asked_again(
     assert pauses == []
 
 
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_missing_object_is_none(tmp_path: Path) -> None:
     with answering(tmp_path, [(404, "")]) as (cluster, _):
         assert cluster.find("/x") is None
 
@@ -127,7 +134,7 @@ EXISTS = (409, '{"reason": "AlreadyExists", "message": "it exists"}')
 
 
 @pytest.mark.parametrize("bad", [(503, ""), GONE])
-def test_an_object_is_created_once_whatever_becomes_of_the_answers(
+def test_an_object_is_created_once_even_if_answers_are_lost(
     tmp_path: Path, pauses: list[float], bad: tuple[int, str] | None
 ) -> None:
     """The third try was received, and its answer was not."""
@@ -139,35 +146,44 @@ def test_an_object_is_created_once_whatever_becomes_of_the_answers(
 
 
 def test_a_train_job_waits_until_the_webhook_has_seen_its_runtime(tmp_path: Path, pauses: list[float]) -> None:
-    why = "admission webhook denied the request: spec.runtimeRef: Invalid value: specified trainingRuntime must be created before"
+    why = (
+        "admission webhook denied the request: spec.runtimeRef: Invalid value: "
+        "specified trainingRuntime must be created before"
+    )
     refused = (403, json.dumps({"reason": "Forbidden", "message": why}))
     job = {**OURS, "kind": "TrainJob"}
     with answering(tmp_path, [refused, (201, json.dumps(job))]) as (cluster, asked):
         assert submission._create(cluster, job) == job
     assert (asked, pauses) == (["POST"] * 2, [0.5])
 
-    with answering(tmp_path, [refused] * 4) as (cluster, asked), pytest.raises(ApiError, match="must be created before"):
+    with (
+        answering(tmp_path, [refused] * 4) as (cluster, asked),
+        pytest.raises(ApiError, match="must be created before"),
+    ):
         submission._create(cluster, job)
     assert asked == ["POST"] * 4
 
 
 def test_another_runs_object_of_that_name_is_not_ours(tmp_path: Path, pauses: list[float]) -> None:
     theirs = {"kind": "ConfigMap", "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-2"}}}
-    with answering(tmp_path, [EXISTS, (200, json.dumps(theirs))]) as (cluster, _), pytest.raises(ApiError, match="it exists"):
+    with (
+        answering(tmp_path, [EXISTS, (200, json.dumps(theirs))]) as (cluster, _),
+        pytest.raises(ApiError, match="it exists"),
+    ):
         submission._create(cluster, OURS)
 
     assert pauses == []
 
 
-def test_who_looks_for_a_run_deletes_nothing_and_who_cancels_it_what_belongs_to_nothing(tmp_path: Path) -> None:
-    """Of a launcher that died when there was a TrainingRuntime alone: it may live, on a machine with another time."""
+def test_looking_for_a_run_deletes_nothing_and_cancelling_it_deletes_what_has_no_owner(tmp_path: Path) -> None:
+    """A launcher may have died when only the TrainingRuntime was there, or still run on a host with another clock."""
     missing = (404, "")
     with answering(tmp_path, [missing, missing, (200, "{}"), missing, missing]) as (cluster, asked):
         assert submission.find(cluster, "trainjob", "x-1", "x-1") is None
         assert asked == ["GET"]
         submission.remove(cluster, "trainjob", "x-1", "x-1")
         assert asked[1:] == ["GET", "DELETE"]
-        submission.remove(cluster, "trainjob", "x-1", "x-1")  # it is gone already
+        submission.remove(cluster, "trainjob", "x-1", "x-1")  # it was removed already
 
 
 def test_another_runs_objects_are_neither_found_nor_removed(tmp_path: Path) -> None:
@@ -182,11 +198,17 @@ OWNED = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "x-1", "lab
 CREATED = (201, json.dumps({**OURS, "metadata": {**OURS["metadata"], "uid": "7"}}))  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize(("answers", "unsure"), [([GONE] * 4, True), ([CREATED, *[GONE] * 4], False), ([(403, "no")], False)])
-def test_only_of_an_owner_whose_creation_nobody_has_answered_something_may_yet_come(
-    tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str] | None], unsure: bool
+@pytest.mark.parametrize(
+    ("answers", "unsure"), [([GONE] * 4, True), ([CREATED, *[GONE] * 4], False), ([(403, "no")], False)]
+)
+def test_objects_may_still_appear_only_if_the_creation_of_their_owner_was_not_answered(
+    tmp_path: Path,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[tuple[int, str] | None],
+    unsure: bool,
 ) -> None:
-    """Of what an owner owns nothing is left when that is deleted."""
+    """Nothing that an owner owns is left once the owner is deleted."""
     for name in ("_check", "ttl"):
         monkeypatch.setattr(submission, name, Mock())
     made = [{**OURS, "apiVersion": "v1"}, OWNED, {"kind": "Pod", "metadata": OWNED["metadata"]}]
@@ -200,15 +222,15 @@ def test_only_of_an_owner_whose_creation_nobody_has_answered_something_may_yet_c
     assert raised.value.in_part is unsure
 
 
-def test_a_run_that_the_api_server_never_heard_of_has_ended(tmp_path: Path, distlaunch: Cli) -> None:
+def test_a_run_that_never_reached_the_api_server_has_ended(tmp_path: Path, distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
-    with socket.socket() as nobody:  # it has the port, and does not listen
-        nobody.bind(("127.0.0.1", 0))
+    with socket.socket() as silent:  # it has the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
 
-        config = kubeconfig(tmp_path, nobody.getsockname()[1])
+        config = kubeconfig(tmp_path, silent.getsockname()[1])
         done = distlaunch("k8s", "--image", "x", "--kubeconfig", str(config), "x.py")
 
     assert done.exit_code == 3, done.stderr
     assert "the API server cannot be reached" in done.stderr
-    assert "may still run" not in done.stderr
+    assert "may still be running" not in done.stderr
     assert distlaunch("status", "last", "--output", "json").json["result"]["state"] == "failed"

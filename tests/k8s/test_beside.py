@@ -1,4 +1,4 @@
-"""`distlaunch k8s` where others put containers beside ours, as a service mesh or a collector of logs does."""
+"""`distlaunch k8s` where containers are added beside ours, as by a service mesh or a log collector."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ def patch(user: User, name: str, command: str, text: str = BESIDE) -> tuple[str,
     return "--patch", name
 
 
-def test_a_second_container_changes_nothing_whether_it_ends_well_badly_or_never(pods: User) -> None:
-    """All at once: what the run says, signals, how it ended, and that the cluster has it behind it."""
+def test_a_second_container_changes_nothing_whether_it_succeeds_fails_or_never_ends(pods: User) -> None:
+    """All at once: the run's output, its result, and the end of its Job."""
     pods.write("meet.py", MEET)
     pods.write("fails.py", FAILS)
     two = ("--nodes", "2", "--log-ranks", "all")
     beside = {"forever": FOREVER, "failing": FAILING, "stubborn": STUBBORN, "brief": "true"}
-    runs = {name: pods.follow(*two, *patch(pods, f"{name}.yaml", command), "meet.py") for name, command in beside.items()}
+    runs = {
+        name: pods.follow(*two, *patch(pods, f"{name}.yaml", command), "meet.py") for name, command in beside.items()
+    }
     runs["native"] = pods.follow(*two, *patch(pods, "native.yaml", FOREVER, NATIVE), "meet.py")
     failed = pods.follow(*two, "--grace", "5s", *patch(pods, "again.yaml", FOREVER), "fails.py")
 
@@ -65,9 +67,9 @@ def test_a_second_container_changes_nothing_whether_it_ends_well_badly_or_never(
         assert "from the mesh" not in done.stderr
         assert "attempt" not in done.stderr, name
         assert pods.state(run.run)["state"] == "success", name
-        assert job_ends(pods, run.run) <= ({"Complete"} if name in ("forever", "native", "brief") else {"Complete", "Failed"}), (
-            name
-        )
+        assert job_ends(pods, run.run) <= (
+            {"Complete"} if name in ("forever", "native", "brief") else {"Complete", "Failed"}
+        ), name
     ended = failed.result()
     assert ended.exit_code == 1, ended.stderr
     assert "first failure: rank 1, " in ended.stderr
@@ -80,7 +82,9 @@ def test_a_run_with_a_second_container_is_signalled_starts_again_and_is_seen_by_
     run.until("ready", count=2)
     run.process.send_signal(signal.SIGUSR1)
     run.until("usr1", count=2)
-    (name,) = [pod["metadata"]["name"] for pod in pods.pods(run.run) if pod["metadata"]["name"].startswith(f"{run.run}-1-")]
+    (name,) = [
+        pod["metadata"]["name"] for pod in pods.pods(run.run) if pod["metadata"]["name"].startswith(f"{run.run}-1-")
+    ]
 
     pods.kube.delete_pod(pods.namespace, name)
 
@@ -90,7 +94,7 @@ def test_a_run_with_a_second_container_is_signalled_starts_again_and_is_seen_by_
     assert job_ends(pods, run.run) == {"Complete"}
 
 
-def test_nobody_follows_a_run_with_a_second_container_and_a_look_ends_it(pods: User) -> None:
+def test_a_run_with_a_second_container_that_is_not_followed_is_ended_by_the_next_look(pods: User) -> None:
     pods.write("meet.py", MEET)
     run = pods.detached("--nodes", "2", *patch(pods, "forever.yaml", FOREVER), "meet.py")
     fails = pods.detached("--nodes", "2", *patch(pods, "failing.yaml", FAILING), "meet.py")
@@ -107,8 +111,10 @@ def test_nobody_follows_a_run_with_a_second_container_and_a_look_ends_it(pods: U
     assert pods.state(fails)["state"] == "success", "whatever is left of its pods"
 
 
-@pytest.mark.parametrize(("command", "words"), [("exit 4", "its container first ended with exit code 4"), ("IMAGE", "ImagePull")])
-def test_what_ours_has_to_wait_for_is_named_when_it_fails(pods: User, command: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "words"), [("exit 4", "container first ended with exit code 4"), ("IMAGE", "ImagePull")]
+)
+def test_an_init_container_that_fails_is_named(pods: User, command: str, words: str) -> None:
     if not isinstance(pods.kube, Kube):
         pytest.skip("registries of other clusters have images of any name")
     text = NATIVE.replace('["true"]', f'[sh, -c, "{command}"]').split("      - {{name: a-mesh")[0]

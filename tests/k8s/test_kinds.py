@@ -1,4 +1,4 @@
-"""`distlaunch k8s --kind ...` with the real controllers of JobSet, Kubeflow Trainer, its Training Operator, and Kueue."""
+"""`distlaunch k8s --kind ...` with the real controllers of JobSet, Kubeflow Trainer, Training Operator and Kueue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
 
-def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) -> None:
+def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) -> None:
     """All at once, one of them with torch."""
     kinds.write("meet.py", MEET)
     asked = kinds("k8s", "--dry-run=server", "--kind", "trainjob", "--nodes", "2", "meet.py")
@@ -29,7 +29,9 @@ def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) ->
     two = ("--nodes", "2", "--log-ranks", "all", "--ttl", "45s")
     fails = kinds.follow("--kind", "pytorchjob", *two, "--grace", "5s", "fails.py")
     torch = kinds.follow("--kind", "pytorchjob", *two, "reduce.py")
-    meet = {kind: kinds.follow("--kind", kind, *two, "meet.py") for kind in ("jobset", "trainjob", "pytorchjob", "pods")}
+    meet = {
+        kind: kinds.follow("--kind", kind, *two, "meet.py") for kind in ("jobset", "trainjob", "pytorchjob", "pods")
+    }
 
     for kind, follower in meet.items():
         done = follower.result()
@@ -40,7 +42,10 @@ def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) ->
         ], kind
     reduced = torch.result()
     assert reduced.exit_code == 0, reduced.stderr
-    assert sorted(line.partition(" on ")[0] for line in reduced.stdout.splitlines()) == ["[0:0] rank 0/2", "[1:1] rank 1/2"]
+    assert sorted(line.partition(" on ")[0] for line in reduced.stdout.splitlines()) == [
+        "[0:0] rank 0/2",
+        "[1:1] rank 1/2",
+    ]
     assert reduced.stdout.count("after 3") == 2
     failed = fails.result()
     assert failed.exit_code == 1, failed.stderr
@@ -51,17 +56,17 @@ def test_every_kind_gives_each_node_its_rank_and_tells_a_failure(kinds: User) ->
         kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})
         return not kinds.left(meet[kind].run, **MORE_KINDS)
 
-    for kind in ("trainjob", "pods"):  # by whoever comes next; of the others, their controllers
+    for kind in ("trainjob", "pods"):  # the next command removes these, controllers the others
         wait_until(f"the time to live of the {kind} to be over", partial(swept, kind), limit_s=150)
     for follower in (*meet.values(), torch, fails):
         kinds.wait_nothing_left(follower.run, **MORE_KINDS)
 
 
-def test_a_deleted_pod_of_a_jobset_starts_the_run_again_with_nobody_looking(kinds: User) -> None:
+def test_a_deleted_pod_of_a_jobset_starts_the_run_again_without_a_follower(kinds: User) -> None:
     kinds.write("waits.py", WAITS)
     run = kinds.detached("--kind", "jobset", "--nodes", "2", "waits.py")
-    kinds.wait_said(run, "ready", 2)
-    assert kinds("logs", run).stdout.count("ready") == 2, "somebody has looked, and has gone"
+    kinds.wait_printed(run, "ready", 2)
+    assert kinds("logs", run).stdout.count("ready") == 2, "a command has looked, and has exited"
 
     kinds.kube.delete_pod(kinds.namespace, kinds.pods(run)[0]["metadata"]["name"])
 
@@ -77,8 +82,10 @@ def test_a_deleted_pod_of_a_jobset_starts_the_run_again_with_nobody_looking(kind
     assert shown.count("attempt 1 preempted") == 2
     saved = shown.count("saving with time left")
     lost = sum(b'"event":"warning"' in path.read_bytes() for path in (kinds.cli.runs / run).glob("nodes/*/stream"))
-    assert (saved, shown.count("saved")) in {(2, 2), (1, 1)}, "a deleted pod takes its last words along, unless somebody looks"
-    assert lost >= 2 - saved, "and then that is said"
+    assert (saved, shown.count("saved")) in {(2, 2), (1, 1)}, (
+        "the last output of a deleted pod is lost unless a command reads it"
+    )
+    assert lost >= 2 - saved, "and then that is reported"
 
 
 def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
@@ -88,7 +95,7 @@ def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
         rules = yaml.safe_load(kinds("k8s", "--print-role", "--kind", kind).stdout)["rules"]
         runs[kind] = kinds.with_rights(f"has-{kind}", rules).detached("--kind", kind, "waits.py")
     for run in runs.values():
-        kinds.wait_said(run, "ready", 1)
+        kinds.wait_printed(run, "ready", 1)
 
     for kind, run in runs.items():
         cancelled = kinds("cancel", run)
@@ -98,8 +105,8 @@ def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     kinds.wait_nothing_left(**MORE_KINDS)
 
 
-def test_what_admission_refuses_ends_a_run_of_any_kind(kinds: User) -> None:
-    """The events are those of whoever makes the pods: a JobSet's or a TrainJob's Job, a PyTorchJob itself."""
+def test_a_refusal_by_admission_ends_a_run_of_any_kind(kinds: User) -> None:
+    """The events are those of the object that creates the pods: a JobSet's or a TrainJob's Job, a PyTorchJob itself."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kinds.kube.api.patch(f"/api/v1/namespaces/{kinds.namespace}", {"metadata": {"labels": labels}})
     kinds.write("hello.py", "print('hello')\n")
@@ -110,7 +117,7 @@ def test_what_admission_refuses_ends_a_run_of_any_kind(kinds: User) -> None:
     for kind, follower in runs.items():
         done = follower.result()
         assert done.exit_code == 1, f"{kind}: {done.stderr}"
-        assert "1 of 1 pods are not made yet: FailedCreate" in done.stderr, kind
+        assert "1 of 1 pods are not created yet: FailedCreate" in done.stderr, kind
         assert 'violates PodSecurity "restricted:latest"' in done.stderr, kind
         assert "to fix it: --run-as" in done.stderr, kind
     for kind, follower in fits.items():
@@ -118,9 +125,11 @@ def test_what_admission_refuses_ends_a_run_of_any_kind(kinds: User) -> None:
         assert (done.exit_code, done.stdout) == (0, "hello\n"), f"{kind}: {done.stderr}"
 
 
-def test_kueue_admits_a_run_and_one_that_waits_says_so(kinds: User) -> None:
+def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
-    groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}]}]
+    groups = [
+        {"coveredResources": ["cpu"], "flavors": [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}]}
+    ]
     objects: list[dict[str, Any]] = [
         {**kueue, "kind": "ResourceFlavor", "metadata": {"name": "any"}},
         {
@@ -151,7 +160,8 @@ def test_kueue_admits_a_run_and_one_that_waits_says_so(kinds: User) -> None:
     kinds.write("meet.py", MEET)
     two = ("--nodes", "2", "--log-ranks", "all", "--cpu", "100m", "meet.py")
     others = {
-        kind: kinds.follow("--queue", "team", "--kind", kind, *two) for kind in ("jobset", "trainjob", "pytorchjob", "pods")
+        kind: kinds.follow("--queue", "team", "--kind", kind, *two)
+        for kind in ("jobset", "trainjob", "pytorchjob", "pods")
     }
     for kind, follower in others.items():
         done = follower.result()

@@ -1,4 +1,4 @@
-"""Which kubeconfigs are read, and what of them a run keeps: lists as kubectl takes them, from whatever directory."""
+"""Which kubeconfigs are read, and what of them a run keeps: lists as kubectl reads them, from any directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parts(user: User) -> tuple[str, str, str]:
-    """The user's kubeconfig as two files in directories of their own, and one that is missing; relative to the working directory.
+    """The user's kubeconfig as two files in two directories, and a missing one; relative to the working directory.
 
     The first has no user; the second has one, and contexts of its own that lead nowhere.
     """
@@ -87,7 +87,7 @@ def kubeconfig(path: Path, *contexts: str, current: str = "", **user: str) -> st
 
 @pytest.mark.parametrize("current", ["", "gone"])
 def test_a_context_that_is_named_needs_no_current_one(tmp_path: Path, current: str) -> None:
-    """A run has the name of its context: it is reached when the current one is another by then, or none."""
+    """A run records the name of its context: it is reached even if the current one is another by then, or none."""
     path = kubeconfig(tmp_path / "a", "one", "two", current=current)
 
     assert api.connect(path, "two", "").configuration.host == "https://two:1"
@@ -95,11 +95,13 @@ def test_a_context_that_is_named_needs_no_current_one(tmp_path: Path, current: s
         api.connect(path, "", "")
 
 
-def test_of_several_kubeconfigs_the_first_word_counts_and_files_are_beside_the_one_that_names_them(
+def test_the_first_of_several_kubeconfigs_wins_and_files_are_relative_to_the_one_that_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = kubeconfig(tmp_path / "first/a", "one")
-    second = kubeconfig(tmp_path / "second/b", "two", current="two", **{"client-certificate": "me.crt", "client-key": "me.key"})
+    second = kubeconfig(
+        tmp_path / "second/b", "two", current="two", **{"client-certificate": "me.crt", "client-key": "me.key"}
+    )
     third = kubeconfig(tmp_path / "third/c", "one", "three", current="three", **{"client-certificate": "nobody.crt"})
     empty = tmp_path / "empty"
     for path in (empty, tmp_path / "second/me.crt", tmp_path / "second/me.key"):
@@ -134,7 +136,14 @@ def test_a_run_that_was_started_in_a_pod_is_not_looked_for_in_another_cluster(
 ) -> None:
     """There, it would be taken for deleted."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "a", "one", current="one"))
-    handle: Any = {"run_dir": str(tmp_path), "kind": "job", "nodes": 1, "kubeconfig": "", "context": "", "namespace": "ml"}
+    handle: Any = {
+        "run_dir": str(tmp_path),
+        "kind": "job",
+        "nodes": 1,
+        "kubeconfig": "",
+        "context": "",
+        "namespace": "ml",
+    }
 
     with pytest.raises(BackendUnavailableError, match="in a pod of its cluster, and this is not a pod"):
         _ = RunWatch(handle).cluster

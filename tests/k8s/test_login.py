@@ -35,7 +35,7 @@ def test_a_plugin_that_does_not_end_is_ended_after_its_limit(tmp_path: Path, mon
     assert login.run(lambda: 5) == 5, "the next one has its turn"
 
 
-def test_what_the_library_only_logs_is_raised_and_what_it_raises_comes_as_it_is() -> None:
+def test_errors_that_the_library_only_logs_are_raised_and_raised_ones_are_unchanged() -> None:
     def logs() -> None:
         logging.getLogger().error("exec: you are\nnot logged in")
 

@@ -1,4 +1,4 @@
-"""Who reaches a run's ports where something keeps its NetworkPolicy, as Calico, Cilium and the clouds' networks do."""
+"""What can reach a run's ports where NetworkPolicies are enforced, as by Calico, Cilium and the clouds' networks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ while True:
         time.sleep(0.05)
 signal.sigwait({{signal.SIGUSR1}})
 """
-"""Gives everybody who connects a word, whatever the interface; when signalled, it has that of the other rank itself."""
+"""Sends a word to each peer that connects, on any interface; when signalled, fetches that of the other rank itself."""
 
 TRIES = f"""
 import socket, sys, time
@@ -55,17 +55,17 @@ closed, opened = (addresses.split(",") for addresses in sys.argv[1:])
 deadline = time.monotonic() + 60
 for address in closed:
     while word_of(address) != "refused" and time.monotonic() < deadline:
-        time.sleep(0.2)  # what keeps policies hears of a pod a moment after it has started
+        time.sleep(0.2)  # policies are enforced a moment after a pod has started
 for address in (*opened, *closed):
     print("in the end", word_of(address), flush=True)
 """
 
 
 @pytest.fixture
-def kept(machines: Kube) -> Iterator[None]:
-    """NetworkPolicies count on the machines."""
+def policies(own_kube: Kube) -> Iterator[None]:
+    """NetworkPolicies are enforced on the nodes."""
     try:
-        with kube_policies.enforced(machines.nodes):
+        with kube_policies.enforced(own_kube.nodes):
             yield
     except NotAvailableError as error:
         pytest.skip(str(error))
@@ -76,9 +76,9 @@ def addresses(user: User, run: str) -> str:
     return ",".join(pod["status"]["podIP"] for pod in user.pods(run))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("policies")
 def test_only_a_runs_own_pods_reach_its_ports_unless_it_wants_no_policy(pods: User) -> None:
-    """A pod beside two runs, which says of itself that it is distlaunch's, tries what their workers listen on."""
+    """A pod beside two runs, which carries distlaunch's label, tries the ports of their workers."""
     pods.write("opens.py", OPENS)
     two = ("--nodes", "2", "--log-ranks", "all")
     closed, opened = pods.follow(*two, "opens.py"), pods.follow(*two, "--no-network-policy", "opens.py")

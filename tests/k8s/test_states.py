@@ -1,4 +1,4 @@
-"""What pods say of themselves, in our words."""
+"""What pods report, in our terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.backends.kubernetes.states import Pod
 
 
 def a_pod(phase: str = "Failed", **status: Any) -> Pod:
-    """Of node 1, on machine m."""
+    """A pod of node 1, on host m."""
     deleted: float | None = status.pop("deleted", None)
     return Pod(1, "run-1-x", "uid", "2026-01-01T00:00:00Z", phase, "m", status, deleted)
 
@@ -23,7 +23,7 @@ def ended(code: int, reason: str = "Error") -> dict[str, Any]:
 
 
 def disrupted(reason: str) -> dict[str, Any]:
-    """The condition that says who took it."""
+    """The condition that tells why the pod was taken."""
     told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "told"}
     return {"conditions": [told], **ended(137)}
 
@@ -31,7 +31,7 @@ def disrupted(reason: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (ended(0, "OOMKilled"), "out_of_memory", "for want of memory"),
+        (ended(0, "OOMKilled"), "out_of_memory", "for lack of memory"),
         (ended(137), "killed", "was killed by SIGKILL"),
         (disrupted("EvictionByEvictionAPI"), "preempted", "EvictionByEvictionAPI: told"),
         (disrupted("PreemptionByScheduler"), "preempted", "PreemptionByScheduler"),
@@ -42,7 +42,7 @@ def disrupted(reason: str) -> dict[str, Any]:
         (ended(128, "ContainerCannotRun"), "node", "ContainerCannotRun"),
     ],
 )
-def test_ends_are_told_apart(status: dict[str, Any], kind: str, words: str) -> None:
+def test_ways_to_end_are_distinguished(status: dict[str, Any], kind: str, words: str) -> None:
     cause = states.cause(a_pod(**status))
 
     assert cause is not None
@@ -61,7 +61,7 @@ def test_a_pod_that_starts_again_has_not_ended_until_its_workload_has(code: int)
     assert states.state(a_pod(**ended(1)), over=False, restarts=True) == "ended"
 
 
-def test_a_pod_on_a_lost_machine_waits_for_it_or_for_its_removal() -> None:
+def test_a_pod_on_a_lost_host_waits_for_its_return_or_removal() -> None:
     running = {
         "containerStatuses": [{"name": "node", "ready": True, "state": {"running": {}}}],
         "conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}],
@@ -101,7 +101,7 @@ def test_of_several_containers_ours_counts(phase: str, own: dict[str, Any], stat
 
 
 @pytest.mark.parametrize("reason", ["ContainersNotReady", "ReadinessGatesNotReady"])
-def test_a_pod_that_is_not_ready_by_its_kubelets_word_is_not_lost(reason: str) -> None:
+def test_a_pod_that_its_kubelet_reports_as_not_ready_is_not_lost(reason: str) -> None:
     conditions = [{"type": "Ready", "status": "False", "reason": reason}, {"type": "ContainersReady", "status": "True"}]
     pod = a_pod("Running", containerStatuses=[MESH, {"name": "node", "state": {"running": {}}}], conditions=conditions)
 
@@ -109,30 +109,35 @@ def test_a_pod_that_is_not_ready_by_its_kubelets_word_is_not_lost(reason: str) -
     assert states.unheard([[pod]], restarts=True) == ""
 
 
-def test_what_had_to_start_before_ours_is_named() -> None:
+def test_an_init_container_that_keeps_ours_from_starting_is_named() -> None:
     image = {"name": "first", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}}
     failed = {"name": "first", "state": {"terminated": {"exitCode": 4, "reason": "Error"}}}
     ours = {"name": "node", "state": {"waiting": {"reason": "PodInitializing"}}}
 
     assert (
-        states.unstartable(a_pod("Pending", initContainerStatuses=[image], containerStatuses=[ours])) == "ImagePullBackOff: none"
+        states.unstartable(a_pod("Pending", initContainerStatuses=[image], containerStatuses=[ours]))
+        == "ImagePullBackOff: none"
     )
     cause = states.cause(a_pod("Failed", initContainerStatuses=[failed], containerStatuses=[ours]))
     assert cause is not None
-    assert cause["message"] == "pod run-1-x on m did not start: its container first ended with exit code 4"
+    assert cause["message"] == "pod run-1-x on m did not start: container first ended with exit code 4"
 
 
 @pytest.mark.parametrize("name", ["run-1", "run-1-n-0", "run-1-node-0"])
 def test_a_reason_stays_the_same_whatever_the_next_pod_is_called(name: str) -> None:
-    """As a kubelet says it, with the pod's name and uid and a pause that doubles; each reason is told once."""
+    """A kubelet's message has the pod's name and uid and a pause that doubles; each reason is to be reported once."""
     uids = ("1fd0445c-a981-4952-82a1-838aa2c15037", "64f2ed6c-a8fa-4708-ba6b-0a378e94596b")
     told = [
         states.steady(
-            f"2 of 3 pods wait: CrashLoopBackOff: back-off {pause} restarting failed container=mesh pod={pod}_ns({uid})", "run-1"
+            f"2 of 3 pods wait: CrashLoopBackOff: back-off {pause} restarting failed container=mesh "
+            f"pod={pod}_ns({uid})",
+            "run-1",
         )
         for pause, pod, uid in zip(("10s", "1m20s"), (f"{name}-0-npjmw", f"{name}-0-tp4z9"), uids, strict=True)
     ]
 
     assert told[0] == told[1]
-    assert told[0] == f"2 of 3 pods wait: CrashLoopBackOff: back-off restarting failed container=mesh pod={name}-0_ns(...)"
+    assert (
+        told[0] == f"2 of 3 pods wait: CrashLoopBackOff: back-off restarting failed container=mesh pod={name}-0_ns(...)"
+    )
     assert states.steady("pod run-12-0-npjmw waits for run-1-0", "run-1") == "pod run-12-0-npjmw waits for run-1-0"

@@ -34,7 +34,7 @@ if attempt == "0" and rank == "{slow}":
     time.sleep({late})
 print("finished", flush=True)
 """
-"""One rank ends later than the others; who is told to end needs longer for it than a deletion by force allows."""
+"""One rank ends later than the others; a rank that is told to end takes longer than a deletion by force allows."""
 
 
 LATE = """
@@ -42,7 +42,7 @@ import os, time
 if os.environ["HOSTNAME"].endswith("-1") and "DISTLAUNCH_ATTEMPT" not in os.environ:
     time.sleep(600)
 """
-"""A module that node 1 imports for longer than a test lasts, but for its first start."""
+"""A module whose import on node 1 takes longer than a test, at the first start only."""
 
 
 def pod_of(user: User, run: str, node: int) -> str:
@@ -57,7 +57,7 @@ def take(user: User, run: str, node: int, grace_s: int | None) -> None:
 
 
 def follow(user: User, slow: int, late: float, count: int = 2) -> Follower:
-    """A run whose rank `slow` ends later, so late that a test has time for something."""
+    """A run whose rank `slow` ends late enough for a test to act before."""
     name = f"ends{slow}-{late}.py"
     user.write(name, ENDS.format(slow=slow, late=late))
     run = user.follow("--nodes", str(count), "--grace", "60s", "--log-ranks", "all", name)
@@ -67,7 +67,7 @@ def follow(user: User, slow: int, late: float, count: int = 2) -> Follower:
 
 @pytest.mark.parametrize("grace_s", [None, 0], ids=["politely", "by force"])
 def test_a_pod_that_is_taken_while_the_run_ends_neither_fails_nor_hangs_it(pods: User, grace_s: int | None) -> None:
-    """Each node's, before its rank has finished and after, while the other's has not, and when all have: several runs at once."""
+    """Each node's, before and after its rank has finished, while the other's has not: several runs at once."""
     moments: list[tuple[str, Follower, int, str]] = []
     for node in (0, 1):
         moments += [("runs", follow(pods, node, 600.0), node, f"[{1 - node}:{1 - node}] finished")]
@@ -86,7 +86,7 @@ def test_a_pod_that_is_taken_while_the_run_ends_neither_fails_nor_hangs_it(pods:
 
 @pytest.mark.parametrize("grace_s", [None, 0], ids=["politely", "by force"])
 def test_a_pod_that_is_taken_when_all_have_finished_changes_nothing(pods: User, grace_s: int | None) -> None:
-    """At once when the last rank has said so, and a little later: by then it may be gone, or on record."""
+    """Right after the last rank has finished, and a little later, when it may have been removed or recorded."""
     runs = [(follow(pods, 1, 3.0), node, later) for node in (0, 1) for later in (False, True)]
     for run, node, later in runs:
         run.until("[1:1] finished")
@@ -102,16 +102,18 @@ def test_a_pod_that_is_taken_when_all_have_finished_changes_nothing(pods: User, 
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_an_agent_that_hears_of_its_deletion_before_the_end_of_the_run_ends_well(pods: User, machines: Kube, node: int) -> None:
-    """It is held while the others end, and finds both when it goes on: nobody is left who could wait with one that comes back."""
+def test_an_agent_that_learns_of_its_deletion_before_the_end_of_the_run_succeeds(
+    pods: User, own_kube: Kube, node: int
+) -> None:
+    """It is stopped while the others end, and finds both when it continues: no node is left to meet its replacement."""
     run = follow(pods, 1, 20.0)
-    agent = agent_of(machines, run.run, node)
+    agent = agent_of(own_kube, run.run, node)
     os.kill(agent, signal.SIGSTOP)
     try:
         other = pod_of(pods, run.run, 1 - node)
         pods.kube.wait_pods(pods.namespace, "the other to end", lambda found: _has_ended(found, other))
         take(pods, run.run, node, None)
-        wait_until("the agent to be told", lambda: _is_told(agent))
+        wait_until("the agent to have a signal pending", lambda: _sigterm_is_pending(agent))
     finally:
         os.kill(agent, signal.SIGCONT)
 
@@ -123,13 +125,13 @@ def test_an_agent_that_hears_of_its_deletion_before_the_end_of_the_run_ends_well
     assert pods.state(run.run)["state"] == "success"
 
 
-def test_a_node_0_that_is_lost_when_all_have_ended_well_is_not_waited_for(pods: User, machines: Kube) -> None:
-    """By who follows the run, and where nobody does by the next who looks at it: nobody is left to meet it."""
+def test_a_node_0_that_is_lost_when_all_have_succeeded_is_not_waited_for(pods: User, own_kube: Kube) -> None:
+    """The follower ends the run, or without one the next command that looks at it: no other node is left to meet it."""
     followed = follow(pods, 1, 20.0)
-    agents = {followed.run: _stopped(machines, followed.run)}
+    agents = {followed.run: _stopped(own_kube, followed.run)}
     alone = pods.detached("--nodes", "2", "--grace", "60s", "ends1-20.0.py")
-    pods.wait_said(alone, "attempt 0", 2)
-    agents[alone] = _stopped(machines, alone)
+    pods.wait_printed(alone, "attempt 0", 2)
+    agents[alone] = _stopped(own_kube, alone)
     for run, agent in agents.items():
         other = pod_of(pods, run, 1)
         pods.kube.wait_pods(pods.namespace, "the other to end", lambda found, name=other: _has_ended(found, name))
@@ -144,9 +146,9 @@ def test_a_node_0_that_is_lost_when_all_have_ended_well_is_not_waited_for(pods: 
     assert pods("logs", alone).stdout.count("finished\n") == 2
 
 
-def agent_of(machines: Kube, run: str, node: int) -> int:
-    """The process of a node's agent, as this machine sees it."""
-    for process in (process for machine in machines.nodes for process in machine.containers()):
+def agent_of(own_kube: Kube, run: str, node: int) -> int:
+    """The process of a node's agent, as this host sees it."""
+    for process in (process for host in own_kube.nodes for process in host.containers()):
         with suppress(OSError):
             about = Path(f"/proc/{process.pid}/status").read_text()
             told = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
@@ -155,15 +157,15 @@ def agent_of(machines: Kube, run: str, node: int) -> int:
     raise AssertionError(f"no agent of node {node}")
 
 
-def _stopped(machines: Kube, run: str) -> int:
-    """The agent of node 0, which does not go on."""
-    agent = agent_of(machines, run, 0)
+def _stopped(own_kube: Kube, run: str) -> int:
+    """The agent of node 0, stopped."""
+    agent = agent_of(own_kube, run, 0)
     os.kill(agent, signal.SIGSTOP)
     return agent
 
 
-def _is_told(pid: int) -> bool:
-    """Whether a SIGTERM waits for a process."""
+def _sigterm_is_pending(pid: int) -> bool:
+    """Whether a SIGTERM is pending for a process."""
     told = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return any(int(each, 16) >> (signal.SIGTERM - 1) & 1 for each in told)
 
@@ -195,13 +197,15 @@ def test_a_pod_that_is_deleted_by_force_is_a_lost_node_and_comes_back(pods: User
     assert job_ends(pods, run.run) == {"Complete"}
 
 
-def test_a_node_that_is_lost_before_all_have_met_comes_back_and_the_others_with_it(pods: User, machines: Kube) -> None:
+def test_a_node_that_is_lost_before_all_have_met_comes_back_and_the_others_with_it(pods: User, own_kube: Kube) -> None:
     pods.write("late.py", LATE)
-    pods.write("early.py", "# distlaunch: preload late\nimport os\nprint('attempt', os.environ['DISTLAUNCH_ATTEMPT'])\n")
+    pods.write(
+        "early.py", "# distlaunch: preload late\nimport os\nprint('attempt', os.environ['DISTLAUNCH_ATTEMPT'])\n"
+    )
     run = pods.follow("--nodes", "2", "--grace", "5s", "--log-ranks", "all", "early.py")
     run.wait_err("missing: node 1")
 
-    os.kill(agent_of(machines, run.run, 0), signal.SIGKILL)  # of its pod nothing is left that could tell
+    os.kill(agent_of(own_kube, run.run, 0), signal.SIGKILL)  # nothing of its pod is left that could report it
 
     done = run.result()
     assert done.exit_code == 0, done.stderr
@@ -209,14 +213,14 @@ def test_a_node_that_is_lost_before_all_have_met_comes_back_and_the_others_with_
     assert job_ends(pods, run.run) == {"Complete"}
 
 
-def test_a_machine_whose_kubelet_is_gone_is_named_while_the_run_goes_on(pods: User, machines: Kube) -> None:
-    """As soon as the control plane does not hear of it (here 10 s, by default 50), not when it gives its pods up."""
+def test_a_host_whose_kubelet_has_stopped_is_named_while_the_run_continues(pods: User, own_kube: Kube) -> None:
+    """As soon as the control plane misses its reports (here 10 s, by default 50), not when it gives its pods up."""
     pods.write("waits.py", WAITS)
     run = pods.detached("waits.py")
-    pods.wait_said(run, "ready", 1)
+    pods.wait_printed(run, "ready", 1)
     assert pods.state(run)["state"] == "running"
     (place,) = {pod["spec"]["nodeName"] for pod in pods.pods(run)}
-    node = next(node for node in machines.nodes if node.name == place)
+    node = next(node for node in own_kube.nodes if node.name == place)
     node.stop_kubelet()
     try:
         pods.kube.wait_pods(pods.namespace, "its pod to be doubted", _one_is_doubted, selector=f"distlaunch/run={run}")
@@ -229,9 +233,11 @@ def test_a_machine_whose_kubelet_is_gone_is_named_while_the_run_goes_on(pods: Us
     finally:
         node.start_kubelet()
         node.wait_ready()
-        node.gpus(machines.options.gpus_per_host)
+        node.gpus(own_kube.options.gpus_per_host)
     assert pods("cancel", run).exit_code == 0
 
 
 def _one_is_doubted(found: list[dict[str, Any]]) -> bool:
-    return any({"Ready", "False"} <= set(map(str, item.values())) for pod in found for item in pod["status"]["conditions"])
+    return any(
+        {"Ready", "False"} <= set(map(str, item.values())) for pod in found for item in pod["status"]["conditions"]
+    )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.k8s.conftest import may_make_accounts
 from tests.k8s.proxy import Relay
 from tests.k8s.role import role_rules
-from tests.k8s.test_pods import may_make_accounts
 from tests.terminal.asks import ASKS, CHATS, SHOWN, debug, has_no_terminal, look_on, lose_connection, on_screen
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 
 def without_exec() -> list[dict[str, Any]]:
-    """The documented Role, but for what a terminal takes."""
+    """The documented Role, without the right that a terminal takes."""
     return [rule for rule in role_rules() if rule["resources"] != ["pods/exec"]]
 
 
@@ -34,7 +34,7 @@ def test_a_rank_in_another_pod_has_the_keyboard_and_is_debugged(pods: User) -> N
     assert "warning" not in screen.said
 
 
-def test_of_many_the_one_that_is_shown_writes_to_a_terminal_that_follows_ours(pods: User) -> None:
+def test_the_one_rank_that_is_shown_writes_to_a_terminal_that_follows_ours(pods: User) -> None:
     pods.write("shown.py", SHOWN)
     words = ("k8s", "--name", "shown", "--nodes", "2", "shown.py")
     with on_screen(pods.cli, *words, env=pods.env({"TERM": "vt220"})) as screen:
@@ -63,7 +63,7 @@ while True:
 """
 
 
-def test_without_the_right_to_exec_one_worker_runs_all_the_same_and_it_is_said_once(pods: User) -> None:
+def test_without_the_right_to_exec_a_worker_still_runs_and_that_is_reported_once(pods: User) -> None:
     if not may_make_accounts(pods):
         pytest.skip("takes an account with other rights")
     pods.write("ticks.py", TICKS)
@@ -79,7 +79,7 @@ def test_without_the_right_to_exec_one_worker_runs_all_the_same_and_it_is_said_o
     assert screen.said.count("warning") == 1
 
 
-def test_without_the_right_to_exec_a_keyboard_is_refused_before_anything_is_made(user: User) -> None:
+def test_without_the_right_to_exec_a_keyboard_is_refused_before_anything_is_created(user: User) -> None:
     lesser = user.with_rights("no-exec", without_exec())
     done = lesser("k8s", "--interactive", "0", "x.py", stdin=subprocess.PIPE)
     assert done.exit_code == 3, done.stderr

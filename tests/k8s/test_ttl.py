@@ -1,4 +1,4 @@
-"""Ended runs of kinds that no controller removes: the next submission does, and never fails of it."""
+"""Ended runs of kinds that no controller removes: the next submission removes them, and never fails because of that."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PODS = ("--kind", "pods")
 
 
 @pytest.mark.k8s
-def test_what_is_asked_for_before_is_enough_to_submit(user: User) -> None:
-    """The rights to look for ended runs are not among that."""
+def test_the_rights_that_are_checked_before_are_enough_to_submit(user: User) -> None:
+    """The right to look for ended runs is not among them."""
     opts = KubernetesOptions(image="i", kind="pods")
     made = [{"kind": kind} for kind in ("ConfigMap", "Service", "Pod")]
     wanted = [right for right in rights.needed(opts, made) if right != ("", "configmaps", "list")]
@@ -44,7 +44,7 @@ def test_what_is_asked_for_before_is_enough_to_submit(user: User) -> None:
 
 
 @pytest.mark.k8s
-def test_ended_runs_go_and_what_others_have_in_their_files_is_not_fetched(user: User, proxy: Proxy) -> None:
+def test_ended_runs_are_removed_and_the_files_of_runs_are_not_fetched(user: User, proxy: Proxy) -> None:
     (user.cli.directory / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
     configs, pods = KINDS["configmaps"].format(user.namespace), KINDS["pods"].format(user.namespace)
     foreign = {"name": "odd", "labels": {"distlaunch/run": "odd"}, "annotations": {"distlaunch/ttl-seconds": "\u00b2"}}
@@ -52,7 +52,10 @@ def test_ended_runs_go_and_what_others_have_in_their_files_is_not_fetched(user: 
     ended, kept = (user.detached(*PODS, "--ttl", ttl, "x.py") for ttl in ("1s", "1d"))
     for run, at in ((ended, 0.0), (kept, time.time())):
         over = {
-            "terminated": {"exitCode": 0, "finishedAt": datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+            "terminated": {
+                "exitCode": 0,
+                "finishedAt": datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            }
         }
         own = {"name": "node", "state": over, "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
         user.kube.api.patch(f"{pods}/{run}-0/status", {"status": {"phase": "Succeeded", "containerStatuses": [own]}})
@@ -76,7 +79,7 @@ def test_ended_runs_go_and_what_others_have_in_their_files_is_not_fetched(user: 
     ids=["no right", "busy", "gone", "a list", "nothing"],
 )
 @pytest.mark.parametrize("kind", ["pods", "trainjob"])
-def test_it_never_fails_a_submission(
+def test_removing_ended_runs_never_fails_a_submission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bad: tuple[int, str] | None
 ) -> None:
     monkeypatch.setattr(api, "time", SimpleNamespace(sleep=lambda _: None))

@@ -1,4 +1,4 @@
-"""Small wrong changes of a Python file, each as the text of one piece that replaces another; found in its syntax tree."""
+"""Small wrong changes of a Python file, found in its syntax tree: each replaces one piece of the text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SWAPPED: dict[type[ast.AST], tuple[str, str]] = {
 }
 DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Continue, ast.Break)
 LIMIT = re.compile(r"(_s|_S|timeout|limit|patience|every|backlog|_bytes)$", re.IGNORECASE)
-"""Names whose numbers are about how long or how much at most: one more is the same program."""
+"""Names whose numbers are limits of time or size: with one more it is the same program."""
 
 
 class Change(NamedTuple):
@@ -46,12 +46,12 @@ class Change(NamedTuple):
     text: str
 
     def apply(self, source: bytes) -> bytes:
-        """The file with it."""
+        """The file with this change."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
 class Finder:
-    """Walks through one file."""
+    """Finds the changes of one file."""
 
     def __init__(self, path: str, source: bytes) -> None:
         self.path, self.source = path, source
@@ -61,7 +61,7 @@ class Finder:
             self.starts.append(self.starts[-1] + len(line))
 
     def offset(self, line: int, column: int) -> int:
-        """Where a place is in the file; columns are bytes, as the syntax tree has them."""
+        """The offset of a place in the file; columns are bytes, as in the syntax tree."""
         return self.starts[line - 1] + column
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class Finder:
         return Change(self.path, node.lineno, node.end_lineno or node.lineno, what, *self.span(node), text)
 
     def between(self, left: ast.expr, right: ast.expr, operator: ast.AST, what: str) -> Iterator[Change]:
-        """A change of the operator that is written between two nodes."""
+        """A change of the operator between two nodes."""
         old, new = SWAPPED.get(type(operator), ("", ""))
         start, end = self.span(left)[1], self.span(right)[0]
         pattern = r"\s+".join(map(re.escape, old.split()))
@@ -97,7 +97,7 @@ class Finder:
         return found
 
     def walk(self, node: ast.AST, found: list[Change]) -> None:
-        """Below a node, in the order of the file; not in annotations, imports and what only a type checker reads."""
+        """Find changes below a node, in the order of the file, but not in annotations or for type checkers."""
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_comment", "decorator_list", "bases"):
                 continue
@@ -107,7 +107,7 @@ class Finder:
                     self.walk(child, found)
 
     def changes(self, node: ast.AST, parent: ast.AST) -> Iterator[Change]:
-        """What can be changed at one node."""
+        """The changes at one node."""
         if isinstance(node, (ast.If, ast.While, ast.IfExp)) and not isinstance(node.test, ast.Constant):
             yield self.change(node.test, "condition negated", f"(not ({self.text(node.test)}))")
         if isinstance(node, ast.comprehension):
@@ -115,7 +115,9 @@ class Finder:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             yield from self.between(node.left, node.comparators[0], node.ops[0], "comparison")
         if isinstance(node, ast.BoolOp):
-            yield from self.between(node.values[0], node.values[1], node.op, "condition") if len(node.values) == 2 else ()
+            yield from (
+                self.between(node.values[0], node.values[1], node.op, "condition") if len(node.values) == 2 else ()
+            )
         if isinstance(node, ast.BinOp) and not is_text(node.left) and not is_text(node.right):
             yield from self.between(node.left, node.right, node.op, "arithmetic")
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -128,7 +130,7 @@ class Finder:
             yield from self.constant(node)
 
     def constant(self, node: ast.Constant) -> Iterator[Change]:
-        """Another truth, or a number more."""
+        """Another truth value, or a number plus one."""
         if isinstance(node.value, bool):
             yield self.change(node, f"{node.value} -> {not node.value}", str(not node.value))
         elif isinstance(node.value, int):
@@ -136,7 +138,7 @@ class Finder:
 
 
 def skipped(node: ast.AST) -> bool:
-    """What is nothing that a test could notice: imports, assertions for the type checker, texts."""
+    """Whether no test could notice a change: imports, assertions for the type checker, texts."""
     if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert, ast.JoinedStr, ast.Global, ast.Nonlocal)):
         return True
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("TypeVar", "cast"):
@@ -145,7 +147,7 @@ def skipped(node: ast.AST) -> bool:
 
 
 def is_docstring(node: ast.AST) -> bool:
-    """Whether a statement is a text alone, or dots."""
+    """Whether a statement is only a text, or dots."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -155,14 +157,14 @@ def is_none(node: ast.AST) -> bool:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Whether an operand is a text or a list, of which only the sum makes sense."""
+    """Whether an operand is a text or a list, for which only `+` makes sense."""
     return isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.ListComp)) or (
         isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
     )
 
 
 def is_limit(node: ast.Constant, parent: ast.AST) -> bool:
-    """Whether a number says how long or how much at most."""
+    """Whether a number is a limit of time or size."""
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         return False
     names = []
@@ -178,12 +180,12 @@ def is_limit(node: ast.Constant, parent: ast.AST) -> bool:
 
 
 def changes(path: str, source: bytes) -> list[Change]:
-    """All changes of one file; a few may leave it no Python file, see `compiles`."""
+    """All changes of one file; a few may make it invalid Python, see `compiles`."""
     return Finder(path, source).find()
 
 
 def compiles(source: bytes) -> bool:
-    """Whether this is Python."""
+    """Whether this is valid Python."""
     try:
         compile(source, "x", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):

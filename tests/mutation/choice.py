@@ -27,7 +27,7 @@ def files(paths: Iterable[str], root: Path) -> list[str]:
 
 
 def choose(paths: Iterable[str], count: int, seed: int, root: Path) -> list[Change]:
-    """So many changes, no two on one line; the same ones for the same seed and sources."""
+    """Choose `count` changes, no two on one line; the same ones for the same seed and sources."""
     by_line: dict[tuple[str, int], list[Change]] = defaultdict(list)
     for path in files(paths, root):
         for change in changes(path, (root / path).read_bytes()):
@@ -53,7 +53,7 @@ class Map(NamedTuple):
 
     @classmethod
     def read(cls, directory: Path) -> Map:
-        """What `--cov-by-test` has left; lines of which nobody knows the test are those of all whom it may have been."""
+        """Read what `--cov-by-test` has written; lines of an unknown test count for all tests that it may have been."""
         names: dict[str, str] = json.loads((directory / "names.json").read_text(encoding="utf-8"))
         found: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for path in (directory / "tests").iterdir():
@@ -65,22 +65,22 @@ class Map(NamedTuple):
         return cls(found)
 
     def of(self, change: Change) -> set[str]:
-        """The tests that run a change's lines; where those run only at import, all that run anything of the file."""
+        """The tests that run a change's lines; if these run only on import, all that run anything in the file."""
         wanted = set(range(change.line, change.last_line + 1))
         ran = {test for test, where in self.lines.items() if wanted & where.get(change.path, set())}
         return ran or {test for test, where in self.lines.items() if where.get(change.path)}
 
 
 def latest_map(directory: Path = results.ALL) -> Path | None:
-    """The newest results that know tests one by one."""
+    """The newest results with coverage by test."""
     found = sorted(path.parent for path in directory.glob("*/coverage/names.json"))
     return found[-1] if found else None
 
 
 def tests_for(change: Change, known: Map | None, every: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
-    """The tests that may notice it, the shortest first; those of files about nothing but the way tests run are none of them.
+    """The tests that may notice a change, the shortest first; tests of the test runner are none of them.
 
-    What a fixture of several tests runs is known of the first of them alone: so others of the same files come after them.
+    What a fixture runs for several tests is recorded only for the first of them, so others of the same files come next.
     """
 
     def by_time(tests: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What changed files can affect: a table from files to subjects, and imports among the tests' own files."""
+"""What changed files can affect: by a table from files to subjects, and by imports among the tests' own files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ RUNS = "api chaos agent cli runs snapshot fabric slurm ssh k8s benchmarks thirdp
 """Subjects whose tests start runs."""
 
 SIZES = "tests/test_sizes.py"
-ARCHITECTURE = f"tests/test_architecture.py {SIZES}"
+ARCHITECTURE = f"tests/test_architecture.py tests/test_single_places.py {SIZES}"
 WHEEL = "tests/test_wheel.py"
 TEXTS = (
-    "tests/test_install.py tests/test_documentation.py tests/test_documented_commands.py tests/test_documented_facts.py "
-    "tests/test_prose.py"
+    "tests/test_install.py tests/test_prose.py tests/test_documentation.py tests/test_documented_commands.py "
+    "tests/test_documented_tools.py tests/test_documented_cli.py tests/test_documented_settings.py "
+    "tests/test_documented_trainer.py tests/test_documented_facts.py tests/test_documented_numbers.py"
 )
 TUTORIALS = "tests/test_tutorials.py"
 EVERYTHING = "*"
 COMMON = "tests/conftest.py"
-"""What it imports is used by tests that name it themselves, so only a change of its own affects everybody."""
+"""Tests name what it imports themselves, so only a change of this file affects all tests."""
 
 TABLE: tuple[tuple[str, str], ...] = (
     # What belongs to one backend.
@@ -46,7 +47,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("launcher/agent/schedulers/slurm.py", f"agent slurm fabric {ARCHITECTURE}"),
     ("launcher/agent/system/processes.py", f"{RUNS} testbed"),
     ("launcher/agent/*", RUNS),
-    # What the user sees.
+    # What users see.
     ("launcher/doctor/heat_map.py", f"fabric {ARCHITECTURE}"),
     ("launcher/doctor/*", f"fabric slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/settings/quarantine.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
@@ -58,8 +59,8 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("train/reduce.py", f"train cli agent slurm ssh k8s {ARCHITECTURE} {WHEEL}"),
     ("train/*", f"train benchmarks {ARCHITECTURE} {WHEEL}"),
     ("benchmarks/*", f"benchmarks {SIZES}"),
-    # What is read.
-    ("docs/kubernetes.md", f"tests/k8s/test_control_plane.py tests/k8s/test_admission.py {TEXTS}"),
+    # Documentation.
+    ("docs/kubernetes.md", f"tests/k8s/test_control_plane.py tests/k8s/test_rights.py {TEXTS}"),
     ("docs/tutorials/slurm.md", f"tests/slurm/test_tutorial.py {TUTORIALS} {TEXTS}"),
     ("docs/tutorials/ssh.md", f"tests/ansible/test_tutorial.py {TUTORIALS} {TEXTS}"),
     ("docs/tutorials/kubernetes.md", f"tests/k8s/test_tutorial.py {TUTORIALS} {TEXTS}"),
@@ -90,18 +91,18 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("testbed/ssh.py", f"ssh testbed {SIZES}"),
     ("testbed/*", f"slurm ssh k8s fabric testbed {SIZES}"),
 )
-"""Patterns, and what a change can affect: subjects, files of tests, everything, or nothing. The first that fits counts."""
+"""Patterns, and what a change can affect: subjects, test files, everything, or nothing. The first match counts."""
 
 
 class Affected(NamedTuple):
-    """Files of tests, and why in a line."""
+    """Test files, and a line that gives the reason."""
 
     files: frozenset[str]
-    told: str
+    summary: str
 
 
 def changed_files(since: str | None = None, root: Path = ROOT) -> list[str]:
-    """Files that differ from where the main branch was left, those that git does not know yet included."""
+    """Files that differ from where this branch left the main one, including those that git does not track yet."""
     base = since or merge_base(root)
     names = git(root, "diff", "--name-only", "--no-renames", "-z", base, "--").split("\0")
     names += git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
@@ -109,7 +110,7 @@ def changed_files(since: str | None = None, root: Path = ROOT) -> list[str]:
 
 
 def merge_base(root: Path) -> str:
-    """Where this branch has left the main one; on the main branch itself, where that has left its remote's."""
+    """Where this branch left the main one; on the main branch itself, where that left its remote branch."""
     for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
         found = git(root, "merge-base", "HEAD", name, check=False).strip()
         if found:
@@ -118,7 +119,7 @@ def merge_base(root: Path) -> str:
 
 
 def git(root: Path, *words: str, check: bool = True) -> str:
-    """What git says; nothing where it fails, if it may."""
+    """The output of git; empty if it fails and may."""
     argv = ("git", *words)
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode and check:
@@ -127,7 +128,7 @@ def git(root: Path, *words: str, check: bool = True) -> str:
 
 
 def affected(changed: Iterable[str], root: Path = ROOT) -> Affected:
-    """The files of tests that these files can affect."""
+    """The test files that these files can affect."""
     changed = list(changed)
     every = subjects.all_files(root)
     known = subjects.known(root)
@@ -144,12 +145,12 @@ def affected(changed: Iterable[str], root: Path = ROOT) -> Affected:
         else:
             found |= {file for file in every if subjects.subject_of(file) in words or file in words}
     wanted = sorted({subjects.subject_of(file) for file in found}, key=known.index)
-    told = f"changed: {len(changed)} files, which can affect {len(found)} of {len(every)} files of tests"
-    return Affected(frozenset(found), f"{told} ({', '.join(reasons) or ' '.join(wanted) or 'nothing'})")
+    summary = f"changed: {len(changed)} files, which can affect {len(found)} of {len(every)} test files"
+    return Affected(frozenset(found), f"{summary} ({', '.join(reasons) or ' '.join(wanted) or 'nothing'})")
 
 
 def targets(path: str) -> frozenset[str] | None:
-    """What the table says of a file; None: it is one of the tests' own. What nobody has heard of may affect everything."""
+    """What the table has for a file; None: it belongs to the tests. An unknown file may affect everything."""
     for pattern, words in TABLE:
         if fnmatchcase(path, pattern):
             return frozenset(words.split())
@@ -157,9 +158,9 @@ def targets(path: str) -> frozenset[str] | None:
 
 
 def users(path: str, root: Path = ROOT) -> set[str]:
-    """A file of the tests and all others that import it; a conftest is imported by what is below its directory.
+    """A file of the tests and all others that import it; a conftest counts as imported by what is below its directory.
 
-    What is no Python affects its directory.
+    A file that is not Python affects its directory.
     """
     graph = imports(root)
     if not path.endswith(".py"):
@@ -179,7 +180,7 @@ def users(path: str, root: Path = ROOT) -> set[str]:
 
 @cache
 def imports(root: Path = ROOT) -> dict[str, frozenset[str]]:
-    """Which of the tests' own files each of them imports, or names as a file (tests/scripts/census.py by `census.py`)."""
+    """Which of the tests' own files each one imports, or names, as `census.py` for tests/scripts/census.py."""
     paths = sorted(str(path.relative_to(root)) for path in (root / subjects.TESTS).rglob("*.py"))
     scripts = {Path(path).name: path for path in paths if path.startswith("tests/scripts/")}
     graph = {}
@@ -208,6 +209,6 @@ def modules(text: str) -> set[str]:
 
 
 def places(module: str) -> tuple[str, str]:
-    """Where a module may be."""
+    """The files that a module may be in."""
     path = module.replace(".", "/")
     return f"{path}.py", f"{path}/__init__.py"

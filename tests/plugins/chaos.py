@@ -1,22 +1,22 @@
-"""How often chaos strikes, and from which seed (tests/chaos)."""
+"""How many runs the chaos tests (tests/chaos) hit, and from which seed."""
 
 from __future__ import annotations
 
 import pytest
 
 _TRY_S = 60
-"""So long one may take on average; each has limits of its own."""
+"""How long a try may take on average; each has limits of its own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--chaos-seed` and `--chaos-tries`."""
     group = parser.getgroup("chaos")
-    group.addoption("--chaos-seed", type=int, default=1, help="which blows runs are dealt")
-    group.addoption("--chaos-tries", type=int, default=0, help="how many on each backend; without it a few")
+    group.addoption("--chaos-seed", type=int, default=1, help="which faults runs are hit with")
+    group.addoption("--chaos-tries", type=int, default=0, help="how many on each backend; by default a few")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """More tries take longer than a test may."""
+    """Give tests with more tries more time."""
     tries: int = config.getoption("--chaos-tries")
     for item in items if tries else ():
         if "score" in getattr(item, "fixturenames", ()):

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PROCESSES = 3
-"""On two cores: tests with clusters mostly wait."""
+"""Even on two cores: tests with clusters mostly wait."""
 
 
 def argv(request: subjects.Request, cores: int) -> list[str]:
-    """What pytest is started with."""
+    """The command line of pytest."""
     words = [sys.executable, "-m", "pytest", f"--numprocesses={PROCESSES if cores > 1 else 0}"]
     words += [f"--tier={tier}" for tier in request.tiers]
     words += [f"--subject={subject}" for subject in request.subjects]
@@ -28,7 +28,7 @@ def argv(request: subjects.Request, cores: int) -> list[str]:
 
 
 def main(given: Sequence[str]) -> NoReturn:
-    """Become pytest."""
+    """Replace this process with pytest."""
     try:
         request = subjects.request(given)
     except subjects.UnknownWordError as error:

@@ -1,7 +1,7 @@
-"""Coverage by package, of one run or of several side by side: `python -m tests.plugins.coverage_report DATA[@CHECKOUT] ...`.
+"""Coverage by package, of one run or several: `python -m tests.plugins.coverage_report DATA[@CHECKOUT] ...`.
 
-DATA is a run's directory `coverage`, or files of coverage.py's or a directory of them; CHECKOUT is where the sources are that
-it was measured with.
+DATA is the directory `coverage` of a run, or files of coverage.py or a directory of them. CHECKOUT has the sources with
+which it was measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DIRECTORIES = ("launcher", "train", "playbooks")
 PACKAGES = ("launcher.agent", "launcher.backends", "launcher.cli", "launcher", "train.trainer", "train", "playbooks")
-"""The first one that a file is in counts."""
+"""A file counts for the first one that it is in."""
 
 _AGENT = "distlaunch_agent/"
 
@@ -32,7 +32,7 @@ Lines = dict[str, set[int]]
 
 
 class Measured(NamedTuple):
-    """What ran of what there is."""
+    """How many statements each file has, how many of them ran, and which did not."""
 
     statements: Mapping[str, int]
     ran: Mapping[str, int]
@@ -67,12 +67,13 @@ def read_one(directory: Path, lines: Path) -> Lines:
     bounds = sorted((offset, path) for path, offset in index["offsets"].items())
     ends = [*(offset for offset, _ in bounds[1:]), index["size"]]
     return {
-        path: {line for line, flag in enumerate(data[start:end]) if flag} for (start, path), end in zip(bounds, ends, strict=True)
+        path: {line for line, flag in enumerate(data[start:end]) if flag}
+        for (start, path), end in zip(bounds, ends, strict=True)
     }
 
 
 def read_foreign(path: Path, root: Path) -> Lines:
-    """The lines in coverage.py's own files, of which none is changed."""
+    """The lines in files of coverage.py, which are not changed."""
     from coverage import CoverageData
     from coverage.exceptions import DataError
 
@@ -82,7 +83,7 @@ def read_foreign(path: Path, root: Path) -> Lines:
         data = CoverageData(basename=str(file))
         try:
             data.read()
-        except DataError as error:  # its process was killed as it wrote
+        except DataError as error:  # its process was killed while it wrote the file
             print(f"left out: {error}", file=sys.stderr)
             continue
         for name in data.measured_files():
@@ -94,14 +95,14 @@ def read_foreign(path: Path, root: Path) -> Lines:
 
 
 def relative(name: str, root: Path) -> str:
-    """A file as seen from the top of the checkout; an agent's is the one that it was packed from."""
+    """A file relative to the top of the checkout; a file of the agent is the one that it was packed from."""
     if _AGENT in name:
         return f"launcher/agent/{name.rpartition(_AGENT)[2]}"
     return str(Path(name).relative_to(root)) if Path(name).is_relative_to(root) else ""
 
 
 def measure(lines: Lines, root: Path = ROOT) -> Measured:
-    """Lines that ran, as statements; files that never ran count too."""
+    """Turn lines that ran into statements; files that never ran count too."""
     import coverage
 
     cov = coverage.Coverage(data_file=None, config_file=False)
@@ -121,7 +122,7 @@ def analysis(cov: coverage.Coverage, path: Path) -> tuple[str, list[int], list[i
 
 
 def totals(measured: Measured) -> dict[str, tuple[int, int]]:
-    """Statements that ran, and all, by package."""
+    """Numbers of statements that ran, and of all, by package."""
     found = dict.fromkeys(sorted(PACKAGES), (0, 0))
     for path, number in measured.statements.items():
         ran, known = found[package_of(path)]
@@ -130,7 +131,7 @@ def totals(measured: Measured) -> dict[str, tuple[int, int]]:
 
 
 def table(runs: Sequence[Measured]) -> list[str]:
-    """A line per package; beyond one run with the difference between the first and the last."""
+    """A line per package; with several runs also the difference between the first and the last."""
     sums = [totals(run) for run in runs]
     for each in sums:
         each["all"] = (sum(ran for ran, _ in each.values()), sum(known for _, known in each.values()))
@@ -151,12 +152,14 @@ def by_file(measured: Measured) -> str:
     rows = []
     for path, number in sorted(measured.statements.items()):
         ran = measured.ran[path]
-        rows.append(f"{path:55s} {ran:5d} of {number:5d}  {100 * ran / number:5.1f} %  {measured.missing[path]}".rstrip())
+        rows.append(
+            f"{path:55s} {ran:5d} of {number:5d}  {100 * ran / number:5.1f} %  {measured.missing[path]}".rstrip()
+        )
     return "\n".join([*rows, ""])
 
 
 def load(word: str) -> Measured:
-    """One run, as it is named on the command line."""
+    """A run, as it is given on the command line."""
     data, _, checkout = word.partition("@")
     path, root = Path(data), Path(checkout or ROOT).resolve()
     if (path / "index").exists():

@@ -1,4 +1,4 @@
-"""For each failed test a directory: what its runs wrote, what it printed, and the last lines of its clusters' logs."""
+"""A directory for each failed test: what its runs wrote, what it printed, and the ends of its clusters' logs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
 KEY = "distlaunch_results"
-WORTH = ("stream*", "stderr*", "stdout*", "*.json", "*.log", "*.out", "*.err", "*.sbatch", "*.sh", "*.yaml", "*.toml")
-"""Files below a test's directories that tell what happened."""
+KEPT = ("stream*", "stderr*", "stdout*", "*.json", "*.log", "*.out", "*.err", "*.sbatch", "*.sh", "*.yaml", "*.toml")
+"""Files below a test's directories that show what happened."""
 
-TOLD = ("stream*", "stderr*")
-"""Those whose ends are printed with the failure: what agents and workers said."""
+PRINTED = ("stream*", "stderr*")
+"""Those whose last lines are printed with the failure: what agents and workers wrote."""
 
 LOGS = ("logs/*.log", "ssh/*.log", "kubernetes/logs/*.log")
-"""What a testbed's daemons write, below its directory."""
+"""Logs of a testbed's daemons, below its directory."""
 
 MAX_BYTES = 200_000
 MAX_FILES = 300
@@ -41,7 +41,7 @@ class Failures:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """What goes wrong here is told beside the failure, never instead of it."""
+        """An error in this plugin is reported with the failure, never instead of it."""
         report = yield
         if report.failed:
             try:
@@ -51,35 +51,37 @@ class Failures:
         return report
 
     def keep(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Copy and tell."""
+        """Copy files, and add their last lines to the report."""
         into = place(self.directory, item.nodeid)
         roots = directories(item)
         ends = []
         for number, root in enumerate(roots):
-            for path in worth(root):
+            for path in files_to_keep(root):
                 name = Path(f"files{number or ''}") / path.relative_to(root)
                 text = copy(path, into / name)
-                if any(fnmatch(path.name, pattern) for pattern in TOLD) and text.strip():
+                if any(fnmatch(path.name, pattern) for pattern in PRINTED) and text.strip():
                     ends.append(f"--- {path.relative_to(root)}\n{last_lines(text)}")
         keep_logs(into)
         if ends:
             report.sections.append(("what agents and workers wrote", "\n".join(ends)))
-        told = [str(report.longrepr), *(f"----- {title}\n{text}" for title, text in report.sections)]
+        parts = [str(report.longrepr), *(f"----- {title}\n{text}" for title, text in report.sections)]
         into.mkdir(parents=True, exist_ok=True)
-        (into / f"{report.when}.txt").write_text("\n".join(told), encoding="utf-8", errors="replace")
+        (into / f"{report.when}.txt").write_text("\n".join(parts), encoding="utf-8", errors="replace")
         report.sections.append(("kept files", results.shown(into)))
 
 
 def place(directory: Path, nodeid: str) -> Path:
-    """A test's directory, by its name; two that would get the same one are told apart by a number that is theirs."""
+    """A test's directory, by its name; a number of its own tells it from others with similar names."""
     path, _, name = nodeid.partition("::")
     plain = re.sub(r"[^\w.=-]+", "_", name)[:100].strip("_")
-    tail = "" if plain == name else f"-{sum(ord(letter) * 31**place for place, letter in enumerate(nodeid)) % 10**6:06d}"
+    tail = (
+        "" if plain == name else f"-{sum(ord(letter) * 31**place for place, letter in enumerate(nodeid)) % 10**6:06d}"
+    )
     return directory / "failures" / f"{Path(path).stem}.{plain}{tail}"
 
 
 def directories(item: pytest.Item) -> list[Path]:
-    """The directories that a test had: its own, and those of what its fixtures made."""
+    """The directories of a test: its own, and those of what its fixtures made."""
     given: dict[str, Any] = getattr(item, "funcargs", None) or {}
     found = [value for value in given.values() if isinstance(value, Path)]
     found += [value for each in given.values() if isinstance(value := getattr(each, "directory", None), Path)]
@@ -90,11 +92,11 @@ def directories(item: pytest.Item) -> list[Path]:
     return top
 
 
-def worth(root: Path) -> list[Path]:
+def files_to_keep(root: Path) -> list[Path]:
     """The regular files below a directory that are worth keeping."""
     found: list[Path] = []
     for path in walk(root):
-        if any(fnmatch(path.name, pattern) for pattern in WORTH):
+        if any(fnmatch(path.name, pattern) for pattern in KEPT):
             found.append(path)
             if len(found) >= MAX_FILES:
                 break
@@ -102,7 +104,7 @@ def worth(root: Path) -> list[Path]:
 
 
 def walk(root: Path) -> Iterator[Path]:
-    """All regular files that are no code, links not followed, up to a limit."""
+    """All regular files except code, up to a limit; links are not followed."""
     number = 0
     for directory, inside, names in os.walk(root):
         inside[:] = sorted(name for name in inside if name not in ("__pycache__", ".git"))
@@ -120,7 +122,7 @@ def walk(root: Path) -> Iterator[Path]:
 
 
 def copy(path: Path, target: Path) -> str:
-    """The end of a file, which is also written to the target."""
+    """Write the end of a file to the target, and return it as text."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - MAX_BYTES))
@@ -131,7 +133,7 @@ def copy(path: Path, target: Path) -> str:
 
 
 def keep_logs(into: Path) -> None:
-    """Copy the ends of what the daemons of this process's testbeds wrote."""
+    """Copy the ends of the logs of this process's testbeds."""
     for record in registry.read():
         if record.pid == os.getpid():
             for path in sorted(path for pattern in LOGS for path in Path(record.directory).glob(pattern)):
@@ -139,12 +141,12 @@ def keep_logs(into: Path) -> None:
 
 
 def last_lines(text: str) -> str:
-    """The last lines of a text, none of them endless."""
+    """The last lines of a text, each cut to 500 characters."""
     return "\n".join(line[:500] for line in text.splitlines()[-LINES:])
 
 
 class Controller:
-    """In the process that reports: names the directories."""
+    """Prints the directories, in the process that reports."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

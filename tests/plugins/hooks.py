@@ -1,4 +1,4 @@
-"""Puts what every Python of the tests' environment does as it starts (startup.py) into that environment."""
+"""Installs startup.py, which every Python of the tests' environment runs as it starts, into that environment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LINE = (
     f"(os.environ.get({startup.WITHOUT_TORCH!r}) or os.path.exists(os.path.join(sys.prefix, {startup.MARK!r}))) "
     f"and __import__({MODULE!r})\n"
 )
-"""Read by each Python as it starts: a look at one variable and one file, unless a test run wants more."""
+"""Read by each Python as it starts: it checks one variable and one file, unless a test run asks for more."""
 
 
 def install() -> bool:
-    """Whether it is there now."""
+    """Install it; return whether it is there now."""
     directory = Path(sysconfig.get_path("purelib"))
     if sys.prefix == sys.base_prefix:
-        return False  # nobody's own environment
+        return False  # not a virtual environment
     with suppress(OSError):
         write(directory / f"{MODULE}.py", Path(startup.__file__).read_text(encoding="utf-8"))
         write(directory / f"zz{MODULE}.pth", LINE)
@@ -32,7 +32,7 @@ def install() -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """A file, whole, if it is not there like this."""
+    """Write a file in one step, unless it is up to date."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     new = path.with_name(f"{path.name}.{os.getpid()}")

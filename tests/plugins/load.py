@@ -1,4 +1,4 @@
-"""`--load N`: N processes per core compute while tests run. Which tests hold on a machine that has other things to do?
+"""`--load N`: N processes per core compute while tests run. Which tests pass on a busy host?
 
 scripts/test --load 1 --count 30 tests/cli/test_follow.py::test_that_failed_now_and_then
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
-"""Ends when its parent has gone, also when that was killed."""
+"""Ends when its parent has exited, even if that was killed."""
 
 
 class Load:

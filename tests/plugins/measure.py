@@ -1,4 +1,4 @@
-"""`--cov`: which lines of the project ran in any process of a run, agents and workers included; startup.py does it."""
+"""`--cov`: which lines of the project ran in any process of a run, agents and workers included, by startup.py."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ KEY = "distlaunch_measured"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("coverage")
     group.addoption("--cov", action="store_true", help="measure which lines of the project run, in all processes")
-    group.addoption("--cov-by-test", action="store_true", help="the same test by test, as scripts/mutate wants it")
+    group.addoption("--cov-by-test", action="store_true", help="the same test by test, for scripts/mutate")
 
 
 def prepare(directory: Path, *, by_test: bool, root: Path = ROOT) -> None:
-    """The directory that all processes write to, as any user: where each file's lines begin in the one of all lines."""
+    """Make the directory that all processes write to, as any user, with the index of each file's lines."""
     offsets = {}
     size = 0
     for path in coverage_report.sources(root):
@@ -47,18 +47,18 @@ def prepare(directory: Path, *, by_test: bool, root: Path = ROOT) -> None:
 
 
 def key_of(nodeid: str) -> str:
-    """A short name of a test's own."""
+    """A short name for a test."""
     return hashlib.sha1(nodeid.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 class Mark:
-    """The file that tells each Python of this environment to measure; it counts as long as its process lives."""
+    """The file that makes each Python of this environment measure; it counts while its process runs."""
 
     def __init__(self) -> None:
         self.path = Path(sys.prefix) / startup.MARK
 
     def owner(self) -> str:
-        """The living process that measures already, if there is one."""
+        """The running process that measures already, if there is one."""
         try:
             pid = self.path.read_text(encoding="utf-8").split("\n")[1]
         except (OSError, IndexError):
@@ -66,19 +66,19 @@ class Mark:
         return pid if pid != str(os.getpid()) and Path(f"/proc/{pid}").exists() else ""
 
     def set(self, directory: Path) -> None:
-        """From now on."""
+        """Measure from now on."""
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         new.write_text(f"{directory}\n{os.getpid()}\n", encoding="utf-8")
         new.replace(self.path)
 
     def remove(self) -> None:
-        """No more."""
+        """Stop measuring."""
         with suppress(OSError):
             self.path.unlink()
 
 
 class Controller:
-    """Begins, ends and reports."""
+    """Starts and stops measuring, and reports."""
 
     def __init__(self, config: pytest.Config, *, by_test: bool) -> None:
         self.directory = results.of(config) / "coverage"
@@ -87,7 +87,7 @@ class Controller:
         self.mark = Mark()
         self.reason = ""
         if not hooks.install():
-            self.reason = f"{sys.prefix} is no environment of its own that can be written to"
+            self.reason = f"{sys.prefix} is not a virtual environment that can be written to"
         elif self.mark.owner():
             self.reason = f"process {self.mark.owner()} measures already, in the same environment"
         else:
@@ -102,7 +102,7 @@ class Controller:
         self.tests.add(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """By package; the whole is a file."""
+        """Print coverage by package; write a file with all lines."""
         if self.reason:
             terminalreporter.write_line(f"coverage was not measured: {self.reason}", yellow=True)
             return
@@ -122,7 +122,7 @@ class Controller:
 
 
 class ByTest:
-    """In each process that runs tests: says which one runs now."""
+    """Records which test runs now, in each process that runs tests."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "current"
@@ -143,7 +143,7 @@ class ByTest:
 
 
 def in_this_process() -> Any:
-    """What measures this process, whoever began it."""
+    """What measures this process, whatever has started it."""
     return getattr(sys.modules.get(hooks.MODULE), "lines", None) or startup.lines
 
 

@@ -1,4 +1,4 @@
-"""The directory for what a run leaves behind: failures, coverage. `.test-results/` in the checkout keeps the last ones."""
+"""The directory for a run's results: failures, coverage. `.test-results/` in the checkout has those of recent runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"\d{8}-\d{6}-(\d+)")
 
 
 def new() -> Path:
-    """The directory for a run of this process; it is made when something is written to it."""
+    """The directory for a run of this process; it is created when something is written to it."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).absolute()
@@ -38,7 +38,7 @@ def of(config: pytest.Config) -> Path:
 
 
 def prune(directory: Path = ALL) -> None:
-    """Remove what is too old, but for what living runs write."""
+    """Remove old results, except those of runs that are still running."""
     names = sorted(path for path in directory.glob("*") if _NAME.fullmatch(path.name))
     for path in names[: -KEPT or None]:
         match = _NAME.fullmatch(path.name)
@@ -47,5 +47,5 @@ def prune(directory: Path = ALL) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as a person types it."""
+    """A path as a user would type it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

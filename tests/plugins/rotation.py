@@ -1,4 +1,4 @@
-"""Of the public's scripts, four in a run of everything, others at each commit; all of them where they are asked for by name."""
+"""A run of everything has four of the public's scripts, others at each commit; all of them run if requested by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SUBJECT = "thirdparty"
 LOCAL = "test_local.py"
-"""The others need a cluster of their own."""
+"""The other files need clusters of their own."""
 
 
 class Rotation:
@@ -22,11 +22,13 @@ class Rotation:
         self.names: tuple[str, ...] = ()
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Take away what is not wanted."""
+        """Remove what is not wanted."""
         if not any(is_script(item) for item in items):
             return
         self.names = turn()
-        kept = [item for item in items if not is_script(item) or (item.path.name == LOCAL and name_of(item) in self.names)]
+        kept = [
+            item for item in items if not is_script(item) or (item.path.name == LOCAL and name_of(item) in self.names)
+        ]
         if len(kept) < len(items):
             wanted = set(kept)
             config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
@@ -48,26 +50,26 @@ def name_of(item: pytest.Item) -> str:
 
 
 def relative(item: pytest.Item) -> str:
-    """A test's file as seen from the top of the checkout."""
+    """A test's file, relative to the top of the checkout."""
     return str(item.path.relative_to(subjects.ROOT)) if item.path.is_relative_to(subjects.ROOT) else str(item.path)
 
 
 def turn() -> tuple[str, ...]:
-    """Whose turn it is: by the commit, so that each process of a run, and each run of a commit, has the same."""
+    """The scripts whose turn it is: by commit, so all processes of a run, and all runs of a commit, have the same."""
     from tests.thirdparty.catalog import four
 
-    told = subprocess.run(
+    head = subprocess.run(
         ("git", "rev-parse", "HEAD"), cwd=subjects.ROOT, capture_output=True, text=True, check=False, timeout=60
     )
-    return tuple(script.name for script in four(int(told.stdout.strip() or "0", 16)))
+    return tuple(script.name for script in four(int(head.stdout.strip() or "0", 16)))
 
 
-def asked_for(config: pytest.Config) -> bool:
-    """Whether somebody has named these tests."""
+def is_requested(config: pytest.Config) -> bool:
+    """Whether these tests were requested by name."""
     named = f"{subjects.TESTS}/{SUBJECT}"
     return SUBJECT in config.getoption("subject") or any(named in str(word) for word in config.args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not asked_for(config):
+    if not is_requested(config):
         config.pluginmanager.register(Rotation(), "distlaunch-rotation")

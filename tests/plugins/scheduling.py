@@ -1,8 +1,9 @@
 """Which process runs which test, so that all are busy to the end and every cluster comes up once.
 
-Tests that share a cluster, or a fixture of their module, go together. As tests with clusters mostly wait, and others mostly
-compute, clusters are given to as few processes as their share of the time allows; what is left is taken from one queue,
-the longest first. How long a test takes is known from the last run (pytest's cache). A cluster is taken down after its last test.
+Tests that share a cluster, or a fixture of their module, run in one process. As tests with clusters mostly wait, and
+others mostly compute, clusters are given to as few processes as their share of the time allows. The rest is taken from
+one queue, the longest first. How long a test takes is known from the last run (pytest's cache). A cluster is taken down
+after its last test.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ CACHE = "distlaunch/seconds"
 GROUPS = "distlaunch_groups"
 TESTBED = "testbed.fixtures"
 BY_NAME = {"pods": "kube_nodes", "cut_off": "kube_nodes"}
-"""Fixtures that ask for a cluster only when they run."""
+"""Fixtures that request a cluster only when they run."""
 
 CLUSTER_S = {
     "kube_controllers": 14.6, "kube_nodes": 14.6, "kube": 1.6, "slurm": 4.9, "slurm_accounting": 8.8, "ssh_hosts": 8.4,
 }  # fmt: skip
-"""How long a test with such a cluster takes of which nothing is known yet; of others see `subjects.TYPICAL_S`."""
+"""How long a test with such a cluster takes if it has not run yet; for others see `subjects.TYPICAL_S`."""
 
 _SURE = 0.75
-"""This much of an even share of all work is given to a process as clusters: what takes longer than is known must not end last."""
+"""This part of an even share of all work is given to a process as clusters, as they may take longer than expected."""
 
 
 class Timing:
-    """Keeps how long each test took."""
+    """Records how long each test took."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -49,14 +50,14 @@ class Timing:
         self.seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tests that are gone are forgotten once all have been collected."""
+        """Forget tests whose files have been removed."""
         cache = getattr(self.config, "cache", None)
         if cache is None or not self.seconds:
             return
         known = read_seconds(self.config)
         files = {nodeid.partition("::")[0] for nodeid in known}
-        gone = {file for file in files if not (self.config.rootpath / file).exists()}
-        kept = {nodeid: took for nodeid, took in known.items() if nodeid.partition("::")[0] not in gone}
+        removed = {file for file in files if not (self.config.rootpath / file).exists()}
+        kept = {nodeid: took for nodeid, took in known.items() if nodeid.partition("::")[0] not in removed}
         cache.set(CACHE, kept | {nodeid: round(took, 2) for nodeid, took in self.seconds.items()})
 
 
@@ -68,26 +69,26 @@ def read_seconds(config: pytest.Config) -> dict[str, float]:
 
 
 class Clusters:
-    """In each process: which tests share what, and the end of a cluster that nobody needs any more."""
+    """In each process: which tests share what, and when a cluster is no longer needed."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.told: str | None = getattr(config, "workerinput", {}).get(GROUPS)
+        self.path: str | None = getattr(config, "workerinput", {}).get(GROUPS)
         self.users: dict[str, set[str]] = defaultdict(set)
 
-    @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller that this process has collected
+    @pytest.hookimpl(tryfirst=True)  # before xdist reports to the controller that this process has collected
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         shared = {item.nodeid: shared_fixtures(item) for item in session.items}
         for nodeid, names in shared.items():
             for name in names:
                 self.users[name].add(nodeid)
-        if self.told:
-            new = Path(f"{self.told}.{os.getpid()}")
+        if self.path:
+            new = Path(f"{self.path}.{os.getpid()}")
             new.write_text(json.dumps(groups(shared)), encoding="utf-8")
-            new.replace(self.told)
+            new.replace(self.path)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Take a cluster down after its last test: it would cost the others CPU time until the end."""
+        """Take a cluster down after its last test: it would cost other tests CPU time until the end."""
         result = yield
         for name in shared_fixtures(item):
             users = self.users[name]
@@ -98,7 +99,7 @@ class Clusters:
 
 
 def finish(item: pytest.Item, name: str) -> None:
-    """End a fixture of the session."""
+    """Finish a fixture of the session."""
     manager: Any = item.session._fixturemanager
     for fixture in manager.getfixturedefs(name, item) or ():
         if fixture.cached_result is not None:
@@ -106,7 +107,7 @@ def finish(item: pytest.Item, name: str) -> None:
 
 
 def shared_fixtures(item: pytest.Item) -> list[str]:
-    """What a test shares with others: clusters of the session by name, fixtures of a module or a package also by place."""
+    """What a test shares with others: clusters by name, fixtures of modules and packages also by place."""
     info = getattr(item, "_fixtureinfo", None)
     found: set[str] = set()
     definitions: Mapping[str, Sequence[FixtureDef[Any]]] = info.name2fixturedefs if info else {}
@@ -124,7 +125,7 @@ def shared_fixtures(item: pytest.Item) -> list[str]:
 
 
 def groups(shared: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Each test's group, where it has one: tests are together when they share something, directly or through others."""
+    """The groups of tests: tests are in one group if they share something, directly or through others."""
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -141,7 +142,7 @@ def groups(shared: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def shares(weights: Mapping[str, float], clusters: Iterable[str], processes: int) -> list[list[str]]:
-    """Which process begins with which clusters: the largest first, and another process only beyond its share of all work."""
+    """Which process starts with which clusters: the largest first, and the next process only beyond its share."""
     share = _SURE * sum(weights.values()) / processes
     own: list[list[str]] = [[] for _ in range(processes)]
     load = [0.0] * processes
@@ -154,7 +155,7 @@ def shares(weights: Mapping[str, float], clusters: Iterable[str], processes: int
 
 
 class Distribution:
-    """In the controller: makes the scheduler, and tells processes where to write the groups."""
+    """In the controller: makes the scheduler, and tells the processes where to write the groups."""
 
     def __init__(self) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="distlaunch-tests-")
@@ -173,7 +174,7 @@ class Distribution:
 
 
 def make_scheduler(config: pytest.Config, log: Any, path: Path) -> Any:
-    """A scheduler of xdist's, whose units are groups; xdist is imported only where there are several processes."""
+    """A scheduler of xdist whose units are groups; xdist is imported only if there are several processes."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Balanced(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -185,7 +186,7 @@ def make_scheduler(config: pytest.Config, log: Any, path: Path) -> Any:
             return self.group_of.get(nodeid, nodeid)
 
         def _plan(self) -> None:
-            """Weigh the units, and set the clusters aside."""
+            """Weigh the units, and assign the clusters."""
             known = read_seconds(self.config)
             self.weights = {
                 unit: sum(known.get(nodeid, CLUSTER_S.get(unit) or subjects.typical_s(nodeid)) for nodeid in tests)
@@ -196,7 +197,7 @@ def make_scheduler(config: pytest.Config, log: Any, path: Path) -> Any:
             self.own = dict(zip(self.nodes, own, strict=False))
 
         def _assign_work_unit(self, node: Any) -> None:
-            """First a process's own clusters, then the longest of what is nobody's, then what was meant for another process."""
+            """First a process's own clusters, then the longest unassigned unit, then those of other processes."""
             if not hasattr(self, "own"):
                 self._plan()
             others = {unit for units in self.own.values() for unit in units}

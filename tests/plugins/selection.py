@@ -26,54 +26,62 @@ CLUSTERS = ("slurm", "ssh", "k8s", "testbed")
 """Marks of tests that bring hosts up."""
 
 NOT_FAST = ("train", "benchmarks", "plugins_tests", "chaos")
-"""Directories that are not even collected for the fast tier: their tests import torch or start what does (elsewhere such are
-marked), or are about the way tests run, and start pytest."""
+"""Directories that are not even collected for the fast tier: their tests import torch or start what does (such tests
+are marked elsewhere), or they are about the way tests run, and start pytest."""
 
 WORKER_KEY = "distlaunch_files"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection of tests")
-    group.addoption("--subject", action="append", default=[], metavar="WORD", help="tests about this; may be given several times")
-    group.addoption("--tier", choices=subjects.TIERS, help="fast: what takes seconds is left out, clusters and torch above all")
+    group.addoption(
+        "--subject", action="append", default=[], metavar="WORD", help="tests about this; may be given several times"
+    )
+    group.addoption(
+        "--tier", choices=subjects.TIERS, help="fast: leave out what takes seconds, above all clusters and torch"
+    )
     group.addoption("--changed", action="store_true", help="tests that the changed files can affect")
     group.addoption(
-        "--changed-since", metavar="REVISION", help="changed since this one (default: where the main branch was left)"
+        "--changed-since",
+        metavar="REVISION",
+        help="changed since this one (default: where this branch left the main one)",
     )
 
 
 class Selection:
-    """Deselects what was not asked for."""
+    """Deselects what was not requested."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.fast = config.getoption("tier") == "fast"
         self.subjects: list[str] = config.getoption("subject")
         unknown = set(self.subjects) - set(subjects.known())
         if unknown:
-            raise pytest.UsageError(f"unknown subject {', '.join(sorted(unknown))}; known: {' '.join(subjects.known())}")
+            raise pytest.UsageError(
+                f"unknown subject {', '.join(sorted(unknown))}; known: {' '.join(subjects.known())}"
+            )
         self.files: frozenset[str] | None = None
-        self.told = ""
+        self.summary = ""
         if config.getoption("changed") or config.getoption("changed_since"):
             given = getattr(config, "workerinput", {}).get(WORKER_KEY)  # the same for all processes of a run
             if given is None:
                 changed = affected.changed_files(config.getoption("changed_since"))
                 found = affected.affected(changed)
-                self.told = found.told
+                self.summary = found.summary
                 given = json.dumps(sorted(found.files))
             self.given = given
             self.files = frozenset(json.loads(given))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """The controller's answer is everybody's."""
+        """All processes use the controller's answer."""
         if self.files is not None:
             node.workerinput[WORKER_KEY] = self.given
 
     def pytest_report_header(self) -> list[str]:
-        return [self.told] if self.told else []
+        return [self.summary] if self.summary else []
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """Files of which no test is wanted are not even imported."""
+        """Do not even import files without tests that are wanted."""
         if collection_path.suffix != ".py":
             return None
         return None if self.may_have(relative(collection_path)) else True
@@ -92,7 +100,7 @@ class Selection:
         return self.may_have(path) and (is_fast(item) or not self.fast)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Take away what is not wanted."""
+        """Remove what is not wanted."""
         kept = [item for item in items if self.wants(item)]
         if len(kept) < len(items):
             wanted = set(kept)
@@ -100,13 +108,13 @@ class Selection:
             items[:] = kept
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """No file that any test depends on has changed: fine."""
+        """Succeed if no file that any test depends on has changed."""
         if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.files == frozenset():
             session.exitstatus = pytest.ExitCode.OK
 
 
 class WithoutTorch:
-    """In the fast tier, torch is not imported and no cluster comes up: whoever does is in the wrong tier, and fails."""
+    """In the fast tier torch is not imported and no cluster is started: a test that does either fails."""
 
     def __init__(self) -> None:
         name = f"distlaunch-tests-torch-{os.getpid()}"
@@ -120,16 +128,19 @@ class WithoutTorch:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Fail for what a process has done without a word."""
+        """Fail for an import that a process has not reported."""
         result = yield
         if self.log.exists():
-            told = self.log.read_text(encoding="utf-8", errors="replace")
+            imports = self.log.read_text(encoding="utf-8", errors="replace")
             self.log.unlink()
-            pytest.fail(f"torch was imported in the fast tier: mark the test `torch` (docs/testing.md)\n{told}", pytrace=False)
+            pytest.fail(
+                f"torch was imported in the fast tier: mark the test `torch` (docs/testing.md)\n{imports}",
+                pytrace=False,
+            )
         return result
 
     def pytest_unconfigure(self) -> None:
-        """As it was."""
+        """Restore what was replaced."""
         Testbed.up = self.up  # type: ignore[method-assign]
         sys.meta_path.remove(self.finder)
         os.environ.pop(startup.WITHOUT_TORCH, None)
@@ -150,7 +161,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def relative(path: Path) -> str:
-    """A file as seen from the top of the checkout."""
+    """A file, relative to the top of the checkout."""
     return str(path.relative_to(subjects.ROOT)) if path.is_relative_to(subjects.ROOT) else str(path)
 
 
@@ -166,7 +177,7 @@ def is_fast(item: pytest.Item) -> bool:
 
 
 def brings_hosts_up(item: pytest.Item) -> bool:
-    """Whether a test or one of its fixtures makes a testbed: by its marks, or by what its code names."""
+    """Whether a test or one of its fixtures starts a testbed: by its marks, or by the names in its code."""
     if any(map(item.get_closest_marker, CLUSTERS)):
         return True
     info = getattr(item, "_fixtureinfo", None)
@@ -175,7 +186,7 @@ def brings_hosts_up(item: pytest.Item) -> bool:
 
 
 def names_testbed(function: object) -> bool:
-    """Whether a function calls `fixtures.make(...)` or `Testbed(...)`, or is a fixture of the testbed's for the whole session."""
+    """Whether a function calls `fixtures.make(...)` or `Testbed(...)`, or is a session fixture of the testbed."""
     code = getattr(function, "__code__", None)
     called = set(code.co_names) if code else set()
     return (

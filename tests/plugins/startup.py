@@ -1,12 +1,13 @@
-"""What every Python of the tests' environment does as it starts, where a test run asks for it; hooks.py installs it.
+"""What every Python of the tests' environment does as it starts, if a test run asks for it; hooks.py installs it.
 
 - In the fast tier, `import torch` is an error that names the test.
-- Where coverage is asked for, each line of the project that runs is noted at once, in one file of a byte per line that all
-  processes share: no exit hook, no thread, no open file and nothing to save, so that scripts see what they always see and a
-  killed process has told all. A line that any process has noted is not looked at again, so most of the cost is that of
-  noticing that a function is not the project's.
+- With coverage, each line of the project that runs is recorded at once, in a file with a byte per line that all
+  processes share. There is no exit hook, no thread, no open file and nothing to save, so scripts see what they always
+  see, and the lines of a killed process are complete. A line that any process has recorded is not looked at again, so
+  most of the cost is that of finding that a function is not the project's.
 
-coverage.py itself costs ten starts of Python in each process: too much where most processes live for a tenth of a second.
+coverage.py itself costs as much as ten starts of Python in each process: too much where most run for a tenth of a
+second.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"
-"""The variable that names the file in which forbidden imports are noted."""
+"""The variable that names the file in which forbidden imports are recorded."""
 
 MARK = ".measured"
 """The file in the environment that names the directory for coverage, and the process that it is for."""
@@ -33,7 +34,7 @@ _PARENT = "torch.distributed.run", "torchrun"
 
 
 class NoTorch:
-    """Finds torch, and fails when it is imported: whoever only asks whether it is there is answered."""
+    """Finds torch, and fails when it is imported; asking whether it is there works as usual."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """Torch's place with another loader."""
@@ -50,7 +51,7 @@ class NoTorch:
         """As usual."""
 
     def exec_module(self, _module: ModuleType) -> None:
-        """Note it and fail."""
+        """Record it and fail."""
         test = os.environ.get("PYTEST_CURRENT_TEST", "a test").partition(" (")[0]
         command = " ".join(getattr(sys, "orig_argv", sys.argv))
         text = f"torch is imported in the fast tier, by {test}: mark it `torch` (docs/testing.md)"
@@ -78,7 +79,7 @@ class Lines:
         self.load()
 
     def load(self) -> None:
-        """Begin with what all processes have noted so far; where it is told test by test, with what those of this test have."""
+        """Start with the lines that all processes have recorded so far, or, test by test, those of this test."""
         path = os.path.join(self.directory, "lines")
         if self.by_test:
             path = os.path.join(self.directory, "tests", self.current())
@@ -92,7 +93,7 @@ class Lines:
         self.path, self.seen, self.left = path, seen, {}
 
     def current(self) -> str:
-        """The number of the test that runs now in the process that started this one; over SSH nobody knows which one that was."""
+        """The test that runs now in the process that started this one; over SSH that process is unknown."""
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         directory = os.path.join(self.directory, "current")
         try:
@@ -103,11 +104,11 @@ class Lines:
             return "none"
 
     def place(self, name: str) -> int | None:
-        """Where a file's lines begin; None: it is not the project's."""
+        """The offset of a file's lines; None: the file is not the project's."""
         path = name
         if "distlaunch_agent/" in name:
             path = self.root + "launcher/agent/" + name.rpartition("distlaunch_agent/")[2]
-        elif "/roles/distlaunch/" in name:  # Ansible has a copy in the run's directory
+        elif "/roles/distlaunch/" in name:  # Ansible uses a copy in the run's directory
             path = self.root + "playbooks/roles/distlaunch/" + name.rpartition("/roles/distlaunch/")[2]
         elif not name.startswith(("/", "<")):
             path = os.path.abspath(name)
@@ -118,7 +119,7 @@ class Lines:
         return found
 
     def caller(self) -> Callable[..., Any]:
-        """The function that is called when any other begins: nearly always one that is not the project's, so it costs little."""
+        """The function that is called at each call of a function: most are not the project's, so it costs little."""
         places, unseen, line = self.places, self.unseen, self.line
 
         def call(frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
@@ -131,14 +132,14 @@ class Lines:
                 return None
             if start == _THREADING:
                 if "_trace_hook" in frame.f_globals:
-                    frame.f_globals["_trace_hook"] = call  # as threading.settrace() does, where nothing need be imported
+                    frame.f_globals["_trace_hook"] = call  # as threading.settrace() does, but without an import
                 return None
             return line if unseen(code, start) else None
 
         return call
 
     def unseen(self, code: CodeType, start: int) -> list[int]:
-        """Lines of a function that nobody has noted yet, and perhaps some more."""
+        """Lines of a function that have not been recorded yet, and perhaps some that have."""
         key = (code.co_filename, code.co_firstlineno, code.co_name)
         left = self.left.get(key)
         if left is None:
@@ -154,11 +155,11 @@ class Lines:
             place = (self.places.get(frame.f_code.co_filename) or 0) + frame.f_lineno
             if place < self.size and not self.seen[place]:
                 self.seen[place] = 1
-                self.note(place)
+                self.record(place)
         return self.line
 
-    def note(self, place: int) -> None:
-        """Tell everybody."""
+    def record(self, place: int) -> None:
+        """Record a line for all processes."""
         try:
             fd = posix.open(self.path, posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
             try:
@@ -166,10 +167,10 @@ class Lines:
             finally:
                 posix.close(fd)
         except OSError:
-            pass  # another root directory, or no descriptor left
+            pass  # another root directory, or no file descriptor left
 
     def start(self) -> None:
-        """Look at all functions from now on, and hide it."""
+        """Trace all functions from now on, and hide that."""
         gettrace = sys.gettrace
         call = self.caller()
 
@@ -180,16 +181,16 @@ class Lines:
         sys.gettrace = hidden
         if self.by_test:
             os.register_at_fork(after_in_child=self.load)
-        pass_over_libraries(gettrace, call)
+        skip_libraries(gettrace, call)
         sys.settrace(call)
 
 
-def pass_over_libraries(gettrace: Callable[[], object], call: Callable[..., Any]) -> None:
-    """Look at nothing while a module of a library or of Python is imported: nothing of the project runs then."""
+def skip_libraries(gettrace: Callable[[], object], call: Callable[..., Any]) -> None:
+    """Trace nothing while a module of a library or of Python is imported: no code of the project runs then."""
     loader: Any = sys.modules["_frozen_importlib_external"].SourceFileLoader
     libraries, exec_module = (f"{sys.prefix}/lib/", f"{sys.base_prefix}/lib/"), loader.exec_module
 
-    def unlooked(self: Any, module: ModuleType) -> None:
+    def exec_untraced(self: Any, module: ModuleType) -> None:
         if gettrace() is not call or not self.path.startswith(libraries):
             exec_module(self, module)
             return
@@ -199,11 +200,11 @@ def pass_over_libraries(gettrace: Callable[[], object], call: Callable[..., Any]
         finally:
             sys.settrace(call)
 
-    loader.exec_module = unlooked
+    loader.exec_module = exec_untraced
 
 
 def measure() -> Lines | None:
-    """Begin to measure where a living test run asks for it, but for torchrun's own processes, which are nobody's to measure."""
+    """Start to measure if a running test run asks for it, except in torchrun's own processes."""
     if any(arg.endswith(_PARENT) for arg in getattr(sys, "orig_argv", [])[1:4]):
         return None
     try:

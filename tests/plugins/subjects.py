@@ -1,4 +1,4 @@
-"""What a test is about: its directory. Every test is of exactly one subject."""
+"""What a test is about: its directory. Every test has exactly one subject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RENAMED = {"ansible": "ssh", "testbed_tests": "testbed", "plugins_tests": "runne
 """Directories whose subject has another name."""
 
 TOP = "project"
-"""The subject of the files that are in no directory."""
+"""The subject of files outside these directories."""
 
 TIERS = ("fast",)
 CHANGED = "changed"
@@ -34,7 +34,7 @@ TYPICAL_S = {
     "train": 0.5,
     "project": 1.1,
 }
-"""How long a test takes of which nothing is known yet; others are short."""
+"""How long a test takes that has not run yet; those of other subjects are short."""
 
 
 def subject_of(path: str) -> str:
@@ -51,7 +51,7 @@ def typical_s(nodeid: str) -> float:
 
 
 def all_files(root: Path = ROOT) -> list[str]:
-    """All files with tests, relative to the top of the checkout."""
+    """All test files, relative to the top of the checkout."""
     return sorted(str(path.relative_to(root)) for path in (root / TESTS).rglob("test_*.py"))
 
 
@@ -61,13 +61,13 @@ def known(root: Path = ROOT) -> list[str]:
 
 
 def files_of(subjects: Iterable[str], root: Path = ROOT) -> list[str]:
-    """The files with the tests of these subjects."""
+    """The test files of these subjects."""
     wanted = set(subjects)
     return [path for path in all_files(root) if subject_of(path) in wanted]
 
 
 class Request(NamedTuple):
-    """What `scripts/test` was asked for."""
+    """What `scripts/test` is to run."""
 
     tiers: tuple[str, ...]
     subjects: tuple[str, ...]
@@ -77,7 +77,7 @@ class Request(NamedTuple):
 
 
 class UnknownWordError(Exception):
-    """A word that is neither a tier nor a subject, nor a path."""
+    """A word that is neither a tier, nor a subject, nor a path."""
 
     def __init__(self, word: str, subjects: Iterable[str]) -> None:
         self.word = word
@@ -89,7 +89,7 @@ class UnknownWordError(Exception):
 
 
 def request(words: Iterable[str], root: Path = ROOT) -> Request:
-    """The words before the first option or path say which tests; the rest is pytest's."""
+    """Parse the words before the first option or path, which select tests; the rest is for pytest."""
     given = list(words)
     subjects = known(root)
     tiers: list[str] = []
@@ -109,6 +109,6 @@ def request(words: Iterable[str], root: Path = ROOT) -> Request:
 
 
 def is_path(word: str, root: Path) -> bool:
-    """Whether that is a file or a test rather than a word of ours."""
+    """Whether this is a file or a test rather than a word of this command."""
     name = word.partition("::")[0]
     return "::" in word or (("/" in name or name.endswith(".py")) and (root / name).exists())

@@ -1,6 +1,6 @@
-"""The tail of a run: tests by outcome, skips by reason, the ten slowest, tests and time by subject.
+"""The end of a run's output: tests by outcome, skips by reason, the ten slowest, tests and time by subject.
 
-In CI, a skip that should not have been is a failure.
+In CI, an unexpected skip is a failure.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 SLOWEST = 10
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
-MAY_SKIP: tuple[str, ...] = ("no GPU", "came with Python", "no Go toolchain", "that other users can run", "too little disk")
+MAY_SKIP: tuple[str, ...] = (
+    "no GPU",
+    "came with Python",
+    "no Go toolchain",
+    "that other users can run",
+    "too little disk",
+)
 MAY_SKIP += ("no NetworkPolicies here", "no FUSE here", "the public's packages cannot be fetched here")
 MAY_SKIP += ("cannot be mounted here", "can be made here", "needs root") if os.geteuid() else ()
-"""Reasons for which a test may skip even where everything can be installed."""
+"""Reasons for which a test may skip even if everything can be installed."""
 
 
 class Summary:
-    """In the process that reports: collects what all tests took."""
+    """Collects the time of all tests, in the process that reports."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -35,7 +41,7 @@ class Summary:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
-        """After what others have to say."""
+        """Print the summary after those of other plugins."""
         result = yield
         if self.seconds:
             terminalreporter.section("the run as a whole")
@@ -46,7 +52,7 @@ class Summary:
         return result
 
     def lines(self, stats: dict[str, list[pytest.TestReport]]) -> list[str]:
-        """What to say."""
+        """The lines of the summary."""
         counts = [f"{len(stats[name])} {name}" for name in OUTCOMES if stats.get(name)]
         lines = [f"tests: {', '.join(counts) or 'none'}"]
         lines += [f"skipped {count}: {reason}" for reason, count in skips(stats).most_common()]
@@ -58,25 +64,26 @@ class Summary:
             total[subjects.subject_of(nodeid)] += took
         lines.append("by subject:")
         lines += [
-            f"  {total[name]:7.1f} s  {number[name]:4d} tests  {name}" for name in sorted(total, key=lambda name: -total[name])
+            f"  {total[name]:7.1f} s  {number[name]:4d} tests  {name}"
+            for name in sorted(total, key=lambda name: -total[name])
         ]
         lines.append(f"  {sum(total.values()):7.1f} s  {sum(number.values()):4d} tests  in all processes together")
         return lines
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """In CI a skip that should not have been is a failure."""
+        """Fail in CI if a test has skipped that should have run."""
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if os.environ.get("CI") and reporter and exitstatus == pytest.ExitCode.OK and unexpected(reporter.stats):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def skips(stats: dict[str, list[pytest.TestReport]]) -> Counter[str]:
-    """How many tests were skipped for which reason."""
+    """How many tests were skipped, by reason."""
     return Counter(skip_reason(report) for report in stats.get("skipped", []))
 
 
 def unexpected(stats: dict[str, list[pytest.TestReport]]) -> list[str]:
-    """In CI, the reasons of skips that this machine could have run."""
+    """In CI, the reasons of skips of tests that this host could have run."""
     return [reason for reason in skips(stats) if is_unexpected(reason)] if os.environ.get("CI") else []
 
 
@@ -86,7 +93,7 @@ def skip_reason(report: pytest.TestReport) -> str:
 
 
 def is_unexpected(reason: str) -> bool:
-    """Whether this machine could have run it."""
+    """Whether this host could have run the test."""
     return not any(known in reason for known in MAY_SKIP)
 
 

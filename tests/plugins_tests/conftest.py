@@ -1,4 +1,4 @@
-"""A run of pytest of its own, on small files, with the project's plugins."""
+"""A separate run of pytest on small files, with the project's plugins."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PLUGINS = ("selection", "scheduling", "machine", "load", "measure", "failures", "summary")
+PLUGINS = ("selection", "scheduling", "host", "load", "measure", "failures", "summary")
 
 
 @dataclass(frozen=True)
 class Inner:
-    """What it printed, and what it left."""
+    """The exit code, the output and the results of an inner run."""
 
     code: int
     lines: list[str]
@@ -42,8 +42,15 @@ def inner(tmp_path: Path) -> Callable[..., Inner]:
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DISTLAUNCH", "CI"))}
-        more = {"PYTHONPATH": str(ROOT), "DISTLAUNCH_TEST_RESULTS": str(tmp_path / "results"), "COLUMNS": "250", **(env or {})}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DISTLAUNCH", "CI"))
+        }
+        more = {
+            "PYTHONPATH": str(ROOT),
+            "DISTLAUNCH_TEST_RESULTS": str(tmp_path / "results"),
+            "COLUMNS": "250",
+            **(env or {}),
+        }
         plugins = [f"-ptests.plugins.{name}" for name in PLUGINS]
         argv = [sys.executable, "-m", "pytest", *plugins, "-o", f"cache_dir={tmp_path}/cache", *args]
         done = subprocess.run(argv, cwd=directory, env={**kept, **more}, capture_output=True, text=True, timeout=120)

@@ -39,7 +39,7 @@ def test_a_file_affects_the_subjects_of_the_table(path: str, wanted: set[str]) -
     assert of(path) == wanted
 
 
-def test_the_agent_affects_whatever_starts_runs_and_not_the_trainer() -> None:
+def test_the_agent_affects_what_starts_runs_but_not_the_trainer() -> None:
     found = of("launcher/agent/node/agent.py")
 
     assert {"agent", "cli", "slurm", "ssh", "k8s", "fabric"} <= found
@@ -55,14 +55,14 @@ def test_a_file_of_the_tests_affects_itself_and_what_imports_it() -> None:
     assert affected.affected(["tests/conftest.py"]).files == set(subjects.all_files())
 
 
-def test_what_nobody_knows_affects_everything() -> None:
+def test_an_unknown_file_affects_everything() -> None:
     found = affected.affected(["a/new/thing.txt"])
 
     assert found.files == set(subjects.all_files())
-    assert "everything, for a/new/thing.txt" in found.told
+    assert "everything, for a/new/thing.txt" in found.summary
 
 
-def test_the_table_names_subjects_and_files_that_exist_and_knows_every_file_of_the_project() -> None:
+def test_the_table_names_existing_subjects_and_files_and_covers_every_file_of_the_project() -> None:
     for pattern, words in affected.TABLE:
         for word in words.split():
             assert word in subjects.known() or word == affected.EVERYTHING or (ROOT / word).is_file(), (pattern, word)
@@ -71,7 +71,9 @@ def test_the_table_names_subjects_and_files_that_exist_and_knows_every_file_of_t
         for directory in ("launcher", "train", "playbooks", "docs", "scripts")
         for path in (ROOT / directory).rglob("*.*")
     ]
-    unknown = [path for path in files if "__pycache__" not in path and affected.EVERYTHING in (affected.targets(path) or ())]
+    unknown = [
+        path for path in files if "__pycache__" not in path and affected.EVERYTHING in (affected.targets(path) or ())
+    ]
     assert unknown == []
 
 
@@ -80,7 +82,7 @@ def git(directory: Path, *words: str) -> None:
     subprocess.run(("git", *identity, *words), cwd=directory, check=True, capture_output=True, timeout=60)
 
 
-def test_changed_is_since_the_main_branch_was_left_with_what_is_not_committed(tmp_path: Path) -> None:
+def test_changed_is_what_differs_from_where_the_main_branch_was_left_with_what_is_not_committed(tmp_path: Path) -> None:
     git(tmp_path, "init", "--initial-branch=main")
     for name in ("kept", "committed", "edited", "ignored", "main only"):
         (tmp_path / name).write_text("1")

@@ -1,4 +1,4 @@
-"""What a failed test leaves is enough to mend it without running it again."""
+"""What a failed test leaves is enough to fix it without running it again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_ends_badly(broken, how):
 """
 
 
-def test_what_runs_wrote_is_kept_and_its_end_is_printed(inner: Callable[..., Inner]) -> None:
+def test_files_that_runs_wrote_are_kept_and_their_last_lines_are_printed(inner: Callable[..., Inner]) -> None:
     done = inner({"test_some.py": TESTS}, "-n2")
 
     assert done.code == 1
@@ -87,10 +87,10 @@ def test_what_runs_wrote_is_kept_and_its_end_is_printed(inner: Callable[..., Inn
     (big,) = directory.rglob("big.log")
     assert big.stat().st_size == failures.MAX_BYTES
     assert big.read_bytes().endswith(b"the end")
-    told = (directory / "call.txt").read_text()
-    assert "printed by the test" in told
-    assert "assert 1 == 2" in told
-    for text in (told, done.text):
+    report = (directory / "call.txt").read_text()
+    assert "printed by the test" in report
+    assert "assert 1 == 2" in report
+    for text in (report, done.text):
         assert "the agent said \ufffd this" in text
         assert "the agent of the module's run" in text
         assert "0.0| line 99" in text
@@ -114,7 +114,7 @@ def test_fails(tmp_path):
 """
 
 
-def test_a_failure_is_told_where_nothing_can_be_kept(inner: Callable[..., Inner]) -> None:
+def test_a_failure_is_reported_even_if_nothing_can_be_kept(inner: Callable[..., Inner]) -> None:
     done = inner({"test_some.py": BREAKS}, "-n0")
 
     assert done.code == 1
@@ -122,7 +122,7 @@ def test_a_failure_is_told_where_nothing_can_be_kept(inner: Callable[..., Inner]
     assert "could not be kept: OSError('no room')" in done.text
 
 
-def test_directories_of_tests_with_alike_names_differ(tmp_path: Path) -> None:
+def test_directories_of_tests_with_similar_names_differ(tmp_path: Path) -> None:
     names = [
         "tests/a/test_x.py::test_y[a/b]",
         "tests/a/test_x.py::test_y[a b]",

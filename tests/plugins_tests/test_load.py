@@ -1,4 +1,4 @@
-"""`--load`: the machine is busy while tests run, and not afterwards."""
+"""`--load`: the host is busy while tests run, and not afterwards."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from pathlib import Path
 
 def test_one():
     directory = Path("/proc", str({controller}), "task", str({controller}), "children")
-    busy = [pid for pid in directory.read_text().split() if b"range(1_000_000)" in Path("/proc", pid, "cmdline").read_bytes()]
+    pids = directory.read_text().split()
+    busy = [pid for pid in pids if b"range(1_000_000)" in Path("/proc", pid, "cmdline").read_bytes()]
     Path("busy").write_text(" ".join(busy))
 """
 
 
 @pytest.mark.parametrize(("processes", "controller"), [("0", "os.getpid()"), ("1", "os.getppid()")])
-def test_as_many_processes_per_core_compute_as_were_asked_for_until_the_run_ends(
+def test_the_requested_number_of_processes_per_core_compute_until_the_run_ends(
     inner: Callable[..., Inner], tmp_path: Path, processes: str, controller: str
 ) -> None:
     done = inner({"test_some.py": TEST.format(controller=controller)}, f"-n{processes}", "--load", "1", "--count", "2")
@@ -44,9 +45,21 @@ def test_as_many_processes_per_core_compute_as_were_asked_for_until_the_run_ends
     assert not [pid for pid in busy if Path("/proc", pid).exists()]
 
 
-def test_they_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+def test_busy_processes_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TEST.format(controller="os.getpid()") + "    os.read(0, 1)\n")
-    argv = (sys.executable, "-m", "pytest", "-p", "tests.plugins.load", "-n0", "-s", "--load", "1", "-p", "no:cacheprovider")
+    argv = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.plugins.load",
+        "-n0",
+        "-s",
+        "--load",
+        "1",
+        "-p",
+        "no:cacheprovider",
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
         wait_until("the busy processes", lambda: (tmp_path / "busy").exists() and (tmp_path / "busy").read_text())

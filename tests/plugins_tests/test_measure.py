@@ -1,4 +1,4 @@
-"""Coverage of all processes, without any of them noticing."""
+"""Coverage of all processes, none of which can notice it."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ os.waitpid(pid, 0)
 
 
 def line(text: str) -> int:
-    """Where it is in the code."""
+    """The number of the line of CODE that contains a text."""
     return next(number for number, each in enumerate(CODE.splitlines(), 1) if text in each)
 
 
 def begin(directory: Path, *, by_test: bool = False) -> tuple[Path, Path]:
-    """A checkout with one file of the project, and a directory for its lines."""
+    """Make a checkout with one file of the project, and a directory for its lines."""
     root = directory / "root"
     (root / "train").mkdir(parents=True)
     (root / "train/code_of_ours.py").write_text(CODE)
@@ -80,7 +80,7 @@ def begin(directory: Path, *, by_test: bool = False) -> tuple[Path, Path]:
 
 
 def run(directory: Path, code: str, *, measured: bool = True, env: dict[str, str] | None = None) -> str:
-    """Another Python, with what its environment does as it starts."""
+    """Run another Python, with what its environment does as it starts."""
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.plugins import startup\n"
     start += f"startup.Lines({str(directory)!r}).start()\n" if measured else ""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -89,7 +89,7 @@ def run(directory: Path, code: str, *, measured: bool = True, env: dict[str, str
     return done.stdout
 
 
-def test_lines_of_threads_forks_and_killed_processes_are_seen(tmp_path: Path) -> None:
+def test_lines_of_threads_forks_and_killed_processes_are_recorded(tmp_path: Path) -> None:
     root, directory = begin(tmp_path)
 
     run(directory, MAIN.format(root=root))
@@ -116,21 +116,22 @@ def test_no_process_can_tell_that_it_is_measured(tmp_path: Path) -> None:
     assert measured["trace"] == "None"
 
 
-def test_a_trace_function_of_a_scripts_own_is_seen(tmp_path: Path) -> None:
+def test_a_script_gets_the_trace_function_that_it_has_set(tmp_path: Path) -> None:
     _, directory = begin(tmp_path)
-    code = (
-        "def mine(*_):\n    pass\nsys.settrace(mine)\nassert sys.gettrace() is mine\nsys.settrace(None)\nprint(sys.gettrace())\n"
-    )
+    code = "def mine(*_):\n    pass\nsys.settrace(mine)\nassert sys.gettrace() is mine\n"
+    code += "sys.settrace(None)\nprint(sys.gettrace())\n"
 
     assert run(directory, code).split() == ["None"]
 
 
-def test_what_an_agent_runs_counts_for_the_file_that_it_was_packed_from(tmp_path: Path) -> None:
+def test_lines_of_an_agent_count_for_the_file_that_it_was_packed_from(tmp_path: Path) -> None:
     root, directory = begin(tmp_path)
     (root / "launcher/agent/node").mkdir(parents=True)
     (root / "launcher/agent/node/agent.py").write_text("x = 1\ny = 2\n")
     measure.prepare(directory, by_test=False, root=root)
-    code = "for name in ('agent.pyz/distlaunch_agent/node/agent.py', '/tmp/r/agent.pyz/distlaunch_agent/node/agent.py'):\n"
+    code = (
+        "for name in ('agent.pyz/distlaunch_agent/node/agent.py', '/tmp/r/agent.pyz/distlaunch_agent/node/agent.py'):\n"
+    )
     code += "    exec(compile('x = 1\\n' if name[0] == 'a' else '\\ny = 2\\n', name, 'exec'))\n"
 
     run(directory, code)
@@ -138,7 +139,7 @@ def test_what_an_agent_runs_counts_for_the_file_that_it_was_packed_from(tmp_path
     assert coverage_report.read(directory)["launcher/agent/node/agent.py"] == {1, 2}
 
 
-def test_test_by_test_a_line_is_known_by_each_test_that_ran_it(tmp_path: Path) -> None:
+def test_lines_are_recorded_for_each_test_that_ran_them(tmp_path: Path) -> None:
     root, directory = begin(tmp_path, by_test=True)
     code = f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\nours."
     for test, call in (("one", "in_main(1)"), ("two", "in_main(0)")):
@@ -146,7 +147,7 @@ def test_test_by_test_a_line_is_known_by_each_test_that_ran_it(tmp_path: Path) -
         link.unlink(missing_ok=True)
         link.symlink_to(measure.key_of(test))
         run(directory, code + call, env={"PYTEST_XDIST_WORKER": "gw0"})
-    run(directory, code + "in_thread()")  # as over SSH, where nobody knows which test it is: both processes' are meant
+    run(directory, code + "in_thread()")  # as over SSH, where the test is unknown: it counts for those of all processes
 
     ran = {
         path.name: coverage_report.read_one(directory, path).get("train/code_of_ours.py", set())
@@ -157,7 +158,7 @@ def test_test_by_test_a_line_is_known_by_each_test_that_ran_it(tmp_path: Path) -
     assert line("return 3") in ran[measure.key_of("two")]
 
 
-def test_where_lines_cannot_be_noted_everything_goes_on(tmp_path: Path) -> None:
+def test_a_process_continues_if_lines_cannot_be_recorded(tmp_path: Path) -> None:
     root, directory = begin(tmp_path)
     code = "import os\nos.chroot('/proc') if os.geteuid() == 0 else None\nours.in_main(1)\nprint('fine')\n"
     before = f"sys.path.insert(0, '{root}/train')\nimport code_of_ours as ours\n"
@@ -165,7 +166,7 @@ def test_where_lines_cannot_be_noted_everything_goes_on(tmp_path: Path) -> None:
     assert run(directory, before + code).split() == ["fine"]
 
 
-def test_two_runs_side_by_side_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_are_compared_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from coverage import CoverageData
 
     root, directory = begin(tmp_path)
@@ -186,7 +187,7 @@ def test_two_runs_side_by_side_are_compared(tmp_path: Path, capsys: pytest.Captu
     assert coverage_report.main([]) == 2
 
 
-def test_a_mark_of_a_dead_run_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mark_of_a_run_that_has_exited_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     dead = subprocess.Popen(("true",))
     dead.wait(timeout=20)

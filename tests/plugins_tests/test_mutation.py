@@ -1,4 +1,4 @@
-"""`scripts/mutate`: what it changes, which tests it runs, and that it leaves nothing."""
+"""`scripts/mutate`: what it changes, which tests it runs, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 
 from testbed.waiting import wait_until
 from tests.mutation import choice
-from tests.mutation.__main__ import Copy, Trial, main, parser
+from tests.mutation.__main__ import main, parser
 from tests.mutation.changes import changes, compiles
+from tests.mutation.copies import Copy
+from tests.mutation.trial import Trial
 from tests.plugins import measure
 from tests.plugins.subjects import ROOT
 
@@ -26,21 +28,24 @@ from tests.plugins.subjects import ROOT
     [
         ("if a < b:\n    f()\n", {"if (not (a < b)):\n    f()\n", "if a <= b:\n    f()\n", "if a < b:\n    pass\n"}),
         ("x = y if 'ü' not in z else w\n", {"x = y if (not ('ü' not in z)) else w\n", "x = y if 'ü' in z else w\n"}),
-        ("def f():\n    'ü'; return a and b\n", {"def f():\n    'ü'; return None\n", "def f():\n    'ü'; return a or b\n"}),
+        ("def f():\n    'ü'; return a and b\n", {
+            "def f():\n    'ü'; return None\n", "def f():\n    'ü'; return a or b\n",
+        }),
         ("def f() -> int:\n    x: int = 3\n", {"def f() -> int:\n    x: int = 4\n"}),
         ("z = [x for x in y if x]\n", {"z = [x for x in y if (not (x))]\n"}),
         ("z = not a\n", {"z = a\n"}),
         ("z = a + b\n", {"z = a - b\n"}),
         ("z = True\n", {"z = False\n"}),
         ("while a is not None:\n    break\n", {
-            "while (not (a is not None)):\n    break\n", "while a is None:\n    break\n", "while a is not None:\n    pass\n",
+            "while (not (a is not None)):\n    break\n",
+            "while a is None:\n    break\n", "while a is not None:\n    pass\n",
         }),
         ("try:\n    f()\nexcept E:\n    raise X from None\n", {
             "try:\n    pass\nexcept E:\n    raise X from None\n", "try:\n    f()\nexcept E:\n    pass\n",
         }),
     ],
 )  # fmt: skip
-def test_each_change_is_one_piece_of_the_text(source: str, wanted: set[str]) -> None:
+def test_each_change_replaces_one_piece_of_the_text(source: str, wanted: set[str]) -> None:
     assert {change.apply(source.encode()).decode() for change in changes("x.py", source.encode())} == wanted
     assert all(compiles(text.encode()) for text in wanted)
 
@@ -63,9 +68,11 @@ def test_what_no_test_could_notice_is_left_alone(source: str) -> None:
     assert changes("x.py", source.encode()) == []
 
 
-def test_the_same_seed_chooses_the_same_changes_and_more_of_them_begin_alike() -> None:
+def test_the_same_seed_chooses_the_same_changes_and_a_larger_count_adds_to_them() -> None:
     paths = ["launcher/runs/outcome.py", "launcher/agent/node/stops.py"]
-    assert choice.choose(paths, 20, 1, ROOT)[:10] == choice.choose(paths, 10, 1, ROOT) != choice.choose(paths, 10, 2, ROOT)
+    assert (
+        choice.choose(paths, 20, 1, ROOT)[:10] == choice.choose(paths, 10, 1, ROOT) != choice.choose(paths, 10, 2, ROOT)
+    )
 
     chosen = choice.choose(choice.PATHS, 60, 1, ROOT)
 
@@ -75,7 +82,7 @@ def test_the_same_seed_chooses_the_same_changes_and_more_of_them_begin_alike() -
 
 
 def a_map(directory: Path, ran: dict[str, list[int]], path: str) -> Path:
-    """As if these tests had run these lines of a file."""
+    """Write a map as if these tests had run these lines of a file."""
     measure.prepare(directory, by_test=True)
     offset = marshal.loads((directory / "index").read_bytes())["offsets"][path]
     for test, lines in ran.items():
@@ -87,15 +94,18 @@ def a_map(directory: Path, ran: dict[str, list[int]], path: str) -> Path:
     return directory
 
 
-def test_the_tests_that_ran_the_line_are_taken_the_shortest_first(tmp_path: Path) -> None:
+def test_the_tests_that_ran_the_line_are_chosen_the_shortest_first(tmp_path: Path) -> None:
     path = "launcher/runs/outcome.py"
     change = choice.choose([path], 1, 1, ROOT)[0]
-    known = choice.Map.read(a_map(tmp_path, {"a": [change.line], "b": [change.line], "c": [1], "gone": [change.line]}, path))
+    known = choice.Map.read(
+        a_map(tmp_path, {"a": [change.line], "b": [change.line], "c": [1], "gone": [change.line]}, path)
+    )
 
     assert choice.tests_for(change, known, ["a", "b", "c"], {"a": 3.0, "b": 1.0}) == ["b", "a"]
-    nowhere = change._replace(line=10**6, last_line=10**6)  # as lines that run only when the file is imported
+    nowhere = change._replace(line=10**6, last_line=10**6)  # like lines that run only when the file is imported
     assert choice.tests_for(nowhere, known, ["a", "b", "c"], {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
-    shared = ["b.py::one", "a.py::two", "a.py::one", "c.py::one"]  # a fixture's lines are known of the first of a file alone
+    # The lines of a fixture are recorded only for the first test of a file that uses it.
+    shared = ["b.py::one", "a.py::two", "a.py::one", "c.py::one"]
     of_a_fixture = choice.Map({"a.py::two": {path: {change.line}}})
     assert choice.tests_for(change, of_a_fixture, shared, {"a.py::two": 9.0}) == ["a.py::two", "a.py::one"]
     every = ["tests/runs/test_outcome.py::test_x", "tests/plugins_tests/test_summary.py::test_y"]
@@ -103,11 +113,11 @@ def test_the_tests_that_ran_the_line_are_taken_the_shortest_first(tmp_path: Path
 
 
 def left() -> set[str]:
-    """Copies of the project."""
+    """The copies of the project that are there."""
     return {path.name for path in Path(tempfile.gettempdir()).glob("distlaunch-mutants-*")}
 
 
-def test_a_change_is_noticed_by_a_test_of_it_or_survives_and_the_copy_is_whole_again(tmp_path: Path) -> None:
+def test_a_change_is_noticed_by_its_test_or_survives_and_the_copy_is_restored(tmp_path: Path) -> None:
     test = "tests/slurm/test_hostlist.py::test_the_place_of_a_node_comes_from_slurms_variables"
     path, other = "launcher/agent/schedulers/slurm.py", "launcher/doctor/heat_map.py"
     source = (ROOT / path).read_bytes()
@@ -131,7 +141,7 @@ def test_a_change_is_noticed_by_a_test_of_it_or_survives_and_the_copy_is_whole_a
     assert (copy.root / path).read_bytes() == source == (ROOT / path).read_bytes()
 
 
-def test_a_test_that_fails_without_any_change_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_test_that_fails_without_any_change_does_not_count(tmp_path: Path) -> None:
     test = "tests/slurm/test_hostlist.py::test_ranks_follow_the_numbers_in_names_and_the_leaf_switches"
     path, fine = "launcher/agent/schedulers/slurm.py", "launcher/doctor/heat_map.py"
     change = changes(fine, (ROOT / fine).read_bytes())[0]
@@ -146,7 +156,7 @@ def test_a_test_that_fails_without_any_change_counts_for_nothing(tmp_path: Path)
     assert not verdict.noticed
 
 
-def test_the_changes_have_numbers_by_which_some_are_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_can_be_tried_again_by_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--count", "9", "--list"]) == 0
     nine = capsys.readouterr().out.splitlines()
     assert main(["--count", "9", "--list", "--only", "8", "3"]) == 0
@@ -155,11 +165,20 @@ def test_the_changes_have_numbers_by_which_some_are_tried_again(capsys: pytest.C
     assert capsys.readouterr().out.splitlines() == [nine[7], nine[2]]
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     before = left()
     path = "launcher/runs/outcome.py"
-    argv = (sys.executable, "-m", "tests.mutation", "--count=3", f"--paths={path}", f"--coverage={a_map(tmp_path, {}, path)}")
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    argv = (
+        sys.executable,
+        "-m",
+        "tests.mutation",
+        "--count=3",
+        f"--paths={path}",
+        f"--coverage={a_map(tmp_path, {}, path)}",
+    )
+    process = subprocess.Popen(
+        argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         wait_until("a copy to be there", lambda: left() - before or process.poll() is not None, limit_s=120)
         os.killpg(process.pid, signal.SIGINT)

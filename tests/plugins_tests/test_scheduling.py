@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.plugins_tests.conftest import Inner
 
 
-def test_tests_that_share_something_are_together_also_through_others() -> None:
+def test_tests_that_share_something_even_through_others_are_in_one_group() -> None:
     shared = {"a": ["slurm"], "b": ["slurm", "x.py:big"], "c": ["x.py:big"], "d": ["kube"], "e": [], "f": ["y.py:big"]}
 
     found = scheduling.groups(shared)
@@ -22,7 +22,7 @@ def test_tests_that_share_something_are_together_also_through_others() -> None:
     assert found == {"a": "slurm", "b": "slurm", "c": "slurm", "d": "kube", "f": "y.py:big"}
 
 
-def test_clusters_are_one_processs_as_long_as_that_is_no_more_than_its_share() -> None:
+def test_clusters_go_to_one_process_up_to_its_share_of_the_work() -> None:
     weights = {"k8s": 300.0, "slurm": 200.0, "ssh": 150.0, "rest": 1100.0}
 
     assert scheduling.shares(weights, ["ssh", "k8s", "slurm"], 2) == [["k8s", "slurm", "ssh"], []]
@@ -92,7 +92,7 @@ def test_alone(n):
 """
 
 
-def test_each_cluster_comes_up_once_and_goes_after_its_last_test(inner: Callable[..., Inner]) -> None:
+def test_each_cluster_starts_once_and_is_taken_down_after_its_last_test(inner: Callable[..., Inner]) -> None:
     done = inner({"conftest.py": CONFTEST, "test_clusters.py": CLUSTERS, "test_module.py": MODULE}, "-n2")
 
     assert "29 passed" in done.lines[-1], done.text
@@ -114,14 +114,13 @@ def test_the_longest_tests_of_the_last_run_come_first(inner: Callable[..., Inner
     known.parent.mkdir(parents=True)
     known.write_text(json.dumps({name: 10.0 + number for number, name in enumerate(names)} | {"gone.py::test_x": 1.0}))
     tests = "".join(f"def test_{number}():\n    pass\n\n" for number in range(8))
-    note = (
-        "import os\ndef pytest_runtest_setup(item):\n    open(os.environ['PYTEST_XDIST_WORKER'], 'a').write(item.name + '\\n')\n"
-    )
+    note = "import os\ndef pytest_runtest_setup(item):\n"
+    note += "    open(os.environ['PYTEST_XDIST_WORKER'], 'a').write(item.name + '\\n')\n"
 
     done = inner({"test_some.py": tests, "conftest.py": note}, "-n2")
 
     assert "8 passed" in done.lines[-1], done.text
-    for path in (tmp_path / "inner").glob("gw*"):  # however late one of the processes has begun
+    for path in (tmp_path / "inner").glob("gw*"):  # however late one of the processes has started
         order = [int(name.removeprefix("test_")) for name in path.read_text().split()]
         assert order == sorted(order, reverse=True)
     now = json.loads(known.read_text())

@@ -1,4 +1,4 @@
-"""`--subject`, `--tier` and `--changed`, and what the fast tier does not let happen."""
+"""`--subject`, `--tier` and `--changed`, and what the fast tier prevents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.exit(code)
 """
 
 
-def test_no_file_of_tests_imports_torch_when_it_is_collected_and_400_tests_are_fast() -> None:
+def test_no_test_file_imports_torch_when_it_is_collected_and_400_tests_are_fast() -> None:
     done = subprocess.run((sys.executable, "-c", COLLECT), cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
@@ -47,7 +47,7 @@ def collected(*options: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
 
 
-def test_only_the_subjects_that_are_named() -> None:
+def test_only_tests_of_the_named_subjects_are_collected() -> None:
     found = collected("--subject=runs", "--subject=config")
 
     assert {subjects.subject_of(name) for name in found} == {"runs", "config"}
@@ -100,7 +100,7 @@ def test_with_slurm():
 """
 
 
-def test_in_the_fast_tier_an_import_of_torch_anywhere_fails_and_names_the_test(inner: Callable[..., Inner]) -> None:
+def test_in_the_fast_tier_any_import_of_torch_fails_and_names_the_test(inner: Callable[..., Inner]) -> None:
     ini = "[pytest]\nmarkers =\n  torch: x\n  slurm: x\n  ssh: x\n  k8s: x\n  testbed: x\n"
     done = inner({"pytest.ini": ini, "test_some.py": TESTS}, "--tier=fast", "-rA", "-n0")
 
@@ -108,7 +108,11 @@ def test_in_the_fast_tier_an_import_of_torch_anywhere_fails_and_names_the_test(i
     assert "PASSED test_some.py::test_asks_whether_it_is_there" in done.text
     for name in ("test_imports_it", "test_starts_what_imports_it", "test_starts_what_imports_it_and_says_nothing"):
         assert f"ERROR test_some.py::{name} - Failed: torch was imported in the fast tier" in done.text
-    assert "torch is imported in the fast tier, by test_some.py::test_starts_what_imports_it: mark it `torch`" in done.text
-    assert "FAILED test_some.py::test_brings_a_cluster_up - Failed: a cluster is brought up in the fast tier" in done.text
+    assert (
+        "torch is imported in the fast tier, by test_some.py::test_starts_what_imports_it: mark it `torch`" in done.text
+    )
+    assert (
+        "FAILED test_some.py::test_brings_a_cluster_up - Failed: a cluster is brought up in the fast tier" in done.text
+    )
     assert "test_marked" not in done.text
     assert "2 deselected" in done.lines[-1]

@@ -14,15 +14,16 @@ from tests.plugins import command, subjects
 from tests.plugins.subjects import ROOT
 
 
-def test_every_file_with_tests_is_of_one_subject() -> None:
-    """Whoever runs all subjects one by one runs each file once."""
+def test_every_test_file_has_one_subject() -> None:
+    """Running all subjects one by one runs each file once."""
     counted = Counter(path for subject in subjects.known() for path in subjects.files_of([subject]))
     with_tests = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("*.py")
         if path.name.startswith("test_")
         and any(
-            isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in ast.walk(ast.parse(path.read_text()))
+            isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            for node in ast.walk(ast.parse(path.read_text()))
         )
     ]
 
@@ -56,7 +57,9 @@ def test_a_subject_is_a_directory(path: str, subject: str) -> None:
         ("-n0 fast", "-n0 fast"),
     ],
 )
-def test_words_before_the_first_option_or_path_say_which_tests(words: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_before_the_first_option_or_path_select_tests(
+    words: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CI", raising=False)
     argv = command.argv(subjects.request(words.split()), cores=2)
 
@@ -64,7 +67,7 @@ def test_words_before_the_first_option_or_path_say_which_tests(words: str, optio
     assert argv[4:] == options.split()
 
 
-def test_ci_measures_and_one_core_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ci_measures_coverage_and_one_core_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
 
     assert command.argv(subjects.request(["fast"]), cores=1)[3:] == ["--numprocesses=0", "--tier=fast", "--cov"]
@@ -83,5 +86,6 @@ def test_an_unknown_word_lists_the_known_ones() -> None:
     first, *rest = done.stderr.splitlines()
     assert first == "unknown word: slurn"
     assert all(
-        name in rest[-1].split() for name in ("slurm", "ssh", "k8s", "train", "agent", "cli", "fabric", "testbed", "benchmarks")
+        name in rest[-1].split()
+        for name in ("slurm", "ssh", "k8s", "train", "agent", "cli", "fabric", "testbed", "benchmarks")
     )

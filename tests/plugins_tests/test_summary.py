@@ -1,4 +1,4 @@
-"""The tail of a run, and what this machine lacks."""
+"""The end of a run's output, and what this host lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from testbed import TestbedError, kube_programs, packages, registry
 from testbed.registry import Record
-from tests.plugins import machine, results
+from tests.plugins import host, results
 from tests.plugins.summary import is_unexpected
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_four():
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_the_tail_says_what_ran_and_how_long_and_pytests_own_line_is_the_last(
+def test_the_summary_says_what_ran_and_how_long_before_the_last_line_which_is_of_pytest(
     inner: Callable[..., Inner], processes: str
 ) -> None:
     done = inner({"tests/cli/test_some.py": TESTS}, f"-n{processes}", "--strict-markers")
@@ -58,27 +58,27 @@ def test_the_tail_says_what_ran_and_how_long_and_pytests_own_line_is_the_last(
     assert any(line.split()[2:] == ["16", "tests", "cli"] for line in tail)
 
 
-def test_in_ci_a_skip_that_this_machine_could_have_run_is_a_failure(inner: Callable[..., Inner]) -> None:
+def test_in_ci_a_skip_of_a_test_that_this_host_could_run_is_a_failure(inner: Callable[..., Inner]) -> None:
     done = inner({"test_some.py": TESTS}, "-n0", env={"CI": "1"})
 
     assert done.code == 1
     assert [line for line in done.lines if "should have run" in line] == ["these should have run here: of reasons"]
 
 
-def test_one_core_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_core_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
 
-    assert [line.partition(":")[0] for line in machine.complaints() if "core" in line] == ["one core"]
+    assert [line.partition(":")[0] for line in host.complaints() if "core" in line] == ["one core"]
 
 
-def test_little_room_is_named(small_disk: Path) -> None:
-    (told,) = machine.little_disk(small_disk)
+def test_little_disk_space_is_reported(small_disk: Path) -> None:
+    (complaint,) = host.little_disk(small_disk)
 
-    assert told.startswith(f"only 0.0 GB are free in {small_disk}: ")
+    assert complaint.startswith(f"only 0.0 GB are free in {small_disk}: ")
 
 
 @pytest.mark.parametrize("lacking", ["no root", "no Go", "no room"])
-def test_what_clusters_lack_is_named_once_and_their_tests_may_skip(
+def test_what_clusters_lack_is_reported_once_and_their_tests_may_skip(
     lacking: str, monkeypatch: pytest.MonkeyPatch, small_disk: Path
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000 if lacking == "no root" else 0)
@@ -86,15 +86,17 @@ def test_what_clusters_lack_is_named_once_and_their_tests_may_skip(
     monkeypatch.setattr(kube_programs, "_failed", {})
     monkeypatch.setattr(kube_programs, "_go", lambda: None if lacking == "no Go" else "go")
 
-    (told,) = (line for line in machine.complaints() if "skip" in line)
+    (complaint,) = (line for line in host.complaints() if "skip" in line)
 
     words = {"no root": "no root: no clusters here", "no Go": "no Go toolchain", "no room": "too little disk"}
-    assert words[lacking] in told
+    assert words[lacking] in complaint
     if lacking != "no root":
-        assert not is_unexpected(told)
+        assert not is_unexpected(complaint)
 
 
-def test_a_cluster_that_a_killed_run_has_left_is_removed_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cluster_that_a_killed_run_has_left_is_removed_and_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if os.geteuid() or packages.missing(packages.NETWORK):
         pytest.skip("the testbed needs root")
     monkeypatch.setattr(registry, "STATE", tmp_path / "state")
@@ -105,15 +107,17 @@ def test_a_cluster_that_a_killed_run_has_left_is_removed_and_named(monkeypatch: 
     with registry.locked():
         registry.write(Record(index=99, pid=dead.pid, start_ticks=1, directory=str(directory), own_directory=True))
 
-    told = machine.leftovers()
+    removed = host.leftovers()
 
-    assert told == [f"removed testbed 99 (10.77.99.0/24), left by process {dead.pid}, which was killed"]
+    assert removed == [f"removed testbed 99 (10.77.99.0/24), left by process {dead.pid}, which was killed"]
     assert not directory.exists()
     assert registry.read() == []
-    assert machine.leftovers() == []
+    assert host.leftovers() == []
 
 
-def test_one_that_cannot_be_removed_is_named_and_the_rest_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_be_removed_is_reported_and_the_run_continues(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if os.geteuid() or packages.missing(packages.NETWORK):
         pytest.skip("the testbed needs root")
     monkeypatch.setattr(registry, "STATE", tmp_path / "state")
@@ -123,14 +127,14 @@ def test_one_that_cannot_be_removed_is_named_and_the_rest_runs(monkeypatch: pyte
         registry.write(Record(index=99, pid=dead.pid, start_ticks=1, directory=str(tmp_path), own_directory=False))
     monkeypatch.setattr("testbed.processes.run", refuse)
 
-    assert machine.leftovers() == ["a killed run has left a testbed, which could not be removed: ip: not permitted"]
+    assert host.leftovers() == ["a killed run has left a testbed, which could not be removed: ip: not permitted"]
 
 
 def refuse(*_args: object, **_options: object) -> NoReturn:
     raise TestbedError("ip: not permitted")
 
 
-def test_the_last_runs_directories_stay_and_those_of_living_ones(tmp_path: Path) -> None:
+def test_results_of_the_last_runs_and_of_running_ones_are_kept(tmp_path: Path) -> None:
     dead = subprocess.Popen(("true",))
     dead.wait(timeout=20)
     for number in range(results.KEPT + 3):

@@ -1,4 +1,4 @@
-"""What a backend says that it can do, and what it then has."""
+"""The capabilities that a backend declares, and the methods that it has."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ CAPABILITIES = {"can_requeue": "requeue", "can_adopt": "adopt", "can_list": "fou
 
 
 @pytest.mark.parametrize("name", backends.names())
-def test_a_backend_has_exactly_what_it_says_it_can_do(name: str) -> None:
+def test_a_backend_has_exactly_the_methods_of_its_capabilities(name: str) -> None:
     backend = backends.load(name)
 
     said = {method for capability, method in CAPABILITIES.items() if getattr(backend, capability)}
 
-    assert said == {method for method in CAPABILITIES.values() if getattr(backend, method) is not getattr(Backend, method)}
+    assert said == {
+        method for method in CAPABILITIES.values() if getattr(backend, method) is not getattr(Backend, method)
+    }
 
 
-def test_every_capability_is_had_by_one_and_none_is_the_backends_by_itself() -> None:
+def test_every_capability_is_some_backends_and_none_is_the_base_class() -> None:
     classes = [backends.load(name) for name in backends.names()]
 
     for capability in CAPABILITIES:

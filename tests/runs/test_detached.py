@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what takes moments, on any machine."""
+    """Long limits for what takes moments, so that no host is too slow."""
     monkeypatch.setattr(detached, "_HEARS_S", 100.0)
     monkeypatch.setattr(detached, "_ENDS_S", 100.0)
 
 
 @pytest.mark.parametrize("said", ["libpython3.so: cannot open shared object file", "two lines\nthe second", ""])
-def test_one_that_ends_before_it_is_told_to_begin_is_an_error_with_the_reason_that_it_wrote(tmp_path: Path, said: str) -> None:
+def test_a_program_that_exits_before_it_is_told_to_begin_is_an_error_with_what_it_wrote(
+    tmp_path: Path, said: str
+) -> None:
     stderr = tmp_path / "stderr"
     stderr.write_text("of another attempt\n")
 
@@ -34,22 +36,32 @@ def test_one_that_ends_before_it_is_told_to_begin_is_an_error_with_the_reason_th
 
     argv = ["sh", "-c", f"printf '%s\\n' '{said}' >&2; exit 3"]
     with pytest.raises(CommandError) as raised:
-        detached.start_detached(argv, cwd=str(tmp_path), env=os.environ, stdout=tmp_path / "out", stderr=stderr, record=gone)
+        detached.start_detached(
+            argv, cwd=str(tmp_path), env=os.environ, stdout=tmp_path / "out", stderr=stderr, record=gone
+        )
 
     reason = "; ".join(said.splitlines())
-    assert raised.value.message == "sh ended with exit code 3 as soon as it was started" + (f": {reason}" if reason else "")
+    assert raised.value.message == "sh ended with exit code 3 right after it was started" + (
+        f": {reason}" if reason else ""
+    )
     assert str(stderr) in (raised.value.hint or "")
 
 
 def begin(directory: Path, argv: list[str], record: Callable[[proc.Identity], None], told: list[detached.Told]) -> None:
     """Start it with its files in that directory."""
     detached.start_detached(
-        argv, cwd=str(directory), env=os.environ, stdout=directory / "out", stderr=directory / "err", record=record, told=told
+        argv,
+        cwd=str(directory),
+        env=os.environ,
+        stdout=directory / "out",
+        stderr=directory / "err",
+        record=record,
+        told=told,
     )
 
 
 @pytest.mark.parametrize("script", ["read line; exec sleep 1000", "read line <&0; sleep 1000; true"])
-def test_one_that_hears_the_word_has_begun(tmp_path: Path, script: str) -> None:
+def test_a_program_that_receives_the_message_has_begun(tmp_path: Path, script: str) -> None:
     found: list[proc.Identity] = []
     told: list[detached.Told] = []
     argv = ["sh", "-c", script]
@@ -65,8 +77,10 @@ def test_one_that_hears_the_word_has_begun(tmp_path: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize("ends", ["exit 3", "kill -9 $$", "exec true"])
-def test_one_that_ends_without_hearing_the_word_is_the_same_error_however_late(tmp_path: Path, ends: str) -> None:
-    """It has ended after the word was sent, which somebody who reads might still have read."""
+def test_a_program_that_exits_without_reading_the_message_is_the_same_error_however_late(
+    tmp_path: Path, ends: str
+) -> None:
+    """It exits after the message was sent, which another reader might still have read."""
     told: list[detached.Told] = []
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -78,5 +92,7 @@ def test_one_that_ends_without_hearing_the_word_is_the_same_error_however_late(t
         told[0].wait()
     told[0].close()
 
-    how_it_ended = {"exit 3": "ended with exit code 3", "exec true": "ended with exit code 0"}.get(ends, "was killed by signal 9")
-    assert raised.value.message == f"sh {how_it_ended} as soon as it was started: module load python first"
+    how_it_ended = {"exit 3": "ended with exit code 3", "exec true": "ended with exit code 0"}.get(
+        ends, "was killed by signal 9"
+    )
+    assert raised.value.message == f"sh {how_it_ended} right after it was started: module load python first"

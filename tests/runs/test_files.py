@@ -31,7 +31,7 @@ def moves(really):
             os.kill(os.getpid(), signal.SIGKILL)
         if os.path.basename(target) in names and what == "stalls":
             open(f"{directory}/stalled", "w").close()
-            while not os.path.exists(f"{directory}/go on"):
+            while not os.path.exists(f"{directory}/continue"):
                 time.sleep(0.01)
         really(source, target, **more)
     return move
@@ -63,7 +63,7 @@ def wait_for(path: Path, count: int = 1) -> None:
 
 
 @pytest.mark.parametrize("stale", [True, False])
-def test_one_alone_writes_it_though_another_died_at_it_and_all_wait(tmp_path: Path, stale: bool) -> None:
+def test_exactly_one_process_writes_it_even_if_another_died_writing_it(tmp_path: Path, stale: bool) -> None:
     names = [f"result-{number}.json" for number in range(4)]
     for name in names if stale else ():
         with writer(tmp_path, "dies", name) as died:
@@ -85,14 +85,16 @@ def test_a_writer_that_stalls_does_not_overwrite_its_successors(tmp_path: Path) 
     wait_for(tmp_path / "stalled")
     second = writer(tmp_path, "goes", "result.json")
     assert wrote(second) == "['result.json']"
-    (tmp_path / "go on").touch()
+    (tmp_path / "continue").touch()
 
     assert wrote(first) == "[]"
     assert (tmp_path / "result.json").read_text() == str(second.pid)
 
 
-def test_where_directories_cannot_be_moved_one_alone_writes_it_too(tmp_path: Path) -> None:
+def test_exactly_one_process_writes_it_where_directories_cannot_be_moved(tmp_path: Path) -> None:
     several = [writer(tmp_path, "no directories", "result.json") for _ in range(3)]
     won = {process.pid: wrote(process) for process in several}
 
-    assert [str(pid) for pid, written in won.items() if "result.json" in written] == [(tmp_path / "result.json").read_text()]
+    assert [str(pid) for pid, written in won.items() if "result.json" in written] == [
+        (tmp_path / "result.json").read_text()
+    ]

@@ -1,4 +1,4 @@
-"""One command at a time changes a run, whoever else tries, and whoever dies."""
+"""One command at a time changes a run, even if others try and its process dies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for _ in range(int(sys.argv[2])):
         if marker.exists():
             pid, began = map(int, marker.read_text().split() or (0, 0))
             if start_ticks(pid) != began:
-                marker.unlink()  # whoever made it was killed in here
+                marker.unlink()  # the process that made it was killed in here
         with open(marker, "x") as file:
             file.write(f"{os.getpid()} {start_ticks(os.getpid())}")
             file.flush()
@@ -50,7 +50,7 @@ def holder(directory: Path, times: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", HOLDS, str(directory), str(times)], cwd=ROOT, stderr=subprocess.PIPE)
 
 
-def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> None:
+def test_two_are_never_inside_even_if_some_are_killed_there(tmp_path: Path) -> None:
     choose = random.Random(13)
     with ExitStack() as stack:
         others = [stack.enter_context(holder(tmp_path, 15)) for _ in range(3)]
@@ -71,17 +71,24 @@ def test_never_are_two_inside_though_some_are_killed_there(tmp_path: Path) -> No
 
 
 def elsewhere(directory: Path, **more: object) -> Path:
-    """A lock that somebody on another machine holds, whose process has the number of one of ours."""
-    about = {"doing": "requeue", "submits": True, "host": "far", "pid": os.getpid(), "start_ticks": 1, "machine": "other"}
+    """A lock held on another host, by a process with the pid of one of ours."""
+    about = {
+        "doing": "requeue",
+        "submits": True,
+        "host": "far",
+        "pid": os.getpid(),
+        "start_ticks": 1,
+        "machine": "other",
+    }
     path = directory / "lock-7"
     storage.write_whole(path, storage.encode_json({**about, "renewed": time.time(), **more}))
     return path
 
 
-def test_an_owner_on_another_machine_is_believed_as_long_as_it_renews_its_lock(
+def test_an_owner_on_another_host_keeps_its_lock_as_long_as_it_renews_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pid says nothing here, and its clock may be years off."""
+    """Its pid means nothing here, and its clock may be years off."""
     monkeypatch.setattr(lock, "_SILENT_S", 3600.0)
     path = elsewhere(tmp_path, renewed=0.0)
     over = threading.Event()
@@ -102,7 +109,9 @@ def test_an_owner_on_another_machine_is_believed_as_long_as_it_renews_its_lock(
     assert path.exists()
 
 
-def test_an_owner_on_another_machine_that_is_silent_for_long_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_on_another_host_that_is_silent_for_long_loses_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock, "_SILENT_S", 0.3)
     path = elsewhere(tmp_path)
 
@@ -115,9 +124,7 @@ def test_an_owner_on_another_machine_that_is_silent_for_long_is_gone(tmp_path: P
     assert lock.owner(tmp_path) is None
 
 
-def test_a_lock_is_free_once_it_was_let_go_of_though_it_is_renewed_that_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_released_lock_is_free_even_if_a_renewal_comes_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     late, go_on = threading.Event(), threading.Event()
 
     def write(path: Path, about: object, really: Callable[[Path, object], None] = lock._write) -> None:
@@ -136,7 +143,7 @@ def test_a_lock_is_free_once_it_was_let_go_of_though_it_is_renewed_that_late(
     assert lock.owner(tmp_path) is None
 
 
-def test_a_lock_is_renewed_while_it_is_held_and_what_is_watched_is_looked_at(
+def test_a_lock_is_renewed_while_it_is_held_and_its_watch_function_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "_RENEW_S", 0.05)

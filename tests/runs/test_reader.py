@@ -25,7 +25,9 @@ def stream(seed: int) -> bytes:
         if rng.random() < 0.1:
             data += tagger.flush()
         if rng.random() < 0.1:
-            data += rng.choice([encode_event("heartbeat", 1, workers=2), b"foreign\n", b"1.x| no\n", b"\n", b"12.| \n", b"{\n"])
+            data += rng.choice(
+                [encode_event("heartbeat", 1, workers=2), b"foreign\n", b"1.x| no\n", b"\n", b"12.| \n", b"{\n"]
+            )
     return data
 
 
@@ -35,7 +37,9 @@ def cut(data: bytes, seed: int) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
-def told(records: list[Record], wanted: frozenset[int] | None) -> tuple[dict[tuple[int, bool], bytes], list[Record]]:
+def contents(
+    records: list[Record], wanted: frozenset[int] | None
+) -> tuple[dict[tuple[int, bool], bytes], list[Record]]:
     """Each pipe's bytes, and everything else in order."""
     pipes: dict[tuple[int, bool], bytes] = defaultdict(bytes)
     for record in records:
@@ -52,12 +56,14 @@ def test_nothing_is_lost_or_changed_however_the_stream_is_cut(seed: int, wanted:
     ours = [record for part in cut(data, seed) for record in reader.feed(part)] + list(reader.close())
     theirs = [*decoder.feed(data), *decoder.close()]
 
-    assert told(ours, wanted) == told(theirs, wanted)
+    assert contents(ours, wanted) == contents(theirs, wanted)
 
 
 def test_the_order_of_whole_lines_is_kept() -> None:
     data = b"".join(LineTagger(0, rank % 3, "stdout").feed(b"%d\n" % rank) for rank in [0, 0, 1, 1, 2, 0])
-    lines = [line for record in StreamReader().feed(data) if isinstance(record, Output) for line in record.data.split(b"\n")]
+    lines = [
+        line for record in StreamReader().feed(data) if isinstance(record, Output) for line in record.data.split(b"\n")
+    ]
 
     assert lines == [b"0", b"0", b"1", b"1", b"2", b"0"]
 
@@ -71,8 +77,8 @@ def test_a_line_without_end_that_no_agent_wrote_does_not_fill_the_memory() -> No
 
 
 @pytest.mark.parametrize("wanted", [None, frozenset({0}), frozenset({5})])
-def test_lines_of_other_nodes_in_a_stream_are_nobodys(wanted: frozenset[int] | None) -> None:
-    """A node has no word for another one, wherever in its stream it says it; neither has a job file."""
+def test_lines_of_other_nodes_in_a_stream_are_foreign(wanted: frozenset[int] | None) -> None:
+    """A node cannot write for another one anywhere in its stream, and neither can a job file."""
     others = (b"2.0| forged\n", b"11.5! forged\n", b"1.5| forged\n"[1:], b"01.0| forged\n")
     own = LineTagger(1, 0, "stdout").feed(b"own\n") + LineTagger(1, 5, "stderr").feed(b"own\n")
     records = list(StreamReader(wanted, 1).feed(b"".join(own + line + own for line in others)))
@@ -86,7 +92,7 @@ def test_lines_of_other_nodes_in_a_stream_are_nobodys(wanted: frozenset[int] | N
 
 
 @pytest.mark.parametrize("wanted", [None, frozenset({0})])
-def test_any_number_of_ranks_that_a_node_names_take_no_memory(wanted: frozenset[int] | None) -> None:
+def test_any_number_of_ranks_that_a_node_names_takes_no_memory(wanted: frozenset[int] | None) -> None:
     reader = StreamReader(wanted, 1)
     list(reader.feed(b"1.0| x\n1.1| x\n"))
     tracemalloc.start()

@@ -42,7 +42,7 @@ def make(directory: Path, name: str, *, created: float | None = None, result: st
 def test_an_id_is_a_dns_label() -> None:
     ids = {directories.new_id("a" * 32) for _ in range(50)}
 
-    assert len(ids) > 45, "of one second, in which two of so many may be the same by chance"
+    assert len(ids) > 45, "of one second, in which two of 50 may be equal by chance"
     assert all(len(name) <= 63 and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in ids)
 
 
@@ -56,7 +56,7 @@ def test_a_run_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "9" * 18, "-1", "1e999", "NaN", '"x"'])
-def test_numbers_that_no_clock_has_are_missing(tmp_path: Path, number: str) -> None:
+def test_times_that_no_clock_has_count_as_missing(tmp_path: Path, number: str) -> None:
     made = make(tmp_path, "train-20250101-000000-abcd", created=77.5, result=None)
     path = made.path / "run.json"
     path.write_text(path.read_text().replace("77.5", number).replace('"grace_s": 1.0', f'"grace_s": {number}'))
@@ -74,7 +74,7 @@ def test_the_first_result_stays(tmp_path: Path) -> None:
     assert run.result["state"] == "success"
 
 
-def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None:
+def test_a_run_is_found_by_id_prefix_part_and_as_the_last(tmp_path: Path) -> None:
     names = ["train-20250101-000000-abcd", "train-20250102-000000-abce", "eval-20250101-120000-qqqq"]
     for name in names:
         make(tmp_path, name)
@@ -86,7 +86,7 @@ def test_a_run_is_found_by_id_start_part_and_as_the_last(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
-def test_who_looks_at_a_run_that_failed_succeeds(distlaunch: Cli, command: tuple[str, ...]) -> None:
+def test_commands_that_look_at_a_failed_run_succeed(distlaunch: Cli, command: tuple[str, ...]) -> None:
     run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
     records.finish(run, {"state": "failed", "exit_code": 1, "cause": None, "nodes": []})
 
@@ -97,7 +97,7 @@ def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
     for name in ("train-20250101-000000-abcd", "train-20250102-000000-abce"):
         make(tmp_path, name)
 
-    with pytest.raises(RunNotFoundError, match="part of 2 runs") as ambiguous:
+    with pytest.raises(RunNotFoundError, match="matches 2 runs") as ambiguous:
         directories.find(tmp_path, "train")
     with pytest.raises(RunNotFoundError, match="no run 'trian-2025'") as unknown:
         directories.find(tmp_path, "trian-2025")
@@ -107,7 +107,7 @@ def test_an_ambiguous_or_unknown_id_lists_candidates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "../x", "/", ".", "x\n"])
-def test_odd_texts_are_no_run(tmp_path: Path, text: str) -> None:
+def test_odd_texts_are_not_a_run(tmp_path: Path, text: str) -> None:
     make(tmp_path, "train-20250101-000000-abcd")
 
     with pytest.raises(RunNotFoundError):
@@ -115,7 +115,8 @@ def test_odd_texts_are_no_run(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "{", "[]", "{}", '{"backend": 3, "command": "x", "plan": [], "created": "now"}', "[" * 100_000]
+    "content",
+    [None, "", "{", "[]", "{}", '{"backend": 3, "command": "x", "plan": [], "created": "now"}', "[" * 100_000],
 )
 def test_a_damaged_directory_is_listed_as_unknown(distlaunch: Cli, content: str | None) -> None:
     make(distlaunch.runs, "train-20250101-000000-abcd")
@@ -135,10 +136,14 @@ def test_a_damaged_directory_is_listed_as_unknown(distlaunch: Cli, content: str 
     assert distlaunch("cancel", "Foreign").exit_code == 2
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"backend": "local", "handle": 5}', '{"backend": "local", "handle": "x"}'])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"backend": "local", "handle": 5}', '{"backend": "local", "handle": "x"}']
+)
 @pytest.mark.parametrize("name", ["Foreign directory", "train-20250101-000000-abcd"])
-def test_a_run_that_cannot_be_read_is_not_taken_for_one_that_was_never_there(distlaunch: Cli, content: str, name: str) -> None:
-    """Launched anew, as `requeue` had it, it would be there twice."""
+def test_a_run_that_cannot_be_read_is_not_taken_for_one_that_never_existed(
+    distlaunch: Cli, content: str, name: str
+) -> None:
+    """Launched anew, as `requeue` might suggest, it would run twice."""
     path = distlaunch.write(f"runs/{name}/run.json", content)
 
     for command in ("requeue", "cancel"):
@@ -153,8 +158,10 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_one_that_was_never_there(dis
     told = distlaunch("status", name).stdout
     assert "1970" not in told
     assert ("created  -\n" in told) == (name == "Foreign directory")
-    assert (distlaunch("status", name, "--output", "json").json["result"]["created"] is None) == (name == "Foreign directory")
-    assert [item.name for item in path.parent.iterdir()] == ["run.json"], "nothing is noted of it"
+    assert (distlaunch("status", name, "--output", "json").json["result"]["created"] is None) == (
+        name == "Foreign directory"
+    )
+    assert [item.name for item in path.parent.iterdir()] == ["run.json"], "nothing is written about it"
 
 
 def test_a_run_whose_plan_is_damaged_inside_does_not_break_the_listing(distlaunch: Cli) -> None:
@@ -180,14 +187,16 @@ def test_a_file_is_never_seen_half_written(tmp_path: Path) -> None:
         storage.write_whole(tmp_path / "none" / "x.json", b"new")
     with path.open("rb") as reader:
         storage.write_whole(path, b"new")
-        assert reader.read() == b"old", "who has opened it before reads all that was there"
+        assert reader.read() == b"old", "a reader that opened it before reads all that was there"
 
     assert path.read_bytes() == b"new"
     assert [item.name for item in tmp_path.iterdir()] == ["x.json"]
 
 
-@pytest.mark.parametrize("env", [{"DISTLAUNCH_RUNS_DIR": None, "HOME": "/proc"}, {"DISTLAUNCH_RUNS_DIR": None, "HOME": None}])
-def test_without_a_place_for_runs_the_error_says_what_to_set(distlaunch: Cli, env: dict[str, str | None]) -> None:
+@pytest.mark.parametrize(
+    "env", [{"DISTLAUNCH_RUNS_DIR": None, "HOME": "/proc"}, {"DISTLAUNCH_RUNS_DIR": None, "HOME": None}]
+)
+def test_without_a_directory_for_runs_the_error_names_what_to_set(distlaunch: Cli, env: dict[str, str | None]) -> None:
     distlaunch.write("x.py", "")
 
     done = distlaunch("local", "x.py", env=env)
@@ -197,7 +206,7 @@ def test_without_a_place_for_runs_the_error_says_what_to_set(distlaunch: Cli, en
     assert "DISTLAUNCH_RUNS_DIR" in done.stderr
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(distlaunch: Cli) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
 
     done = distlaunch("local", "x.py", env={"DISTLAUNCH_RUNS_DIR": "/dev/full/runs"})
@@ -207,7 +216,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(distlaunch: Cli) -> None:
 
 
 def no_such_thing(*_: object, **__: object) -> None:
-    """What an object store's mount says to a hard link."""
+    """How an object store's mount answers a hard link."""
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
@@ -239,7 +248,7 @@ os.link = none
 
 
 def test_a_run_on_a_file_system_without_hard_links_ends_with_its_result(distlaunch: Cli) -> None:
-    """In the launcher, and in its agents, of which one ends before the other has found it."""
+    """In the launcher, and in its agents, of which one exits before the other has found it."""
     distlaunch.write("site/sitecustomize.py", NO_LINKS)
     distlaunch.write("x.py", "raise SystemExit(3)\n")
     found = os.pathsep.join([str(distlaunch.directory / "site"), distlaunch.env()["PYTHONPATH"]])

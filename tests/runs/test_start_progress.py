@@ -1,4 +1,4 @@
-"""How far a run has come, as its agents tell it."""
+"""How far the start of a run is, from its agents' events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Tries all that a worker may want to do, each thing in its own process, and writes what came of it to OUT/PROBE.RANK as JSON.
+"""Tries what a worker may do, each thing in its own process, and writes the outcomes to $ABLE_OUT/PROBE.RANK as JSON.
 
-Run under torchrun and under distlaunch (`tests/agent/test_able.py`). A probe is a function whose value is compared. What is in
-`able_ends.txt` are ends: a child that the script has forked ends as that text says, and its output and exit code are compared.
+It is run under torchrun and under distlaunch (`tests/agent/test_able.py`). A probe is a function whose value is
+compared. `able_ends.txt` has ends: a child that the script has forked ends as that text says, and its output and exit
+code are compared.
 """
 
 import json
@@ -12,13 +13,13 @@ import sys
 
 LIMIT_S = 200
 PROBES = {}
-"""Before torch is imported."""
+"""Run before torch is imported."""
 
 TORCH = {}
-"""After it."""
+"""Run after it."""
 
 TOGETHER = {}
-"""In the worker itself, in all of them at once, last of all."""
+"""Run last, in the workers themselves, in all of them at once."""
 
 
 def probe(function):
@@ -54,7 +55,7 @@ def value_of(function):
 
 
 def try_alone(name, function):
-    """In a child, which leaves nothing behind that another could see."""
+    """Try it in a child, which leaves nothing behind that other probes could see."""
     pid = os.fork()
     if not pid:
         signal.alarm(LIMIT_S)
@@ -81,24 +82,31 @@ def try_end(name, text):
         return True
     status = os.waitpid(pid, 0)[1]
     os.close(fds[0]), os.close(fds[1])
-    said = []
+    outputs = []
     for path in out:
         with open(path, errors="backslashreplace") as file:
-            said.append(re.sub(rf"(?<!\d){pid}(?!\d)", "PID", file.read()))
+            outputs.append(re.sub(rf"(?<!\d){pid}(?!\d)", "PID", file.read()))
         os.remove(path)
-    write(name, {"code": os.waitstatus_to_exitcode(status), "stdout": said[0].splitlines(), "stderr": said[1].splitlines()})
+    write(
+        name,
+        {
+            "code": os.waitstatus_to_exitcode(status),
+            "stdout": outputs[0].splitlines(),
+            "stderr": outputs[1].splitlines(),
+        },
+    )
     return False
 
 
 def mine(names):
-    """Ranks share the work."""
+    """The names that this rank tries, as ranks share the work."""
     only = os.environ.get("ABLE_ONLY", "").split()
     shared = sorted(names)[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]
     return [name for name in shared if not only or name in only]
 
 
 def try_ends(prefix):
-    """Name and text of the end that this process is to have, in a child; None: all have been tried."""
+    """In a child: the name and text of the end that it is to have. In the parent: None, once all were tried."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "able_ends.txt")) as file:
         _, *parts = file.read().split("\n--- ")
     ends = dict(part.split("\n", 1) for part in parts if part.startswith(prefix))
@@ -110,8 +118,10 @@ if __name__ == "__main__":
     import able_children
     import able_python
     import able_system
+    import able_threads
     import able_together
-    import able_torch  # none of these imports torch by itself
+    import able_torch
+    import able_torch_processes  # none of these imports torch at its top
 
     whole = not os.environ.get("ABLE_WITHOUT_TORCH")
     for name in mine(PROBES):

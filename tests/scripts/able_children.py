@@ -12,8 +12,8 @@ from able import probe
 from able_shared import STATUS, Point, square, value_error
 
 
-def report(queue):
-    """What a child of multiprocessing is."""
+def send_report(queue):
+    """Send what a child of multiprocessing sees of itself."""
     import multiprocessing
 
     main = sys.modules["__main__"]
@@ -42,12 +42,12 @@ def children(method):
 
     context = multiprocessing.get_context(method)
     queue = context.Queue()
-    child = context.Process(target=report, args=(queue,))
+    child = context.Process(target=send_report, args=(queue,))
     child.start()
-    told = queue.get(timeout=60)
+    report = queue.get(timeout=60)
     child.join()
-    told["point"] = told["point"].x
-    return [told, child.exitcode]
+    report["point"] = report["point"].x
+    return [report, child.exitcode]
 
 
 @probe
@@ -106,7 +106,8 @@ def statuses():
 def programs():
     seen = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     fields = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
-    shell = "ls -l /proc/self/fd | wc -l; ulimit -a; umask; ps -o nice= -p $$; read x; echo read=$?; trap; set -o | grep monitor"
+    shell = "ls -l /proc/self/fd | wc -l; ulimit -a; umask; ps -o nice= -p $$; read x; echo read=$?; "
+    shell += "trap; set -o | grep monitor"
     r, w = os.pipe()
     passed = subprocess.run(["sh", "-c", f"echo in >&{w}"], pass_fds=[w], check=False)
     return {
@@ -125,7 +126,9 @@ def programs():
         "timeout": type(value_error(lambda: subprocess.run(["sleep", "60"], timeout=0.01, check=False))).__name__,
         "system": os.system("exit 3"),
         "popen": os.popen("echo hi").read(),
-        "spawned": os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "exit 4"], os.environ), 0)[1]),
+        "spawned": os.waitstatus_to_exitcode(
+            os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "exit 4"], os.environ), 0)[1]
+        ),
         "forkpty": forkpty(),
     }
 
@@ -135,14 +138,15 @@ def forkpty():
     if not pid:
         os.write(1, b"%d %d" % (os.isatty(0), os.getsid(0) == os.getpid()))
         os._exit(0)
-    said = os.read(leader, 99).decode()
+    output = os.read(leader, 99).decode()
     os.waitpid(pid, 0)
-    return said
+    return output
 
 
 CENSUS = (
-    "import json, os, sys; told = [sys.argv, sys.orig_argv[1:], str(sys.flags), sys.path, sorted(os.environ), os.getcwd()]; "
-    "print(json.dumps(told))"
+    "import json, os, sys; "
+    "seen = [sys.argv, sys.orig_argv[1:], str(sys.flags), sys.path, sorted(os.environ), os.getcwd()]; "
+    "print(json.dumps(seen))"
 )
 
 
@@ -151,14 +155,14 @@ def python_below():
     import json
 
     done = subprocess.run([sys.executable, "-c", CENSUS, "a b"], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    told[4] = [name for name in told[4] if not name.startswith(("DISTLAUNCH_", "ABLE_", "PYTEST_"))]
-    return [told, done.stderr]
+    seen = json.loads(done.stdout)
+    seen[4] = [name for name in seen[4] if not name.startswith(("DISTLAUNCH_", "ABLE_", "PYTEST_"))]
+    return [seen, done.stderr]
 
 
 @probe
 def itself_again():
-    """What a script does that starts itself with other variables."""
+    """Do what a script does that starts itself again with other variables."""
     r, w = os.pipe()
     pid = os.fork()
     if not pid:
@@ -206,85 +210,3 @@ def traced_child():
         attached,
         os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]),
     ]
-
-
-@probe
-def threads():
-    from concurrent.futures import ThreadPoolExecutor
-
-    seen = []
-    threading.setprofile(None)
-    thread = threading.Thread(
-        target=lambda: seen.append(
-            [threading.current_thread().name, threading.active_count(), len(os.listdir("/proc/self/task"))]
-        )
-    )
-    thread.start()
-    thread.join()
-    with ThreadPoolExecutor(2) as pool:
-        seen += list(pool.map(square, [1, 2]))
-        seen.append(sorted(thread.name for thread in threading.enumerate())[:1])
-    timer = threading.Timer(0.01, seen.append, ["timer"])
-    timer.start()
-    timer.join()
-    return [
-        seen,
-        threading.get_native_id() == os.getpid(),
-        threading.main_thread().name,
-        threading.main_thread().native_id == os.getpid(),
-        threading.stack_size(),
-        threading.current_thread() is threading.main_thread(),
-        threading.main_thread().ident == threading.get_ident(),
-        threading.main_thread().daemon,
-    ]
-
-
-@probe
-def asynchronous():
-    import asyncio
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        heard = asyncio.Event()
-        loop.add_signal_handler(signal.SIGUSR1, heard.set)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        await asyncio.wait_for(heard.wait(), 30)
-        process = await asyncio.create_subprocess_exec("sh", "-c", "echo out; exit 3", stdout=-1)
-        out, _ = await process.communicate()
-        threaded = await asyncio.to_thread(square, 4)
-        server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
-        reader, _ = await asyncio.open_connection(*server.sockets[0].getsockname())
-        return [out.decode(), process.returncode, threaded, (await reader.read()).decode(), type(loop).__name__]
-
-    return asyncio.run(main())
-
-
-@probe
-def shared_memory():
-    import mmap
-    import multiprocessing
-    from multiprocessing import resource_tracker, shared_memory
-
-    block = shared_memory.SharedMemory(create=True, size=100)
-    pid = os.fork()
-    if not pid:
-        other = shared_memory.SharedMemory(name=block.name)
-        other.buf[0] = 42
-        os._exit(0)
-    os.waitpid(pid, 0)
-    anonymous = mmap.mmap(-1, 100)
-    pid = os.fork()
-    if not pid:
-        anonymous[0] = 43
-        os._exit(0)
-    os.waitpid(pid, 0)
-    value = multiprocessing.Value("i", 1)
-    with value.get_lock():
-        value.value += 1
-    with multiprocessing.Manager() as manager:
-        shared = manager.dict(a=1)
-        found = [block.buf[0], anonymous[0], value.value, dict(shared), resource_tracker._resource_tracker._pid is not None]
-    block.close()
-    block.unlink()
-    semaphore = multiprocessing.BoundedSemaphore(2)
-    return [*found, semaphore.acquire(), semaphore.get_value()]

@@ -113,7 +113,7 @@ def main_module():
     try:
         main.value_of(None, None)
     except TypeError:
-        told = traceback.format_exc()
+        text = traceback.format_exc()
     raised = main.value_of(lambda: 1 / 0)
     return {
         "pickled": [point.x, function is main.value_of, type(point).__module__],
@@ -121,7 +121,7 @@ def main_module():
         "file": inspect.getsourcefile(main.mine),
         "module": inspect.getmodule(main.mine) is main,
         "line": linecache.getline(main.__file__, 1),
-        "trace": told,
+        "trace": text,
         "raised": raised,
         "names": sorted(name for name in vars(main) if name.startswith("__")),
         "spec": str(main.__spec__),
@@ -176,7 +176,7 @@ def libraries_of_python():
 
 @probe
 def blocked_module():
-    """A script may say that a package is not there."""
+    """A script may declare that a package is missing."""
     sys.modules["sympy"] = None
     try:
         import sympy
@@ -199,7 +199,7 @@ LOGGERS = (
 
 @probe
 def import_of_torch():
-    """What comes before the import, and whether it is as it is after it."""
+    """What the import finds, what it does, and what is different after it."""
     import importlib
     import importlib.metadata
     import importlib.util
@@ -254,7 +254,9 @@ def import_of_torch():
         **found,
         "said": [line.rpartition("]")[2].strip() for line in mine.getvalue().splitlines()],
         "filters": [repr(each) for each in warnings.filters],
-        "loggers": {name: [each.level, each.disabled, each.propagate, len(each.handlers)] for name, each in loggers.items()},
+        "loggers": {
+            name: [each.level, each.disabled, each.propagate, len(each.handlers)] for name, each in loggers.items()
+        },
         "after": re.sub("0x[0-9a-f]+", "ID", repr(importlib.util.find_spec("torch"))),
         "launched": torch.distributed.is_torchelastic_launched(),
         "torch": [type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__],

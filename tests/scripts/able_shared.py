@@ -1,4 +1,4 @@
-"""What several probes use."""
+"""Helpers that several probes use."""
 
 import sys
 
@@ -47,12 +47,12 @@ def value_error(function):
 
 
 def finders():
-    """Without that by which distlaunch shows the modules that are hidden, as docs/architecture.md states."""
+    """Finders except the one by which distlaunch warns of hidden modules, which docs/architecture.md lists."""
     names = [getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path]
     return [name for name in names if name != "Hidden"]
 
 
 def installed():
-    """Packages that are imported, but for those that name themselves as nobody's to know."""
+    """Packages that are imported, except private ones."""
     names = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
     return sorted(name for name in names if not name.startswith("_") and name != "cython_runtime")

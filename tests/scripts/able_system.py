@@ -1,4 +1,4 @@
-"""A worker as the kernel knows it."""
+"""A worker as the kernel sees it."""
 
 import functools
 import os
@@ -36,7 +36,7 @@ def libraries():
 
 @probe
 def library_with_thread_storage():
-    """The largest that can be loaded whose thread-local storage is static, as jemalloc's; the test has compiled them."""
+    """Which libraries with static thread-local storage, like jemalloc's, can be loaded; the test has compiled them."""
     import ctypes
 
     found = []
@@ -69,7 +69,9 @@ def limits():
         found[name] = [
             before,
             resource.getrlimit(kind)[0],
-            subprocess.run(["cat", "/proc/self/limits"], capture_output=True, text=True, check=False).stdout.count("\n"),
+            subprocess.run(["cat", "/proc/self/limits"], capture_output=True, text=True, check=False).stdout.count(
+                "\n"
+            ),
         ]
         if name == "NOFILE":
             fds = []
@@ -94,16 +96,16 @@ def limits():
 
 @probe
 def kernel():
-    """What the kernel knows of this process."""
+    """What the kernel has recorded of this process."""
     import ctypes
     import resource
 
     libc = ctypes.CDLL(None, use_errno=True)
-    told = {}
+    found = {}
     for name, number in (("pdeathsig", 2), ("subreaper", 37)):
         value = ctypes.c_int()
         libc.prctl(number, ctypes.byref(value), 0, 0, 0)
-        told[name] = value.value
+        found[name] = value.value
     for name, number in (
         ("dumpable", 3),
         ("keepcaps", 7),
@@ -114,7 +116,7 @@ def kernel():
         ("timing", 13),
         ("mce", 34),
     ):
-        told[name] = libc.prctl(number, 0, 0, 0, 0)
+        found[name] = libc.prctl(number, 0, 0, 0, 0)
     libc.prctl(15, b"renamed", 0, 0, 0)
     for name in (
         "comm",
@@ -128,29 +130,29 @@ def kernel():
     ):
         try:
             with open(f"/proc/self/{name}") as file:
-                told[name] = re.sub(r"autogroup-\d+", "autogroup-N", file.read())
+                found[name] = re.sub(r"autogroup-\d+", "autogroup-N", file.read())
         except OSError as error:
-            told[name] = error.strerror
-    told["namespaces"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))}
-    told["scheduler"] = [
+            found[name] = error.strerror
+    found["namespaces"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))}
+    found["scheduler"] = [
         os.sched_getscheduler(0),
         os.sched_getparam(0).sched_priority,
         os.getpriority(os.PRIO_PROCESS, 0),
         sorted(os.sched_getaffinity(0)),
     ]
-    told["ids"] = [os.getresuid(), os.getresgid(), os.getgroups(), os.getsid(os.getppid()) == os.getppid()]
-    told["usage"] = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.process_time() < 30]
-    told["exe"] = os.readlink("/proc/self/exe")
-    told["status"] = status_of()
-    told["ioprio"] = libc.syscall(252, 1, 0)
+    found["ids"] = [os.getresuid(), os.getresgid(), os.getgroups(), os.getsid(os.getppid()) == os.getppid()]
+    found["usage"] = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.process_time() < 30]
+    found["exe"] = os.readlink("/proc/self/exe")
+    found["status"] = status_of()
+    found["ioprio"] = libc.syscall(252, 1, 0)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    told["pinned"] = [len(os.sched_getaffinity(0)), os.nice(3)]
-    return told
+    found["pinned"] = [len(os.sched_getaffinity(0)), os.nice(3)]
+    return found
 
 
 @probe
 def parent_process():
-    """The worker itself, seen from its child."""
+    """The worker itself, as its child sees it."""
     parent = os.getppid()
     return [status_of(parent), os.getsid(parent) == parent, os.getpgid(parent) == parent]
 
@@ -164,7 +166,7 @@ def signals():
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
     alarms = []
     signal.signal(signal.SIGALRM, lambda *_: alarms.append("alarm"))
-    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)  # again and again: the first one may come before the pause
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)  # repeated, as the first one may come before the pause
     signal.pause()
     signal.setitimer(signal.ITIMER_REAL, 0)
     seen.append(alarms[0])
@@ -214,8 +216,16 @@ def streams():
     ]
     found["read"] = [sys.stdin.read(), sys.stdin.readline(), sys.stdin.closed, repr(value_error(input))]
     found["size"] = [repr(value_error(functools.partial(os.get_terminal_size, fd))) for fd in (0, 1, 2)]
-    found["tty"] = [repr(value_error(lambda: open("/dev/tty"))), repr(value_error(lambda: os.tcgetpgrp(0))), os.ctermid()]
-    found["reconfigured"] = [sys.stdout.reconfigure(line_buffering=False), sys.stdout.line_buffering, sys.stdout.write_through]
+    found["tty"] = [
+        repr(value_error(lambda: open("/dev/tty"))),
+        repr(value_error(lambda: os.tcgetpgrp(0))),
+        os.ctermid(),
+    ]
+    found["reconfigured"] = [
+        sys.stdout.reconfigure(line_buffering=False),
+        sys.stdout.line_buffering,
+        sys.stdout.write_through,
+    ]
     r, w = os.pipe()
     saved = os.dup(1)
     os.dup2(w, 1)
@@ -255,4 +265,9 @@ def temporary_files_where_the_script_says():
     os.environ["TZ"] = "Pacific/Auckland"
     local = time.localtime(0).tm_hour
     time.tzset()
-    return [tempfile.gettempdir() == os.environ["ABLE_OUT"], local, time.localtime(0).tm_hour, os.path.expandvars("$TZ")]
+    return [
+        tempfile.gettempdir() == os.environ["ABLE_OUT"],
+        local,
+        time.localtime(0).tm_hour,
+        os.path.expandvars("$TZ"),
+    ]

@@ -1,4 +1,4 @@
-"""What all workers do together: the store and groups."""
+"""What all workers do together: the store and process groups."""
 
 import os
 import re
@@ -18,14 +18,14 @@ def connected(prefix):
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         is_master=False,
-        timeout=timedelta(seconds=600),  # the other rank may not be through with its own part yet
+        timeout=timedelta(seconds=600),  # the other rank may still be at its own probes
         wait_for_workers=False,
     )
     return dist.PrefixStore(prefix, store)
 
 
 def meet(name):
-    """All wait for all, by the store alone."""
+    """All wait for all others, using only the store."""
     store = connected(f"meet {name}")
     store.add("came", 1)
     while store.add("came", 0) < int(os.environ["WORLD_SIZE"]):
@@ -71,14 +71,19 @@ def groups_again_and_again():
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if number == 0:
             dist.init_process_group("gloo")
-        else:  # in the default store gloo finds the addresses of the time before, under torchrun, too
+        else:  # in the default store gloo finds the previous addresses, under torchrun too
             dist.init_process_group("gloo", store=connected(f"time {number}"), rank=rank, world_size=world)
         value = torch.ones(2) * (dist.get_rank() + 1)
         dist.all_reduce(value)
         gathered = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, os.environ["RANK"])
         found.append(
-            [value.tolist(), gathered, dist.is_torchelastic_launched(), type(dist.distributed_c10d._get_default_store()).__name__]
+            [
+                value.tolist(),
+                gathered,
+                dist.is_torchelastic_launched(),
+                type(dist.distributed_c10d._get_default_store()).__name__,
+            ]
         )
         meet(f"group {number}")
         dist.destroy_process_group()
@@ -87,7 +92,7 @@ def groups_again_and_again():
 
 @together
 def rank_0_ends_early():
-    """The others go on with the store."""
+    """The other ranks can still use the store."""
     store = connected("early")
     if os.environ["RANK"] == "0":
         store.set("pid", str(os.getpid()))
@@ -99,7 +104,12 @@ def rank_0_ends_early():
         time.sleep(0.01)
     store.set("after", "kept")
     again = connected("early")
-    return [again.get("after").decode(), again.add("n", 3), subprocess.run(["true"], check=False).returncode, is_running(pid)]
+    return [
+        again.get("after").decode(),
+        again.add("n", 3),
+        subprocess.run(["true"], check=False).returncode,
+        is_running(pid),
+    ]
 
 
 def is_running(pid):

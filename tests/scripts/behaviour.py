@@ -1,6 +1,6 @@
-"""A worker that notes in the directory $SEEN what it was given, and then does what its arguments say, one after the other.
+"""A worker that records in the directory $SEEN what it was given, and then does what its arguments say, one by one.
 
-`[RANK[.RESTARTS]:]STEP[=VALUE]`: that rank alone, in that round alone. What is no step is an argument like any other.
+`[RANK[.RESTARTS]:]STEP[=VALUE]`: only that rank, only in that round. Other arguments have no effect.
 """
 
 import glob
@@ -14,7 +14,7 @@ import time
 SEEN = os.environ["SEEN"]
 RANK = os.environ["RANK"]
 ROUND = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 noted = {"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd(), "signals": [], "flags": sys.flags.optimize}
 noted["pid"] = os.getpid()
 noted["began"] = time.time()
@@ -30,7 +30,7 @@ def note(**more):
     os.replace(path + ".new", path + ".json")
 
 
-def heard(number, frame):
+def receive(number, frame):
     noted["signals"].append(signal.Signals(number).name)
     note()
 
@@ -42,29 +42,31 @@ def say(text):
 
 def hold(text):
     """Wait for a signal, or for a file of that name."""
-    for number in HEARD:
+    for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, heard)
+            signal.signal(number, receive)
     note(ready=True)
     while not noted["signals"] and not (text and os.path.exists(os.path.join(SEEN, text))):
         time.sleep(0.05)
 
 
 def work(text):
-    """As `hold`, but a signal ends it."""
+    """Like `hold`, but a signal ends the worker."""
     hold(text)
     if noted["signals"]:
         sys.exit(1)
 
 
 def meet(text):
-    """Wait until that rank holds, in this round."""
-    while not any(json.load(open(path)).get("ready") for path in glob.glob(os.path.join(SEEN, f"{ROUND}-{text}-*.json"))):
+    """Wait until that rank is in `hold`, in this round."""
+    while not any(
+        json.load(open(path)).get("ready") for path in glob.glob(os.path.join(SEEN, f"{ROUND}-{text}-*.json"))
+    ):
         time.sleep(0.05)
 
 
 def see(text):
-    """Wait until that rank has come so far as to note something, in this round."""
+    """Wait until that rank has recorded something, in this round."""
     while not glob.glob(os.path.join(SEEN, f"{ROUND}-{text}-*.json")):
         time.sleep(0.05)
 
@@ -74,14 +76,14 @@ def read(text):
 
 
 def error(text):
-    """As `record` writes it down."""
+    """Write an error file as `record` does."""
     message = {"message": text, "extraInfo": {"py_callstack": "the trace of " + text, "timestamp": "1700000000"}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
         json.dump({"message": message}, file)
 
 
 def fail(text):
-    """The first time alone, whichever round that is."""
+    """Fail only the first time, in whichever round that is."""
     path = os.path.join(SEEN, "failed")
     if not os.path.exists(path):
         open(path, "w").close()

@@ -1,4 +1,4 @@
-"""Writes everything that a script can see of its process to CENSUS_OUT.RANK, as JSON; run under torchrun and under distlaunch."""
+"""Writes all that a script can see of its process to CENSUS_OUT.RANK, as JSON; for torchrun and for distlaunch."""
 
 import gc
 import json
@@ -51,15 +51,15 @@ def openblas_threads():
 
 
 def terminal():
-    """What is to be known of a terminal, at each end of it that this process has."""
+    """The properties of the terminal, at each descriptor of this process that is one."""
     import termios
 
-    told = {}
+    found = {}
     for fd in (0, 1, 2):
         if os.isatty(fd):
             *modes, characters = termios.tcgetattr(fd)
-            told[fd] = [tuple(os.get_terminal_size(fd)), modes, [str(character) for character in characters]]
-    return told
+            found[fd] = [tuple(os.get_terminal_size(fd)), modes, [str(character) for character in characters]]
+    return found
 
 
 def main_module():
@@ -82,7 +82,11 @@ def main_module():
 
 def pending(kind):
     with open("/proc/self/status") as status:
-        return {line.split(":")[0]: line.split()[1] for line in status if line.startswith(kind) and not line.startswith("SigQ")}
+        return {
+            line.split(":")[0]: line.split()[1]
+            for line in status
+            if line.startswith(kind) and not line.startswith("SigQ")
+        }
 
 
 census = {
@@ -106,13 +110,16 @@ census = {
     "terminal": terminal(),
     "streams": {name: stream(name) for name in ("stdout", "stderr")},
     "handlers": {
-        signal.Signals(number).name if number < 32 else number: str(signal.getsignal(number)) for number in signal.valid_signals()
+        signal.Signals(number).name if number < 32 else number: str(signal.getsignal(number))
+        for number in signal.valid_signals()
     },
     "mask": sorted(map(str, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
     "kernel_signals": pending("Sig"),
     "is_session_leader": os.getsid(0) == os.getpid(),
     "is_group_leader": os.getpgid(0) == os.getpid(),
-    "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
+    "limits": {
+        name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")
+    },
     "threads": len(os.listdir("/proc/self/task")) - sum(openblas_threads().values()) + len(openblas_threads()),
     "python_threads": [thread.name for thread in threading.enumerate()],
     "main_thread_is_current": threading.main_thread() is threading.current_thread(),

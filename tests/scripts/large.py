@@ -1,4 +1,4 @@
-"""Prints how many arguments it has, and the checksum of all of them and of its variables LARGE0, LARGE1, ..."""
+"""Prints how many arguments it has, and a checksum of them and of its variables LARGE0, LARGE1, ..."""
 
 import os
 import sys

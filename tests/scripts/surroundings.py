@@ -1,4 +1,4 @@
-"""Writes what its interpreter and its process inherited to the file that its last argument names, as JSON."""
+"""Writes what its interpreter and its process have inherited to the file named by its last argument, as JSON."""
 
 import asyncio
 import faulthandler
@@ -14,7 +14,7 @@ import warnings
 
 
 def documented():
-    """As long as documentation strings are kept."""
+    """This is None if docstrings are dropped."""
 
 
 def asserted():
@@ -28,7 +28,9 @@ def asserted():
 def status():
     with open("/proc/self/status") as file:
         fields = dict(line.split(":", 1) for line in file)
-    return {name: fields[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed_list", "Seccomp")}
+    return {
+        name: fields[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed_list", "Seccomp")
+    }
 
 
 def contents(name):
@@ -41,7 +43,7 @@ async def loops_debug():
 
 
 VARIABLES = ("PYTHON", "LC_", "LANG", "TZ", "ODD")
-told = {
+seen = {
     "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")),
     "flags": str(sys.flags),
     "warnoptions": sys.warnoptions,
@@ -54,7 +56,11 @@ told = {
     "filters": [repr(each) for each in warnings.filters],
     "debug": [__debug__, asserted(), documented.__doc__],
     "dev mode of asyncio": asyncio.run(loops_debug()),
-    "tracemalloc": [tracemalloc.is_tracing(), tracemalloc.get_traceback_limit(), tracemalloc.get_traced_memory()[0] > 0],
+    "tracemalloc": [
+        tracemalloc.is_tracing(),
+        tracemalloc.get_traceback_limit(),
+        tracemalloc.get_traced_memory()[0] > 0,
+    ],
     "faulthandler": faulthandler.is_enabled(),
     "bytecode": [sys.dont_write_bytecode, sys.pycache_prefix],
     "digits": sys.get_int_max_str_digits(),
@@ -67,21 +73,25 @@ told = {
     "time": [time.tzname, time.localtime(0).tm_hour],
     "status": status(),
     "nice": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
-    "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
+    "limits": {
+        name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")
+    },
     "oom_score_adj": contents("oom_score_adj"),
     "coredump_filter": contents("coredump_filter"),
     "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
     "cwd": os.getcwd(),
     "handlers": {int(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
-    "environment": {name: value for name, value in os.environ.items() if name.startswith(VARIABLES) and name != "PYTHON_EXEC"},
+    "environment": {
+        name: value for name, value in os.environ.items() if name.startswith(VARIABLES) and name != "PYTHON_EXEC"
+    },
 }
 if "PYTHONHASHSEED" in os.environ:
-    told["hash"] = [hash("x"), list({"a", "b", "c", "d"})]
-told["hook"] = sys.breakpointhook is sys.__breakpointhook__
+    seen["hash"] = [hash("x"), list({"a", "b", "c", "d"})]
+seen["hook"] = sys.breakpointhook is sys.__breakpointhook__
 if "PYTHONBREAKPOINT" in os.environ:
-    told["called"] = breakpoint()  # noqa: T100 - calls what the variable names
+    seen["called"] = breakpoint()  # noqa: T100 - calls what the variable names
 os.environ["TZ"] = "Pacific/Auckland"
 time.tzset()
-told["time of the script's own"] = [time.tzname, time.localtime(0).tm_hour]
+seen["time of the script's own"] = [time.tzname, time.localtime(0).tm_hour]
 with open(sys.argv[2], "w") as file:
-    json.dump(told, file, default=str)
+    json.dump(seen, file, default=str)

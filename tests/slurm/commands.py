@@ -1,4 +1,4 @@
-"""Slurm's commands, without a cluster: scripts on PATH that say what a test wants to hear."""
+"""Slurm's commands, without a cluster: scripts on PATH that print what a test wants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUIET = {"srun": "", "sbatch": "", "squeue": "", "scancel": "", "scontrol": "", 
 
 
 def pretend(cli: Cli, commands: dict[str, str]) -> dict[str, str | None]:
-    """Put them there, run in the user's directory; the environment that finds them first."""
+    """Write them, to run in the user's directory; the environment in which they are found first."""
     for name, text in (QUIET | commands).items():
         cli.write(f"bin/{name}", f"#!/bin/sh\ncd {cli.directory}\n{text}").chmod(0o755)
     return {"PATH": f"{cli.directory}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import time
@@ -25,52 +24,13 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 T = TypeVar("T")
-
 LIMIT_S = 120
-"""So long nothing may change in a run that is waited for, and half as long as the wait may take in all."""
+"""Nothing may change for this long in a run that is waited for; the wait may take twice as long in all."""
 
 _LOOK_S = 5.0
-
 _AT_ONCE = 6
 _SHOWN_BYTES = 3000
 _TOLD = ("stream", "stderr", "job.out", "result.json", "run.json")
-
-WAITS = """
-import os, signal, sys, time
-def end(*_):
-    left = float(open(os.environ["DISTLAUNCH_DEADLINE_FILE"]).read()) - time.time()
-    print(f"told, {left:.1f} s left", flush=True)
-    sys.exit(143)
-signal.signal(signal.SIGTERM, end)
-print("ready", flush=True)
-while True:
-    signal.pause()
-"""
-"""Waits for SIGTERM, and tells how long it then has."""
-
-AGAIN = """
-import os, signal, sys
-attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
-print(f"ready {attempt} after {os.environ.get('DISTLAUNCH_ATTEMPT_REASON', 'nothing')}", flush=True)
-while attempt < sys.argv[1]:
-    signal.pause()
-"""
-"""Ends in the attempt of that number."""
-
-HOLDS = """
-import signal
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-print("ready", flush=True)
-signal.sigwait({signal.SIGUSR1})
-"""
-"""Ends well when it gets SIGUSR1."""
-
-SHOW = """
-import os, sys
-names = "RANK LOCAL_RANK WORLD_SIZE SLURMD_NODENAME CUDA_VISIBLE_DEVICES SLURM_CPUS_PER_TASK OMP_NUM_THREADS"
-print("found", *(os.environ.get(name, "-") for name in names.split()), *sys.argv[1:], flush=True)
-"""
-"""Tells what a worker finds."""
 
 
 @dataclass(frozen=True)
@@ -107,27 +67,30 @@ class Login:
         return self.cli.directory / f"{stream}-{name}"
 
     def detach(self, name: str, *args: str, **more: Any) -> Run:
-        """A run that nobody follows."""
+        """A run that is not followed."""
         done = self("slurm", "--detach", "--name", name, *args, **more)
         assert done.exit_code == 0, done.stderr
         return Run(self, name)
 
     def env(self, more: dict[str, str | None] | None = None) -> dict[str, str | None]:
         """Slurm's variables, and some of the test's."""
-        return {**{key: value for key, value in self.slurm.env().items() if key.startswith(("SLURM", "PATH"))}, **(more or {})}
+        return {
+            **{key: value for key, value in self.slurm.env().items() if key.startswith(("SLURM", "PATH"))},
+            **(more or {}),
+        }
 
     def write(self, name: str, text: str) -> Path:
         """A file on the shared file system."""
         return self.cli.write(name, text)
 
     def queue(self, fields: str, *more: str) -> list[str]:
-        """What squeue says of all jobs, those that have ended included, line by line."""
+        """What squeue prints about all jobs, including ended ones, line by line."""
         return self.slurm.run(("squeue", "--states=all", "--noheader", f"--format={fields}", *more)).stdout.splitlines()
 
 
 @dataclass(eq=False)
 class Run:
-    """One run of this user's, and the terminal that follows it, where there is one."""
+    """One run of this user, and the terminal that follows it, if any."""
 
     login: Login
     name: str
@@ -137,7 +100,7 @@ class Run:
 
     @cached_property
     def directory(self) -> Path:
-        """The run's."""
+        """The run's directory."""
         found = self._until("a directory of the run", lambda: list(self.login.cli.runs.glob(f"{self.name}-*/run.json")))
         return found[0].parent
 
@@ -158,11 +121,11 @@ class Run:
         return "\n".join(path.read_text(errors="replace") for path in paths)
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Until its workers have written that so often."""
+        """Until its workers have written that this many times."""
         self._until(f"{text!r} from its workers, {times} times", lambda: self.text().count(f" {text}") >= times)
 
     def wait_for_event(self, name: str, times: int = 1) -> None:
-        """Until its agents have told of that so often."""
+        """Until its agents have sent that event this many times."""
         self._until(f"the event {name!r}, {times} times", lambda: self.text().count(f'{{"event":"{name}"') >= times)
 
     def wait_shown(self, stream: str, text: str) -> None:
@@ -170,11 +133,11 @@ class Run:
         self._until(f"{text!r} on {stream}", lambda: text in self.shown(stream))
 
     def wait_state(self, *states: str) -> None:
-        """Until Slurm says so of its job."""
+        """Until its job is in one of these states."""
         self.login.slurm.wait_job(self.job, *states)
 
     def wait_reason(self, *reasons: str) -> None:
-        """Until Slurm gives one of these reasons for which its job waits."""
+        """Until its job waits for one of these reasons."""
         argv = ("--states=PD", f"--jobs={self.job}")
         self._until(f"to wait because of {reasons}", lambda: set(self.login.queue("%r", *argv)) & set(reasons))
 
@@ -197,7 +160,7 @@ class Run:
         return self._ended
 
     def kill(self) -> None:
-        """Close its terminal, where it still follows."""
+        """Close its terminal, if it still follows."""
         if self.terminal is not None:
             self.terminal.kill()
             self.terminal.wait()
@@ -207,22 +170,28 @@ class Run:
         return self.login.screen(self.name, stream).read_text(errors="replace")
 
     def wait_end(self) -> dict[str, Any]:
-        """Its final state, of a run that nobody follows."""
+        """The final state of a run that is not followed."""
         self._until("its final state", lambda: self.status()["exit_code"] is not None, alive=False, every_s=0.5)
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        """As `distlaunch status` has it."""
+        """What `distlaunch status` reports."""
         found: dict[str, Any] = self.login("status", self.id, "--output", "json").json["result"]
         return found
 
     def _until(self, what: str, condition: Callable[[], T], *, alive: bool = True, every_s: float = 0.1) -> T:
-        """Wait for something of it, as long as anything of it changes; the error tells its story."""
+        """Wait for something while anything about the run changes; the error shows what there is of it."""
         end_at = time.monotonic() + 2 * LIMIT_S
 
         def reached() -> T:
             answer = condition()
-            if not answer and alive and self.terminal is not None and self.terminal.poll() is not None and not condition():
+            if (
+                not answer
+                and alive
+                and self.terminal is not None
+                and self.terminal.poll() is not None
+                and not condition()
+            ):
                 raise WaitError("its terminal has ended")
             if not answer and time.monotonic() > end_at:
                 raise WaitError(f"much has happened in {2 * LIMIT_S} s, but not that")
@@ -234,10 +203,12 @@ class Run:
             raise WaitError(f"waited for {what} of run {self.name}: {error}\n{self._story()}") from None
 
     def _progress(self) -> object:
-        """What its processes have said but for signs of life, and what Slurm says; looked at now and then."""
+        """What its processes have written except heartbeats, and what Slurm reports; looked at now and then."""
         if time.monotonic() - self._seen[0] > _LOOK_S:
             paths = [path for path in self.login.cli.runs.glob(f"{self.name}-*/**/*") if path.name in _TOLD]
-            lines = sum(b'{"event":"heartbeat"' not in line for path in paths for line in path.read_bytes().splitlines())
+            lines = sum(
+                b'{"event":"heartbeat"' not in line for path in paths for line in path.read_bytes().splitlines()
+            )
             self._seen = time.monotonic(), (lines, self.login.queue("%i %T %r", f"--name={self.name}"))
         return self._seen[1]
 
@@ -252,7 +223,7 @@ class Run:
 
 
 def end(process: subprocess.Popen[bytes]) -> Result:
-    """What a command has done once it has ended."""
+    """The result of a command, once it has ended."""
     late = False
     try:
         stdout, stderr = process.communicate(timeout=2 * LIMIT_S)
@@ -262,7 +233,7 @@ def end(process: subprocess.Popen[bytes]) -> Result:
         late = True
     done = Result(process.returncode, (stdout or b"").decode(errors="replace"), stderr.decode(errors="replace"))
     if late:
-        raise WaitError(f"waited for the end of {process.args!r}, which has said:\n{done.stdout}\n{done.stderr}")
+        raise WaitError(f"waited for the end of {process.args!r}, which has printed:\n{done.stdout}\n{done.stderr}")
     return done
 
 
@@ -272,18 +243,6 @@ def _exited(process: subprocess.Popen[bytes]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def seconds_left(text: str) -> list[float]:
-    """What the workers of `WAITS` have told."""
-    return [float(number) for number in re.findall(r"told, (-?[\d.]+) s left", text)]
-
-
-def found(done: Result) -> list[list[str]]:
-    """What each worker of `SHOW` has printed, in rank order."""
-    assert done.exit_code == 0, done.stderr
-    rows = (line.partition("found ")[2].split() for line in done.stdout.splitlines() if "found " in line)
-    return sorted(rows, key=lambda words: int(words[0]))
 
 
 @contextmanager
@@ -305,7 +264,7 @@ def login(slurm: Slurm, distlaunch: Cli) -> Iterator[Login]:
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Slurm]:
-    """A Slurm of the module's own with six hosts. A daemon may be kept from its work for seconds, and is not lost yet."""
+    """A Slurm of the module's own with six hosts, in which a daemon that is delayed for seconds is not lost yet."""
     options = SlurmOptions(dead_after_s=5, conf={"MessageTimeout": "5"})  # well before our agents miss one another
     with fixtures.make(6, slurm=options) as testbed:
         yield testbed.slurm

@@ -1,4 +1,4 @@
-"""`distlaunch slurm` where slurmdbd writes down what has become of jobs, and nothing is said of how the nodes are wired."""
+"""`distlaunch slurm` on a cluster with slurmdbd, which records the results of jobs, and without a topology."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.slurm.conftest import SHOW, WAITS, Login, Run, found, idle_afterwards
+from tests.slurm.conftest import Login, Run, idle_afterwards
+from tests.slurm.scripts import SHOW, WAITS, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ def accounted(slurm_accounting: Slurm, distlaunch: Cli) -> Iterator[Login]:
         yield login
 
 
-def test_a_run_and_what_its_cluster_does_not_know(accounted: Login) -> None:
+def test_a_run_and_an_account_and_qos_that_its_cluster_does_not_know(accounted: Login) -> None:
     accounted.write("show.py", SHOW)
 
     said = accounted.each(
@@ -56,13 +57,15 @@ def test_a_run_that_was_cancelled_is_a_cancelled_job_in_accounting(accounted: Lo
     assert (done.exit_code, done.stdout) == (0, f"{run.id}: cancelled\n"), done.stderr
     accounted.slurm.wait_job(job, "CANCELLED")
     accounted.slurm.forget(job)
-    told = accounted.slurm.run(("sacct", "--jobs", job, "--allocations", "--noheader", "--parsable2", "--format=State")).stdout
+    told = accounted.slurm.run(
+        ("sacct", "--jobs", job, "--allocations", "--noheader", "--parsable2", "--format=State")
+    ).stdout
     assert told.startswith("CANCELLED"), told
     assert run.status()["state"] == "cancelled"
 
 
 def change_job(run: Run, job: str) -> None:
-    """From now on a run's job is that one, as when Slurm's numbers come round again."""
+    """Give a run another job, as when Slurm's job ids start over."""
     path = run.directory / "run.json"
     values = json.loads(path.read_text())
     values["handle"]["job_id"] = job
@@ -70,7 +73,7 @@ def change_job(run: Run, job: str) -> None:
     (run.directory / "result.json").unlink(missing_ok=True)
 
 
-def test_what_the_queue_has_forgotten_accounting_tells(accounted: Login) -> None:
+def test_accounting_knows_what_the_queue_has_forgotten(accounted: Login) -> None:
     slurm = accounted.slurm
     accounted.write("waits.py", WAITS)
     held = ("--max-requeues", "0", "--sbatch", "hold")
@@ -84,7 +87,9 @@ def test_what_the_queue_has_forgotten_accounting_tells(accounted: Login) -> None
     slurm.run(("scancel", cancelled.job))
     lost.wait_state("NODE_FAIL")
     cancelled.wait_state("CANCELLED")
-    slurm.run(("scontrol", "update", "NodeName=n4", "State=RESUME"), check=False)  # unless its slurmd has done so by itself
+    slurm.run(
+        ("scontrol", "update", "NodeName=n4", "State=RESUME"), check=False
+    )  # unless its slurmd has done so by itself
     slurm.forget(*jobs)
 
     found = {run.name: run.status() for run in (lost, cancelled)}

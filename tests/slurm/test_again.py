@@ -1,4 +1,4 @@
-"""Runs that Slurm or a person starts again: preemption, the time limit, `distlaunch requeue`."""
+"""Runs that Slurm or a user starts again: preemption, the time limit, `distlaunch requeue`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.command import Cli
-from tests.slurm.conftest import AGAIN, WAITS, Login, idle_afterwards, seconds_left
+from tests.slurm.conftest import Login, idle_afterwards
+from tests.slurm.scripts import AGAIN, WAITS, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ print(f"ready {attempt} after {os.environ.get('DISTLAUNCH_ATTEMPT_REASON', 'noth
 while attempt < "1":
     signal.pause()
 """
-"""Kills its agent when it is told to end: srun then knows of no time limit, but of a task that was killed."""
+"""Kills its agent when it is told to end: srun then reports no time limit, but a task that was killed."""
 
 OPTIONS = {
     "trains": (*LOW, "--nodes", "2", "train.py", "--out", "kept", "--checkpoint-every", "1", "--epochs", "20000"),
@@ -43,7 +44,7 @@ OPTIONS = {
     "limit": (*LIMITED, "--max-requeues", "1", "dies.py"),
     "ends": (*LIMITED, "waits.py"),
 }
-"""Several runs at once: two come to their time limit, all others are preempted by one job; `once` and `trains` by two."""
+"""Several runs at once: two reach their time limit, one job preempts all others, and a second `once` and `trains`."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def runs(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 
 
 def befall(runs: dict[str, Run], slurm: Slurm) -> None:
-    """What happens to them, to their end."""
+    """What happens to them until they end."""
     for name in ("anew", "never", "once", "limit", "ends"):
         runs[name].wait_for("ready")
     for name in ("limit", "ends"):  # Slurm looks every half a minute whose end is near; now they are within their lead
@@ -79,7 +80,7 @@ def befall(runs: dict[str, Run], slurm: Slurm) -> None:
         run.end()
 
 
-def test_a_preempted_training_saves_on_sigterm_and_goes_on_from_there(runs: dict[str, Run]) -> None:
+def test_a_preempted_training_saves_on_sigterm_and_continues_from_there(runs: dict[str, Run]) -> None:
     ended, logs = runs["trains"].end(), runs["trains"].text()
 
     saved = re.search(r"SIGTERM: stopped at step (\d+) after [\d,]+ samples; saved (kept/checkpoint-\d+\.pt)", logs)
@@ -120,7 +121,7 @@ def test_a_run_is_requeued_no_more_often_than_it_may(runs: dict[str, Run]) -> No
     assert (status["state"], status["attempt"]) == ("preempted", 1)
 
 
-def test_at_its_time_limit_a_run_starts_again_where_it_may_whatever_sruns_exit_code_is(runs: dict[str, Run]) -> None:
+def test_at_its_time_limit_a_run_starts_again_if_it_may_whatever_sruns_exit_code_is(runs: dict[str, Run]) -> None:
     ended, status = runs["limit"].end(), runs["limit"].status()
 
     assert ended.exit_code == 0, ended.stderr
@@ -129,7 +130,9 @@ def test_at_its_time_limit_a_run_starts_again_where_it_may_whatever_sruns_exit_c
     assert (status["state"], status["attempt"]) == ("success", 1)
 
 
-def test_at_its_time_limit_a_run_ends_where_nobody_said_otherwise_and_its_workers_are_told_ahead(runs: dict[str, Run]) -> None:
+def test_at_its_time_limit_a_run_ends_by_default_and_its_workers_are_warned_ahead(
+    runs: dict[str, Run],
+) -> None:
     ended, status = runs["ends"].end(), runs["ends"].status()
 
     assert ended.exit_code == 124, ended.stderr
@@ -139,7 +142,7 @@ def test_at_its_time_limit_a_run_ends_where_nobody_said_otherwise_and_its_worker
     assert 0 < left < 3600
 
 
-def test_requeue_starts_a_run_again_whatever_has_become_of_it(login: Login) -> None:
+def test_requeue_starts_a_run_again_whatever_its_state(login: Login) -> None:
     login.write("again.py", AGAIN)
     ended, forgotten = login.follow("ended", "again.py", "0"), login.follow("forgotten", "again.py", "0")
     running = login.follow("running", "--nodelist", "n4", "again.py", "1")
@@ -173,4 +176,7 @@ def test_requeue_starts_a_run_again_whatever_has_become_of_it(login: Login) -> N
     for run in (ended, forgotten):
         status = run.wait_end()
         assert (status["state"], status["attempt"]) == ("success", 1)
-        assert login("logs", run.id).stdout.splitlines() == ["[0:0] ready 0 after nothing", "[0:0] ready 1 after success"]
+        assert login("logs", run.id).stdout.splitlines() == [
+            "[0:0] ready 0 after nothing",
+            "[0:0] ready 1 after success",
+        ]

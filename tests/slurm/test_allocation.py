@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.command import Cli
-from tests.slurm.conftest import SHOW, WAITS, Login, end, idle_afterwards, seconds_left
+from tests.slurm.conftest import Login, end, idle_afterwards
+from tests.slurm.scripts import SHOW, WAITS, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ SHELLS = {
         "distlaunch status $run",
         "distlaunch cancel $run",
         "distlaunch logs $run",
-        "echo the job goes on, $(squeue --noheader --job $SLURM_JOB_ID --format=%T)",
+        "echo the job continues, $(squeue --noheader --job $SLURM_JOB_ID --format=%T)",
     ),
     "refused": (
         1,
@@ -50,13 +51,13 @@ SHELLS = {
     ),
     "busy": (
         1,
-        "goes_on() { kill -0 $! || exit; sleep 0.1; }",
+        "still_there() { kill -0 $! || exit; sleep 0.1; }",
         "srun --cpus-per-task=$SLURM_JOB_CPUS_PER_NODE sleep 600 &",
-        "until squeue --steps --noheader --jobs=$SLURM_JOB_ID --format=%j | grep -q sleep; do goes_on; done",
+        "until squeue --steps --noheader --jobs=$SLURM_JOB_ID --format=%j | grep -q sleep; do still_there; done",
         "run=$(distlaunch slurm --detach show.py)",
-        'until grep -q "step creation temporarily disabled" $DISTLAUNCH_RUNS_DIR/$run/job.out; do goes_on; done',
+        'until grep -q "step creation temporarily disabled" $DISTLAUNCH_RUNS_DIR/$run/job.out; do still_there; done',
         "distlaunch cancel $run",
-        'while ps axww -o args= | grep -q "[s]run.*$run"; do goes_on; done',
+        'while ps axww -o args= | grep -q "[s]run.*$run"; do still_there; done',
         "echo its srun has ended while the nodes were busy",
         "kill $!; wait",
         "distlaunch status $run",
@@ -64,7 +65,7 @@ SHELLS = {
     ),
     "limited": (2, "distlaunch slurm --nodes 2 --time 3s waits.py"),
 }
-"""How many nodes each allocation has, and what somebody types in it."""
+"""How many nodes each allocation has, and what is typed in it."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,9 @@ def salloc(login: Login, nodes: int, *commands: str) -> subprocess.Popen[bytes]:
     script = login.write("allocation.sh", "\n".join(lines) + "\n")
     argv = ["salloc", "--quiet", f"--nodes={nodes}", "bash", str(script)]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(argv, env=login.cli.env(login.env()), cwd=login.cli.directory, stdin=null, stdout=pipe, stderr=pipe)
+    return subprocess.Popen(
+        argv, env=login.cli.env(login.env()), cwd=login.cli.directory, stdin=null, stdout=pipe, stderr=pipe
+    )
 
 
 def test_in_salloc_the_run_is_a_step_on_as_many_nodes_as_asked_for(shells: dict[str, tuple[Login, Result]]) -> None:
@@ -109,11 +112,13 @@ def test_a_rendered_step_runs_by_hand_wherever_its_directory_is(shells: dict[str
     assert not login.cli.runs.exists()
 
 
-def test_in_an_admins_own_job_file_it_is_a_step_and_its_exit_code_the_jobs(login: Login) -> None:
+def test_in_a_job_file_of_ones_own_it_is_a_step_and_its_exit_code_is_the_jobs(login: Login) -> None:
     login.write("show.py", SHOW)
     login.write("fails.py", "raise SystemExit(3)\n")
     words = [sys.executable, "-m", "launcher", "slurm", "--nodes", "2"]
-    env = {key: value for key, value in login.cli.env().items() if key.startswith(("DISTLAUNCH_", "PYTHONPATH", "HOME"))}
+    env = {
+        key: value for key, value in login.cli.env().items() if key.startswith(("DISTLAUNCH_", "PYTHONPATH", "HOME"))
+    }
     lines = ["#!/bin/bash", *(f"export {key}={shlex.quote(value)}" for key, value in env.items())]
     lines += [shlex.join([*words, "show.py"]), shlex.join([*words, "fails.py"]), ""]
     out = login.cli.directory / "own.out"
@@ -135,7 +140,7 @@ def test_a_step_is_cancelled_without_its_job(shells: dict[str, tuple[Login, Resu
     assert "running (a step of job" in done.stdout
     assert re.search(r"(?m)^waits-\S+: cancelled$", done.stdout), done.stdout
     assert len([seconds for seconds in seconds_left(done.stdout) if seconds > 0]) == 2, done.stdout
-    assert "the job goes on, RUNNING\n" in done.stdout
+    assert "the job continues, RUNNING\n" in done.stdout
 
 
 def test_a_step_that_waits_for_busy_nodes_is_cancelled_with_its_srun(shells: dict[str, tuple[Login, Result]]) -> None:
@@ -146,7 +151,7 @@ def test_a_step_that_waits_for_busy_nodes_is_cancelled_with_its_srun(shells: dic
     assert "nodes': No such file" in done.stderr
 
 
-def test_more_nodes_than_the_allocation_has_and_an_array_are_refused_and_a_job_of_its_own_can_be_had(
+def test_more_nodes_than_the_allocation_has_and_an_array_are_refused_and_a_new_job_can_be_submitted(
     shells: dict[str, tuple[Login, Result]],
 ) -> None:
     login, done = shells["refused"]

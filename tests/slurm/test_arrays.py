@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.slurm.conftest import SHOW, WAITS, seconds_left
+from tests.slurm.scripts import SHOW, WAITS, seconds_left
 
 if TYPE_CHECKING:
     from tests.slurm.conftest import Login
@@ -58,7 +58,7 @@ def test_ctrl_c_cancels_the_tasks_that_run_and_those_that_wait(login: Login) -> 
     assert len(seconds_left(run.text())) == 4, "those that ran had their time, and no other one has begun"
 
 
-def test_what_does_not_fit_an_array_is_told(login: Login) -> None:
+def test_requests_that_do_not_fit_an_array_are_refused(login: Login) -> None:
     login.write("show.py", SHOW)
     run = login.detach("one", "--array", "1", "--sbatch", "hold", "show.py").id
     refused = {

@@ -1,4 +1,4 @@
-"""Runs that somebody ends: while they wait, while they run, after they have ended, gently and by force."""
+"""Runs that are ended while they wait, while they run and after they have ended, gently and by force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from testbed import wait_until
-from tests.slurm.conftest import SHOW, WAITS, seconds_left
+from tests.slurm.scripts import SHOW, WAITS, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ while True:
 
 
 def assert_cancelled(run: Run) -> None:
-    """Its terminal says that it was cancelled, and nothing that is not true."""
+    """Its terminal shows that it was cancelled, and nothing untrue."""
     ended = run.end()
     assert ended.exit_code == 130, ended.stderr
     assert ended.stderr.count(f"cancelling {run.id}; once more to kill it\n") == 1
@@ -43,7 +43,7 @@ def assert_cancelled(run: Run) -> None:
     assert run.status()["state"] == "cancelled"
 
 
-def test_a_job_that_waits_says_why_and_is_cancelled_by_command_by_ctrl_c_and_when_it_has_gone(login: Login) -> None:
+def test_a_job_that_waits_shows_why_and_is_cancelled_by_command_by_ctrl_c_and_after_scancel(login: Login) -> None:
     login.write("show.py", SHOW)
     blocker = login.slurm.sbatch("#!/bin/sh\nexec sleep 600\n", "--nodes=4", "--exclusive")
     login.slurm.wait_job(blocker, "RUNNING")
@@ -57,11 +57,16 @@ def test_a_job_that_waits_says_why_and_is_cancelled_by_command_by_ctrl_c_and_whe
 
     runs["ctrl-c"].interrupt()
     cancelled = login.each(
-        {name: ("cancel", runs[name].id, *(["--force"] if name == "force" else [])) for name in ("command", "force", "gone")}
+        {
+            name: ("cancel", runs[name].id, *(["--force"] if name == "force" else []))
+            for name in ("command", "force", "gone")
+        }
     )
 
     assert waiting["state"] == "pending"
-    assert re.fullmatch(r"job \d+ waits: (Resources|Priority)( \(.*\))?(, expected start \S+)?", waiting["detail"]), waiting
+    assert re.fullmatch(r"job \d+ waits: (Resources|Priority)( \(.*\))?(, expected start \S+)?", waiting["detail"]), (
+        waiting
+    )
     for name, said in cancelled.items():
         assert (said.exit_code, said.stdout, said.stderr) == (0, f"{runs[name].id}: cancelled\n", ""), name
     assert_cancelled(runs["ctrl-c"])
@@ -79,7 +84,11 @@ def test_cancel_and_ctrl_c_give_running_workers_their_grace_time(login: Login) -
     login.write("waits.py", WAITS)
     login.write("show.py", SHOW)
     argv = ("--nodes", "2", "--grace", "300s", "waits.py")
-    command, ctrl_c, ended = login.detach("command", *argv), login.follow("ctrl-c", *argv), login.follow("ended", "show.py")
+    command, ctrl_c, ended = (
+        login.detach("command", *argv),
+        login.follow("ctrl-c", *argv),
+        login.follow("ended", "show.py"),
+    )
     for run in (command, ctrl_c):
         run.wait_for("ready", times=2)
     ended.end()
@@ -87,7 +96,11 @@ def test_cancel_and_ctrl_c_give_running_workers_their_grace_time(login: Login) -
     ctrl_c.interrupt()
     said = {run.name: login("cancel", run.id) for run in (command, ended)}
 
-    assert (said["command"].exit_code, said["command"].stdout, said["command"].stderr) == (0, f"{command.id}: cancelled\n", "")
+    assert (said["command"].exit_code, said["command"].stdout, said["command"].stderr) == (
+        0,
+        f"{command.id}: cancelled\n",
+        "",
+    )
     assert (said["ended"].exit_code, said["ended"].stdout, said["ended"].stderr) == (0, f"{ended.id}: success\n", "")
     assert_cancelled(ctrl_c)
     for run in (command, ctrl_c):
@@ -108,8 +121,8 @@ def patient(login: Login) -> Iterator[Login]:
     login.slurm.configure(KillWait=before)
 
 
-def test_force_kills_at_once_whatever_the_cluster_gives_a_job_that_is_killed(patient: Login) -> None:
-    """The workers hear no SIGTERM, their grace time and Slurm's KillWait are ten minutes: what ends them is SIGKILL."""
+def test_force_kills_at_once_however_long_the_cluster_gives_killed_jobs(patient: Login) -> None:
+    """The workers ignore SIGTERM, their grace time and Slurm's KillWait are ten minutes: only SIGKILL ends them."""
     login = patient
     login.write("deaf.py", DEAF)
     argv = ("--nodes", "2", "--grace", "600s", "deaf.py")
@@ -133,7 +146,7 @@ def test_force_kills_at_once_whatever_the_cluster_gives_a_job_that_is_killed(pat
     for run in (forced, array):
         said = killed[run.name]
         assert (said.exit_code, said.stdout, said.stderr) == (0, f"{run.id}: cancelled\n", ""), run.name
-    login.slurm.wait_idle()  # nobody is left who could have ended by then
+    login.slurm.wait_idle()  # no process is left
 
 
 def test_scancel_from_outside_is_a_cancelled_run(login: Login) -> None:
@@ -149,22 +162,24 @@ def test_scancel_from_outside_is_a_cancelled_run(login: Login) -> None:
     assert (status["state"], status["cause"]["class"]) == ("cancelled", "cancelled")
 
 
-def test_a_worker_that_only_itself_was_sent_sigterm_has_failed(login: Login) -> None:
-    """Slurm's own SIGTERM reaches workers and agents at about one moment, and is no failure."""
+def test_a_worker_that_alone_was_sent_sigterm_has_failed(login: Login) -> None:
+    """Slurm's own SIGTERM reaches workers and agents at about the same time, and is not a failure."""
     login.write(
-        "kills.py", "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()\n"
+        "kills.py",
+        "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()\n",
     )
 
     done = login("slurm", "--nodes", "2", "kills.py")
 
     assert done.exit_code == 1, done.stderr
     assert re.search(
-        r"a process was killed: killed by SIGTERM, .*\n  first failure: rank 1, host n\d, node 1, signal SIGTERM\n", done.stderr
+        r"a process was killed: killed by SIGTERM, .*\n  first failure: rank 1, host n\d, node 1, signal SIGTERM\n",
+        done.stderr,
     )
 
 
 def _listens(agent: int) -> bool:
-    """Whether the process of its gang does."""
+    """Whether the process of its worker group listens."""
     with suppress(psutil.Error):  # one of them has just ended
         return any(each.num_threads() > 2 for each in psutil.Process(agent).children(recursive=True))
     return False

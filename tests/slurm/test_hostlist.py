@@ -38,7 +38,7 @@ def test_the_place_of_a_node_comes_from_slurms_variables() -> None:
         nodes.place({})
 
 
-def test_how_nodes_are_wired_may_take_more_room_than_a_variable_has(tmp_path: Path) -> None:
+def test_the_topology_may_be_larger_than_a_variable_can_be(tmp_path: Path) -> None:
     wired = "".join(f"SwitchName=s{leaf:05} Level=0 LinkSpeed=1 Nodes=n{leaf}\n" for leaf in range(8000, 0, -1))
     file = tmp_path / "topology"
     file.write_text(wired)

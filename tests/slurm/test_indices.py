@@ -1,4 +1,4 @@
-"""Which tasks a job array has, by sbatch's own words."""
+"""Which tasks a job array has, in sbatch's own notation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from launcher.errors import SpecError
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("0-3", (0, 1, 2, 3)), ("5", (5,)), ("1,3,7-8", (1, 3, 7, 8)), ("0-9:4", (0, 4, 8)), ("0-1%1", (0, 1)), ("2,1,2", (1, 2))],
+    [
+        ("0-3", (0, 1, 2, 3)),
+        ("5", (5,)),
+        ("1,3,7-8", (1, 3, 7, 8)),
+        ("0-9:4", (0, 4, 8)),
+        ("0-1%1", (0, 1)),
+        ("2,1,2", (1, 2)),
+    ],
 )
 def test_indices_are_read_as_sbatch_reads_them(text: str, found: tuple[int, ...]) -> None:
     assert indices(text) == found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.slurm.conftest import AGAIN, HOLDS
+from tests.slurm.scripts import AGAIN, HOLDS
 
 if TYPE_CHECKING:
     from tests.slurm.conftest import Login
@@ -61,7 +61,7 @@ def test_lost_hosts_end_runs_or_start_them_again_and_are_named(mishaps: Login) -
     assert "started again by the scheduler after a lost node, attempt 1" in once_more.stderr
 
 
-def test_a_run_survives_its_controller_and_without_one_all_is_said_clearly(mishaps: Login) -> None:
+def test_a_run_survives_its_controller_and_without_one_all_errors_are_clear(mishaps: Login) -> None:
     slurm = mishaps.slurm
     mishaps.write("holds.py", HOLDS)
     followed = mishaps.follow("followed", "--nodes", "2", "holds.py")
@@ -92,7 +92,7 @@ def test_a_run_survives_its_controller_and_without_one_all_is_said_clearly(misha
         assert "\\n" not in said[name].stderr
     assert "nothing was submitted" in said["submit"].stderr
     assert "stopping" not in other.text()
-    assert not (other.directory / "cancel.json").exists(), "nobody was told"
+    assert not (other.directory / "cancel.json").exists(), "no agent was told"
     for name in ("status", "ls"):
         assert said[name].exit_code == 0, said[name].stderr
         assert said[name].stderr == "", said[name].stderr

@@ -1,4 +1,4 @@
-"""What workers find on the nodes, and what users are told of nodes that cannot run them."""
+"""What workers find on the nodes, and what users are told about nodes that cannot run them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from testbed import wait_until
 from tests.command import ROOT, Cli, Result
-from tests.slurm.conftest import HOLDS, LIMIT_S, SHOW, Login, end, found, idle_afterwards
+from tests.slurm.conftest import LIMIT_S, Login, end, idle_afterwards
+from tests.slurm.scripts import HOLDS, SHOW, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slurm
 
 UNSEEN = {"not-everywhere", "nowhere", "no-script", "alone"}
-"""The runs that go on beside the tests here."""
+"""The runs that continue beside the tests here."""
 
 RUNNING = "--states=PD,R,CG"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def unseen(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
-    """Runs whose directories some nodes do not see, begun before the other tests here: one hangs, and is given up later."""
+    """Runs whose directories some nodes do not see, started before other tests: one hangs, and is given up later."""
     with idle_afterwards(Login(Cli(tmp_path_factory.mktemp("unseen")), slurm)) as login:
         work, directory = login.cli.directory / "work", login.cli.directory / "unseen"
         for path in (work, directory):
@@ -63,7 +64,7 @@ def unseen(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
 
 @pytest.fixture
 def login(slurm: Slurm, distlaunch: Cli) -> Login:
-    """Others' runs go on meanwhile: the cluster is idle again after the last test here."""
+    """Other runs continue meanwhile: the cluster is idle again after the last test here."""
     return Login(distlaunch, slurm)
 
 
@@ -76,7 +77,7 @@ def site(login: Login) -> Iterator[Login]:
     login.slurm.wire(("n1", "n2"), ("n3", "n4"))
 
 
-def test_gpus_processors_and_ranks_are_those_of_the_job(site: Login) -> None:
+def test_gpus_cpus_and_ranks_are_those_of_the_job(site: Login) -> None:
     show = ("--log-ranks", "all", "show.py")
     gpus = site.follow("gpus", "--nodes", "2", "--gpus-per-node", "2", "--cpus-per-task", "4", *show)
     unequal = site.follow("unequal", "--nodes", "2", "--sbatch", "gpus=3", *show)
@@ -101,7 +102,9 @@ def test_gpus_processors_and_ranks_are_those_of_the_job(site: Login) -> None:
 
 def test_an_elastic_run_takes_as_many_nodes_as_there_are(login: Login) -> None:
     login.write("show.py", SHOW)
-    wait_until("the jobs of other tests to leave the nodes", lambda: set(login.queue("%j", RUNNING)) <= UNSEEN, limit_s=LIMIT_S)
+    wait_until(
+        "the jobs of other tests to leave the nodes", lambda: set(login.queue("%j", RUNNING)) <= UNSEEN, limit_s=LIMIT_S
+    )
     elastic = ("--nodes", "2:4", "--log-ranks", "all", "show.py")
     four = login.follow("four", *elastic)
     four.wait_for("found", times=4)
@@ -128,7 +131,9 @@ def test_a_user_who_is_not_root_runs_jobs(login: Login) -> None:
         own = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"  # where ours is in root's home
 
         def usable(python: str) -> bool:
-            tried = subprocess.run([*user, python, "-c", "import launcher.cli.app"], cwd=name, env=env, capture_output=True)
+            tried = subprocess.run(
+                [*user, python, "-c", "import launcher.cli.app"], cwd=name, env=env, capture_output=True
+            )
             return tried.returncode == 0
 
         python = next(filter(usable, (os.path.realpath(sys.executable), own)), None)
@@ -136,7 +141,9 @@ def test_a_user_who_is_not_root_runs_jobs(login: Login) -> None:
             pytest.skip("no Python that other users can run")
         launcher = [*user, python, "-m", "launcher", "slurm", "--nodes", "2", "--log-ranks", "all", "show.py"]
         null = subprocess.DEVNULL
-        done = subprocess.run(launcher, cwd=name, env=env, stdin=null, capture_output=True, text=True, timeout=2 * LIMIT_S)
+        done = subprocess.run(
+            launcher, cwd=name, env=env, stdin=null, capture_output=True, text=True, timeout=2 * LIMIT_S
+        )
 
         rows = found(Result(done.returncode, done.stdout, done.stderr))
         assert [row[:3] for row in rows] == [["0", "0", "2"], ["1", "0", "2"]]
@@ -176,7 +183,7 @@ def test_directories_that_nodes_do_not_see_are_one_clear_cause(unseen: dict[str,
     told = {name: run.end() for name, run in unseen.items()}
     alone.wait_for_event(
         "done", times=2
-    )  # nobody follows it: the node without the script tells the other one, which waits for it
+    )  # it is not followed: the node without the script informs the other one, which waits for it
 
     assert {name: done.exit_code for name, done in told.items()} == dict.fromkeys(told, 1)
     work = alone.login.cli.directory / "work"

@@ -21,7 +21,8 @@ def test_a_snapshot_keeps_what_was_there_at_submission(login: Login) -> None:
     login.write("project/lib.py", "VALUE = 'committed'\n")
     login.write("project/.gitignore", "*.bin\n")
     login.write(
-        "project/sub/main.py", "import os, sys\nsys.path.insert(0, '..')\nimport lib\nprint(lib.VALUE, os.listdir('..'))\n"
+        "project/sub/main.py",
+        "import os, sys\nsys.path.insert(0, '..')\nimport lib\nprint(lib.VALUE, os.listdir('..'))\n",
     )
     (directory / "data").symlink_to("/usr/share")
     for argv in (["init", "-q"], ["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x"]):
@@ -62,10 +63,12 @@ def test_a_program_beside_the_named_python_is_found_and_needs_no_torch(login: Lo
     done = login("slurm", *options, "a-tool", "--x")
 
     assert done.exit_code == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}:{rank}] {rank} {directory}/bin/python --x" for rank in range(2)]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}:{rank}] {rank} {directory}/bin/python --x" for rank in range(2)
+    ]
 
 
-def test_a_setup_line_that_fails_ends_the_job_and_is_said(login: Login) -> None:
+def test_a_setup_line_that_fails_ends_the_job_and_is_reported(login: Login) -> None:
     login.write("show.py", "print('never')\n")
 
     done = login("slurm", "--setup", "no-such-module load cuda", "--setup", "echo went on", "show.py")

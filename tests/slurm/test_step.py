@@ -20,7 +20,7 @@ DEAF_SRUN = 'trap \'\' TERM\nread go <free\nwhile [ "${1#--}" != "$1" ]; do shif
 
 
 def environment(cli: Cli, srun: str) -> dict[str, str | None]:
-    """That of a shell in an allocation of which another step has all: none of ours is listed."""
+    """The environment of a shell in an allocation that another step uses up; no step of ours is listed."""
     cli.write("show.py", "print('ran')\n")
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_STEP_ID": None, "SLURM_JOB_CPUS_PER_NODE": "1"}
     return {**pretend(cli, {"srun": srun}), **job, "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1"}
@@ -52,7 +52,7 @@ def test_a_step_that_waits_for_nodes_does_not_start_once_it_was_cancelled(distla
         assert launcher.returncode == 130, stderr.decode()
 
 
-def test_agents_that_are_started_all_the_same_end_at_once(distlaunch: Cli) -> None:
+def test_agents_that_are_started_nevertheless_end_at_once(distlaunch: Cli) -> None:
     """The nodes became free at the moment of the cancel."""
     env = environment(distlaunch, DEAF_SRUN)
     os.mkfifo(distlaunch.directory / "free")

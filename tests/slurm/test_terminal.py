@@ -41,7 +41,7 @@ case " $* " in
 esac
 exec {} "$@"
 """
-"""What starts the job's own step, and no other unless there is a file `open`."""
+"""An srun that starts the job's own step, and no other unless there is a file `open`."""
 
 
 def refusing(login: Login) -> dict[str, str | None]:
@@ -65,7 +65,7 @@ def test_a_rank_on_another_node_has_the_keyboard_and_is_debugged(login: Login) -
     login.slurm.wait_idle()
 
 
-def test_of_many_the_one_that_is_shown_writes_to_a_terminal_that_follows_ours(login: Login) -> None:
+def test_the_one_rank_that_is_shown_writes_to_a_terminal_that_follows_ours(login: Login) -> None:
     login.write("shown.py", SHOWN)
     words = ("slurm", "--nodes", "2", "shown.py")
     with on_screen(login.cli, *words, env=login.env({"TERM": "vt220"})) as screen:
@@ -74,7 +74,7 @@ def test_of_many_the_one_that_is_shown_writes_to_a_terminal_that_follows_ours(lo
     login.slurm.wait_idle()
 
 
-def test_in_an_allocation_it_is_the_same(login: Login) -> None:
+def test_in_an_allocation_a_rank_on_another_node_has_the_keyboard_too(login: Login) -> None:
     login.write("asks.py", ASKS)
     words = ("-m", "launcher", "slurm", "--nodes", "2", "--debug", "1", "asks.py", "1")
     argv = ("salloc", "--quiet", "--nodes=2", sys.executable, *words)
@@ -89,7 +89,7 @@ def test_in_an_allocation_it_is_the_same(login: Login) -> None:
     login.slurm.wait_idle()
 
 
-def test_where_no_step_reaches_the_node_the_run_goes_on_and_it_is_said_once(login: Login) -> None:
+def test_where_no_step_reaches_the_node_the_run_continues_and_that_is_reported_once(login: Login) -> None:
     login.write("waits.py", WAITS)
     with on_screen(login.cli, "slurm", "waits.py", env=refusing(login)) as screen:
         screen.until("[True, True, True]")
@@ -99,7 +99,7 @@ def test_where_no_step_reaches_the_node_the_run_goes_on_and_it_is_said_once(logi
     assert screen.said.count("warning") == 1
 
 
-def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_goes_on(login: Login) -> None:
+def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_continues(login: Login) -> None:
     login.write("chats.py", CHATS)
     opened = login.write("open", "")
     with on_screen(login.cli, "slurm", "--nodes", "2", "--interactive", "1", "chats.py", env=refusing(login)) as screen:

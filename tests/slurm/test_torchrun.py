@@ -42,16 +42,18 @@ if sys.argv[1] == "3":
 
 
 def seen(slurm: Slurm, directory: Path, launcher: str) -> tuple[list[object], list[str]]:
-    """What the workers were given, and what the script has said."""
+    """What the workers were given, and what the script has printed."""
     script = BATCH.format(directory=directory, root=ROOT, launcher=f"{sys.executable} -m {launcher}")
     job = slurm.sbatch(script, "--output", f"{directory}/%j.out", cwd=str(directory))
     slurm.wait_job(job, "COMPLETED")
     said = (directory / f"{job}.out").read_text()
     lines = (directory / job).read_text().replace(f'"{job}"]', '"JOB"]').splitlines()
-    return sorted(json.loads(line) for line in lines), [line for line in said.splitlines() if line.startswith("srun ended")]
+    return sorted(json.loads(line) for line in lines), [
+        line for line in said.splitlines() if line.startswith("srun ended")
+    ]
 
 
-def test_the_word_alone_is_replaced_in_a_batch_script(slurm: Slurm, tmp_path: Path) -> None:
+def test_in_a_batch_script_only_the_word_torchrun_has_to_be_replaced(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(SCRIPT)
 
     theirs, ours = (seen(slurm, tmp_path, launcher) for launcher in ("torch.distributed.run", "launcher torchrun"))

@@ -1,4 +1,4 @@
-"""sbatch that does not answer, without a cluster: nobody knows whether the controller has the job."""
+"""sbatch that does not answer, without a cluster: it is unknown whether the controller has the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAKES = "echo Submitted batch job 11\n"
 
 
 def queue(cli: Cli, run: str, job: str, state: str) -> None:
-    """What squeue says from now on."""
+    """What squeue prints from now on."""
     cli.write("queue", f"{job}|{state}|None|N/A|distlaunch:{run}\n")
 
 
@@ -46,16 +46,16 @@ def test_a_job_that_the_controller_takes_after_sbatch_gave_up_is_ended_by_cancel
     assert f"to end it: distlaunch cancel --force {run}" in done.stderr
     assert not ended_by_then
     assert (before["state"], before["exit_code"]) == ("unknown", None)
-    assert before["detail"].startswith("nothing of it is there now, and something may yet come: sbatch: ")
+    assert before["detail"].startswith("nothing of it exists now, but something may still start: sbatch: ")
     assert refused.exit_code == 2, refused.stderr
     assert then["state"] == "pending"
-    assert then["detail"].startswith("its submission went wrong, and what is there may lack nodes: sbatch: ")
+    assert then["detail"].startswith("its submission failed, and what exists may lack nodes: sbatch: ")
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
     assert " 12\n" in (distlaunch.directory / "cancelled").read_text()
     assert recorded_result(distlaunch, run)
 
 
-def test_a_job_that_never_comes_is_let_go_of_by_cancel_and_ends_at_once_if_it_does(distlaunch: Cli) -> None:
+def test_cancel_gives_up_a_job_that_never_comes_and_it_ends_at_once_if_it_does(distlaunch: Cli) -> None:
     env = pretend(distlaunch, {"sbatch": SILENT})
     distlaunch.write("show.py", "")
     distlaunch("slurm", "show.py", env=env)
@@ -67,7 +67,7 @@ def test_a_job_that_never_comes_is_let_go_of_by_cancel_and_ends_at_once_if_it_do
     assert (distlaunch.runs / run / "cancel.json").exists(), "agents look for it"
 
 
-def test_what_sbatch_refuses_has_ended(distlaunch: Cli) -> None:
+def test_a_run_that_sbatch_refuses_has_ended(distlaunch: Cli) -> None:
     said = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
     env = pretend(distlaunch, {"sbatch": f"echo '{said}' >&2\nexit 1\n"})
     distlaunch.write("show.py", "")

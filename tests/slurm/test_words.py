@@ -1,10 +1,8 @@
-"""Slurm's words and ours, without a cluster: states, reasons, allocations, the job file."""
+"""Slurm's terms and ours, without a cluster: states, reasons, allocations, quoting."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,16 +11,13 @@ from launcher.backends.slurm import allocation, states
 from launcher.backends.slurm.script import MOVED, quote, quote_value
 from launcher.errors import SpecError
 from launcher.spec import NodeRange
-from launcher.system import install
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.command import Cli
-
 
 @pytest.mark.parametrize(("text", "cpus"), [("8", 8), ("32(x3)", 32), ("32(x3),16", 16), ("2,48(x2)", 2), ("", None)])
-def test_the_step_gets_the_processors_of_the_smallest_node(text: str, cpus: int | None) -> None:
+def test_the_step_gets_the_cpus_of_the_smallest_node(text: str, cpus: int | None) -> None:
     env = {"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_CPUS_PER_NODE": text}
 
     found = allocation.allocation(env)
@@ -32,7 +27,7 @@ def test_the_step_gets_the_processors_of_the_smallest_node(text: str, cpus: int 
     assert allocation.nodes_of(NodeRange(min=2, max=9), found) == 4
 
 
-def test_a_login_node_is_no_allocation() -> None:
+def test_a_login_node_is_not_an_allocation() -> None:
     assert allocation.allocation({"HOME": "/home/me"}) is None
     assert allocation.allocation({"SLURM_JOB_ID": "5"}) is None, "srun's --export may leave half of them"
 
@@ -52,7 +47,8 @@ def test_more_nodes_than_an_allocation_has_are_refused_and_fewer_are_all_it_take
     [
         ("PENDING", "pending"), ("CONFIGURING", "pending"), ("REQUEUE_HOLD", "pending"), ("RUNNING", "running"),
         ("COMPLETING", "running"), ("SUSPENDED", "running"), ("RUNNING+", "running"), ("COMPLETED", "ended"),
-        ("CANCELLED by 1000", "ended"), ("cancelled+", "ended"), ("NODE_FAIL", "ended"), ("NEW_WORD", "unknown"), ("", "unknown"),
+        ("CANCELLED by 1000", "ended"), ("cancelled+", "ended"), ("NODE_FAIL", "ended"), ("NEW_WORD", "unknown"),
+        ("", "unknown"),
     ],
 )  # fmt: skip
 def test_states_mean_one_of_four(state: str, meaning: str) -> None:
@@ -71,11 +67,13 @@ def test_states_mean_one_of_four(state: str, meaning: str) -> None:
         ("COMPLETED", "None", None, ""),
     ],
 )
-def test_an_end_that_the_agents_cannot_know_of_has_a_class(state: str, reason: str, kind: str | None, message: str) -> None:
+def test_an_end_that_the_agents_cannot_know_of_has_a_class(
+    state: str, reason: str, kind: str | None, message: str
+) -> None:
     assert states.ending("7", state, reason) == ({"class": kind, "message": message} if kind else None)
 
 
-def test_a_job_that_never_came_to_a_host_has_none() -> None:
+def test_the_cause_of_a_job_that_never_reached_a_host_has_no_host() -> None:
     cause = states.ending("7", "FAILED", "JobLaunchFailure")
 
     assert cause is not None
@@ -90,15 +88,20 @@ def test_a_job_that_never_came_to_a_host_has_none() -> None:
         ("squeue: error: slurm_receive_msg: Zero Bytes were transmitted or received", True),
         ("sinfo: error: Socket timed out on send/recv operation", True),
         ("sbatch: fatal: Could not establish a configuration source", True),
-        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified", False),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+            False,
+        ),
         ("scancel: error: Kill job error on job id 7: Access/permission denied", False),
     ],
 )
-def test_a_controller_that_does_not_answer_is_told_from_one_that_refuses(said: str, *, out_of_reach: bool) -> None:
+def test_a_controller_that_does_not_answer_is_distinguished_from_one_that_refuses(
+    said: str, *, out_of_reach: bool
+) -> None:
     assert states.out_of_reach(said) is out_of_reach
 
 
-def test_what_srun_wrote_names_the_lost_node_and_those_where_no_agent_could_start(tmp_path: Path) -> None:
+def test_sruns_output_names_the_lost_node_and_those_where_no_agent_could_start(tmp_path: Path) -> None:
     out = tmp_path / "job.out"
     assert states.lost_host(out) is None
     assert states.not_started(out) == {}
@@ -115,7 +118,7 @@ def test_what_srun_wrote_names_the_lost_node_and_those_where_no_agent_could_star
 
 
 @pytest.mark.parametrize("word", ["", "plain", "a b", "it's", '"', "$HOME", "`id`", "line\nbreak", "ü", "--x=a b"])
-def test_words_are_quoted_for_the_shell_but_for_the_directory_that_it_finds_itself(word: str) -> None:
+def test_words_are_quoted_for_the_shell_except_the_directory_that_it_finds_itself(word: str) -> None:
     assert shlex.split(quote(word)) == [word]
     assert quote(f"{MOVED}/{word}x:{MOVED}") == f'"$DISTLAUNCH_RUN_DIR"{shlex.quote(f"/{word}x:")}"$DISTLAUNCH_RUN_DIR"'
 
@@ -125,198 +128,3 @@ def test_values_are_quoted_for_sbatch_and_have_no_line_break() -> None:
     assert quote_value('a "b" \\c #d') == '"a \\"b\\" \\\\c #d"'
     with pytest.raises(SpecError, match="line break"):
         quote_value("a\n#SBATCH --wrap=x")
-
-
-def job_file(cli: Cli, *options: str) -> list[str]:
-    """The lines of a job file that would be sent."""
-    cli.write("show.py", "print(1)\n")
-    done = cli("slurm", "--dry-run", *options, "show.py")
-    assert done.exit_code == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_options_stand_in_the_job_file_and_the_users_own_win(distlaunch: Cli) -> None:
-    options = ("--nodes", "2:4", "--time", "90m", "--lead", "2m", "--max-requeues", "3", "--exclusive", "--cpus-per-task", "6")
-    lines = job_file(distlaunch, *options, "-p", "gpu", "--sbatch", "partition=best", "--sbatch", "reboot", "--array", "0-3%2")
-
-    directives = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
-    run = directives[1].removeprefix("--comment=distlaunch:")
-    assert directives == [
-        "--job-name=show",
-        f"--comment=distlaunch:{run}",
-        "--nodes=2-4",
-        f"--output={distlaunch.runs}/{run}/tasks/%a/job.out",
-        "--open-mode=append",
-        f"--chdir={distlaunch.directory}",
-        "--array=0-3%2",
-        "--time=0-01:30:00",
-        "--signal=URG@120",
-        "--requeue",
-        "--partition=best",
-        "--cpus-per-task=6",
-        "--exclusive",
-        "--reboot",
-    ]
-    assert "    --kill-on-bad-exit=0 --cpus-per-task=6 \\" in lines
-
-
-def test_without_requeues_slurm_makes_none_and_a_short_limit_has_a_short_lead(distlaunch: Cli) -> None:
-    lines = job_file(distlaunch, "--time", "40s", "--max-requeues", "0")
-
-    assert {"#SBATCH --time=0-00:01:00", "#SBATCH --signal=URG@39", "#SBATCH --no-requeue"} <= set(lines)
-    assert not any("scontrol requeue" in line for line in lines)
-
-
-def test_a_rendered_request_finds_its_directory_where_it_lies(distlaunch: Cli) -> None:
-    """Nothing of the run's planned directory is left in it, whose name is also the beginning of another one."""
-    from launcher.agent.job import Job
-
-    distlaunch.write("show.py", "print(1)\n")
-    done = distlaunch("slurm", "--render-to", "out", "--nodes", "2", "reduce.py")
-    moved = (distlaunch.directory / "out").rename(distlaunch.directory / "moved here")
-    job = Job.read(str(moved / "spec.json"))
-
-    assert done.exit_code == 0, done.stderr
-    assert len(job.key) == 64
-    assert (moved / "key").stat().st_mode & 0o777 == 0o600
-    assert not any(
-        job.key in text for text in (done.stdout, (moved / "spec.json").read_text(), (moved / "job.sbatch").read_text())
-    )
-    assert job.directory == str(moved)
-    assert job.rendezvous == {"file": f"{moved}/rendezvous.json"}
-    assert job.command == [f"{moved}/payload/reduce.py"]
-    assert job.cwd == str(distlaunch.directory)
-    other = job._replace(cwd=f"{moved}-2", command=[f"{moved}-2/x.py", str(moved)]).moved_to("/new")
-    assert (other.directory, other.cwd, other.command) == ("/new", f"{moved}-2", [f"{moved}-2/x.py", str(moved)])
-
-
-def test_a_template_with_an_unknown_name_is_told_with_its_line(distlaunch: Cli) -> None:
-    path = distlaunch.write("site.j2", "#!/bin/bash\n#SBATCH -N 1\n{{ no_such_name }}\n")
-
-    done = distlaunch("slurm", "--dry-run", "--template", str(path), "reduce.py")
-
-    assert done.exit_code == 2
-    assert "site.j2:3" in done.stderr
-    assert "no_such_name" in done.stderr
-    assert "directives" in done.stderr
-
-
-SITE = """#!/bin/bash
-#SBATCH -N 1
-{% for line in setup %}
-{{ line }}
-{% endfor %}
-srun {{ agent | map("quote") | join(" ") }}
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
-@pytest.mark.parametrize("how", ['{% include "LAB" %}', '{% extends "LAB" %}', '{% import "LAB" as lab with context %}', ""])
-def test_every_template_that_is_read_is_ours(distlaunch: Cli, how: str) -> None:
-    """What it says is run on the nodes."""
-    lab = distlaunch.write("lab/x.j2", (install.data("slurm_templates") / "job.sbatch.j2").read_text())
-    own = distlaunch.write("site.j2", '{% include "job.sbatch.j2" %}\n' + how.replace("LAB", str(lab))) if how else lab
-    assert distlaunch("slurm", "--dry-run", "--template", str(own), "reduce.py").exit_code == 0
-    os.chown(lab, 54321, 54321)
-
-    done = distlaunch("slurm", "--dry-run", "--template", str(own), "reduce.py")
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert f"error[untrusted]: template '{lab}': {lab} belongs to 54321" in done.stderr
-
-
-def test_a_template_is_a_path_from_the_working_directory_or_beside_the_settings_that_name_it(distlaunch: Cli) -> None:
-    distlaunch.write("site.j2", SITE)
-    distlaunch.write("project/sub/site.j2", SITE)
-    text = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py")
-    assert "#SBATCH -N 1\n" in text.stdout, text.stderr
-    for given in ("./site.j2", "sub/../site.j2", "~/site.j2"):
-        (distlaunch.directory / "sub").mkdir(exist_ok=True)
-        assert distlaunch("slurm", "--dry-run", "--template", given, "reduce.py").exit_code == 0, given
-    distlaunch.write("project/distlaunch.toml", '[clusters.c]\nbackend = "slurm"\ntemplate = "sub/site.j2"\n')
-    by_file = distlaunch("run", "--on", "c", "--dry-run", "reduce.py", cwd=distlaunch.directory / "project/sub")
-    assert "#SBATCH -N 1\n" in by_file.stdout, by_file.stderr
-
-
-@pytest.mark.parametrize("line", ["echo hello", "# srun {{ agent | map('quote') | join(' ') }}", "srun {{ agent[0] }} train.py"])
-def test_a_template_that_does_not_start_the_agent_is_told(distlaunch: Cli, line: str) -> None:
-    distlaunch.write("site.j2", f"#!/bin/bash\n{line}\n")
-
-    done = distlaunch("slurm", "--dry-run", "--template", "site.j2", "reduce.py")
-
-    assert done.exit_code == 2, done
-    assert "site.j2' does not start the agent" in done.stderr
-    assert 'agent | map("quote") | join(" ")' in done.stderr
-
-
-SETUPS = {
-    "a line": (["false", "touch {never}"], 1),
-    "a code of its own": (["(exit 7)", "touch {never}"], 7),
-    "a function": (["load() { return 5; }", "load", "touch {never}"], 5),
-    "a line of a file": (["@lines.sh", "touch {never}"], 1),
-    "a file that is sourced": (["echo 'false; true; (exit 4)' > inner.sh", "source ./inner.sh", "touch {never}"], 4),
-    "what may fail": (["false || true", "if false; then :", "fi", "! true", "x=$(true)", "for i in 1 2; do", "true", "done"], 0),
-    "within what succeeds": (["echo 'false; true' > inner.sh", "source ./inner.sh", "load() { false; true; }", "load"], 0),
-}
-
-
-@pytest.mark.parametrize("case", SETUPS)
-@pytest.mark.parametrize("template", ["", "site.j2"])
-def test_a_setup_line_that_fails_ends_the_job_file(distlaunch: Cli, case: str, template: str) -> None:
-    """The job file itself is run, with programs of Slurm's names that say that they ran."""
-    lines, code = SETUPS[case]
-    distlaunch.write("site.j2", SITE)
-    distlaunch.write("lines.sh", "export A=1\nfalse\nexport B=2\n")
-    for name in ("srun", "scontrol", "timeout"):
-        distlaunch.write(f"bin/{name}", f"#!/bin/sh\ntouch {distlaunch.directory}/{name}-ran\n").chmod(0o755)
-    never = distlaunch.directory / "never"
-    options = [word for line in lines for word in ("--setup", line.replace("{never}", str(never)))]
-    done = distlaunch("slurm", *(("--template", template) if template else ()), *options, "--render-to", "job", "reduce.py")
-    assert done.exit_code == 0, done.stderr
-
-    env = {**distlaunch.env(), "PATH": f"{distlaunch.directory}/bin:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": "."}
-    ran = subprocess.run(
-        ["bash", "job.sbatch"], cwd=distlaunch.directory / "job", env=env, capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert ran.returncode == code, ran
-    assert (distlaunch.directory / "srun-ran").exists() is (code == 0), ran
-    assert not never.exists()
-    assert ("distlaunch: setup failed with code" in ran.stderr) is (code != 0), ran
-
-
-def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
-    options = ("--container-image", "nvcr.io#nvidia/pytorch:24.10-py3", "--container-mounts", "/data:/data")
-
-    text = distlaunch("slurm", "--dry-run", *options, "reduce.py").stdout
-
-    directory = str(distlaunch.directory)
-    assert "'--container-image=nvcr.io#nvidia/pytorch:24.10-py3'" in text
-    assert f",{directory}:{directory},/data:/data" in text
-    assert f"--container-workdir={directory}" in text
-    assert "    python3 " in text, "the container's own"
-
-
-REFUSED = {
-    ("--time", "banana"): "is not a duration",
-    ("--sbatch", "nodes=3"): "distlaunch sets that itself",
-    ("--sbatch", "X=3"): "is not a long option of sbatch",
-    ("--template", "nothing.j2"): "nothing.j2",
-    ("--setup", "@/no/such/file"): "/no/such/file",
-    ("--container-mounts", "/a:/b"): "name one",
-    ("--container-image", "x", "--container-runtime", "docker"): "known: pyxis, apptainer, singularity",
-    ("--container-image", "x", "--container-mounts", "/a,b:/c"): "no comma",
-    ("--array", "0-x"): "is not a range of indices",
-}
-
-
-@pytest.mark.parametrize("options", REFUSED, ids=" ".join)
-def test_what_cannot_be_is_one_clear_error_before_slurm_is_asked(distlaunch: Cli, options: tuple[str, ...]) -> None:
-    distlaunch.write("show.py", "print(1)\n")
-    done = distlaunch("slurm", *options, "show.py", env={"PATH": "/nowhere"})
-
-    assert done.exit_code == 2, done.stderr
-    assert done.stderr.startswith("error[bad_spec]: ")
-    assert REFUSED[options] in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not distlaunch.runs.exists()

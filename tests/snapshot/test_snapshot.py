@@ -70,7 +70,7 @@ def unpacked(found: Snapshot, directory: Path, *, compress: bool = False) -> Pat
     return directory
 
 
-def test_git_says_what_is_the_users_work(repository: Path) -> None:
+def test_git_decides_which_files_are_the_users_work(repository: Path) -> None:
     (repository / "gone.py").unlink()
     write_one(repository, "train.py", "changed, not committed")
     for name in ("new.py", "model.ckpt", "out/log", "pkg/__pycache__/model.pyc", "env/pyvenv.cfg", "env/lib/a.py"):
@@ -85,7 +85,9 @@ def test_git_says_what_is_the_users_work(repository: Path) -> None:
     assert names(collect(repository / "out")) == ["log"], "git ignores the directory: it cannot tell what in it matters"
 
 
-def test_a_hook_of_another_repository_does_not_confuse(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_another_repositorys_hook_are_ignored(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
 
@@ -106,10 +108,10 @@ def test_submodules_come_along_and_those_not_checked_out_are_named(repository: P
     found = collect(repository)
 
     assert "deps/inner/lib.py" in names(found)
-    assert found.warnings == ("the submodule deps/absent is not checked out here: none of its files are taken along",)
+    assert found.warnings == ("the submodule deps/absent is not checked out here: none of its files are sent",)
 
 
-def test_git_that_refuses_is_told(repository: Path) -> None:
+def test_an_error_of_git_is_reported(repository: Path) -> None:
     (repository / ".git" / "index").write_bytes(b"broken")
 
     with pytest.raises(SpecError, match=r"git .* in .*index file"):
@@ -117,14 +119,22 @@ def test_git_that_refuses_is_told(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("has_git", [True, False])
-def test_without_a_repository_all_but_environments_and_runs(
+def test_without_a_repository_all_files_are_taken_except_environments_and_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_git: bool
 ) -> None:
     if not has_git:
         monkeypatch.setenv("PATH", str(tmp_path))
     directory = tmp_path / "plain"
     kept = ["a.py", "data/b.txt", "runsheet/c.txt"]
-    for name in [*kept, "data/__pycache__/b.pyc", ".venv/lib/x.py", "env/pyvenv.cfg", "env/x", ".git-like", "runs/one/stream"]:
+    for name in [
+        *kept,
+        "data/__pycache__/b.pyc",
+        ".venv/lib/x.py",
+        "env/pyvenv.cfg",
+        "env/x",
+        ".git-like",
+        "runs/one/stream",
+    ]:
         write_one(directory, name)
 
     assert names(collect(directory, leave_out=[directory / "runs"])) == [".git-like", *kept]
@@ -171,7 +181,7 @@ def test_the_tar_depends_on_the_contents_alone(tmp_path: Path) -> None:
     assert collect(tmp_path / "one").digest != before
 
 
-def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
+def test_links_that_lead_out_of_the_directory_are_named(tmp_path: Path) -> None:
     directory = tmp_path / "work"
     write_one(directory, "a.py")
     (directory / "data").symlink_to("/usr")
@@ -182,7 +192,7 @@ def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
         collect(directory)
 
 
-def test_too_much_is_told_with_what_is_large(tmp_path: Path) -> None:
+def test_a_snapshot_that_is_too_large_is_refused_with_its_largest_entries(tmp_path: Path) -> None:
     write(tmp_path, **{"data/a": "x" * 3000, "data/b": "x" * 3000, "model": "x" * 4000, "train.py": "x"})
 
     with pytest.raises(SpecError) as caught:
@@ -194,7 +204,7 @@ def test_too_much_is_told_with_what_is_large(tmp_path: Path) -> None:
     assert "--snapshot-limit" in str(caught.value.hint)
 
 
-def test_what_is_no_file_is_left_out_and_said(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_left_out_and_reported(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "socket"))

@@ -1,4 +1,4 @@
-"""A working directory in which others may write: what they swap in is not sent, and nothing of theirs is run."""
+"""A working directory that other users can write to: what they swap in is not sent, and nothing of theirs is run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_link_that_is_swapped_while_it_is_looked_at_is_named(work: Path, monke
         collect(work)
 
 
-def test_nothing_is_sent_while_somebody_swaps_all_the_time(work: Path) -> None:
+def test_nothing_private_is_sent_while_files_are_swapped_all_the_time(work: Path) -> None:
     pid = os.fork()
     if not pid:
         try:
@@ -139,9 +139,9 @@ def test_a_script_that_is_named_by_a_link_in_the_directory_comes_along(work: Pat
 
 
 @as_root
-def test_files_of_somebody_else_where_everybody_may_put_some_are_told(work: Path) -> None:
+def test_other_users_files_in_a_directory_that_anyone_may_write_to_are_reported(work: Path) -> None:
     os.chown(work / "a.py", STRANGER, STRANGER)
-    assert collect(work).warnings == (), "in a directory of one's own it was the user who took it"
+    assert collect(work).warnings == (), "in the user's own directory, the user has taken it"
     work.chmod(0o1777)
     (warning,) = collect(work).warnings
     assert warning == "not yours, and in a directory that anyone may write to: a.py; sent anyway"
@@ -156,11 +156,19 @@ def test_a_device_is_not_even_opened(work: Path) -> None:
             input_file.open_below(work, name)
 
 
-EVIL = ("core.fsmonitor", "core.hooksPath", "core.sshCommand", "core.gitProxy", "core.editor", "core.pager", "diff.external")
+EVIL = (
+    "core.fsmonitor",
+    "core.hooksPath",
+    "core.sshCommand",
+    "core.gitProxy",
+    "core.editor",
+    "core.pager",
+    "diff.external",
+)
 
 
 def repository(directory: Path, ran: Path, uid: int) -> None:
-    """One with a file in it that is ignored, and all the settings that name programs."""
+    """A repository with an ignored file, and with all settings that name programs."""
     program = directory / ".git/evil"
     subprocess.run(["git", "init", "--quiet", str(directory)], check=True)
     (directory / ".gitignore").write_text("ignored\n")
@@ -176,7 +184,7 @@ def repository(directory: Path, ran: Path, uid: int) -> None:
 @as_root
 @pytest.mark.parametrize("safe", [False, True], ids=["as git is", "after git's advice was followed"])
 @pytest.mark.parametrize("where", ["above", "here", "below", "by a link", "by a file"])
-def test_a_repository_of_a_strangers_is_none_and_nothing_of_it_runs(
+def test_a_strangers_repository_is_ignored_and_nothing_of_it_runs(
     tmp_path: Path, where: str, safe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, ran = tmp_path / "shared", tmp_path / "ran"
@@ -222,7 +230,7 @@ def test_a_repository_of_ones_own_runs_nothing_either(work: Path, tmp_path: Path
 
 
 @as_root
-def test_a_repository_that_is_trusted_counts_whoever_owns_it(work: Path, tmp_path: Path) -> None:
+def test_a_trusted_repository_counts_whatever_its_owner(work: Path, tmp_path: Path) -> None:
     repository(work, tmp_path / "ran", STRANGER)
     (work / "ignored").write_text("x")
     trust.except_for([str(work)])
@@ -251,14 +259,18 @@ def test_a_worktree_and_a_directory_with_a_colon_are_repositories(tmp_path: Path
 
 @as_root
 @pytest.mark.parametrize(
-    "how", [("k8s", "--image", "x"), ("slurm", "--nodes", "1", "--snapshot", "--python", "python3")], ids=lambda how: how[0]
+    "how",
+    [("k8s", "--image", "x"), ("slurm", "--nodes", "1", "--snapshot", "--python", "python3")],
+    ids=lambda how: how[0],
 )
-def test_each_backend_that_sends_files_tells_so_once(distlaunch: Cli, how: tuple[str, ...]) -> None:
+def test_each_backend_that_sends_files_reports_a_strangers_repository_once(
+    distlaunch: Cli, how: tuple[str, ...]
+) -> None:
     work = distlaunch.write("work/x.py", "").parent
     repository(distlaunch.directory, distlaunch.directory / "ran", STRANGER)
 
     done = distlaunch(*how, "--dry-run", "x.py", cwd=work)
 
     assert done.exit_code == 0, done
-    assert done.stderr.count("a git repository is not asked which files belong to the run") == 1, done.stderr
+    assert done.stderr.count("ignoring an untrusted git repository") == 1, done.stderr
     assert not (distlaunch.directory / "ran").exists()

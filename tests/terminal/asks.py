@@ -1,4 +1,4 @@
-"""A script that asks, and what a person does who debugs it: the same on all backends."""
+"""Scripts that use a terminal, and what a person does at it: the same on all backends."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if rank == sys.argv[1]:
     breakpoint()
     raise ValueError(name)
 """
-"""The rank that is named does; all tell which of their streams are a terminal. What a test waits for is written in one piece:
+"""The named rank asks; all print which of their streams are a terminal.
 
-between two, the launcher may show what others say.
+What a test waits for is written in one piece: between two, the launcher may show output of other ranks.
 """
 
 SHOWN = """
@@ -46,7 +46,7 @@ if os.isatty(1):
     while os.get_terminal_size(1).columns != 99:
         time.sleep(0.05)
 """
-"""Nobody types; who has a terminal to write to ends when its window is 99 columns wide."""
+"""Nothing is typed; a rank that writes to a terminal ends when its window is 99 columns wide."""
 
 CHATS = """
 import os
@@ -55,16 +55,16 @@ if os.environ["RANK"] == "1":
     while (word := input("next? ")) != "over":
         print(f"heard {word}")
 """
-"""Rank 1 answers to each line, until it is `over`."""
+"""Rank 1 answers each line until it is `over`."""
 
 
 def on_screen(cli: Cli, *words: str, env: dict[str, str | None], cwd: Path | None = None) -> Screen:
-    """That command of distlaunch, on a terminal."""
+    """A command of distlaunch on a terminal."""
     return Screen((sys.executable, "-m", "launcher", *words), env=cli.env(env), cwd=cwd or cli.directory)
 
 
 def debug(screen: Screen, *, rank: int, host: str) -> None:
-    """At the keyboard of the rank that ASKS names, on a screen of 31 lines and 71 columns, until its last debugger is left."""
+    """Type to the rank that ASKS names, on a screen of 31 lines and 71 columns, until its last debugger is left."""
     screen.until(f"rank {rank} on {host}")
     screen.until(": [True, True, True]")
     screen.until("at first 71 31")
@@ -72,7 +72,7 @@ def debug(screen: Screen, *, rank: int, host: str) -> None:
     screen.type("Jo\u00e3o\n")
     screen.until("hello Jo\u00e3o")
     screen.resize(32, 88)
-    screen.type("x\n")  # who is about to read when the signal comes heeds it once that is read
+    screen.type("x\n")  # a read that has begun when the signal comes ends before it is handled
     screen.until("window 88 32")
     screen.type("\n")
     screen.until("(Pdb) ")
@@ -88,7 +88,7 @@ def debug(screen: Screen, *, rank: int, host: str) -> None:
 
 
 def look_on(screen: Screen, *, host: str) -> None:
-    """Before rank 0 of SHOWN, on a screen of 31 lines and 71 columns, to the end of the run."""
+    """Watch rank 0 of SHOWN, on a screen of 31 lines and 71 columns, to the end of the run."""
     screen.until(f"rank 0 on {host}")
     screen.until(": [False, True, True]\r\n")
     screen.until("\x1b[32mgreen\x1b[0m vt220 71 31\r\n")
@@ -103,7 +103,7 @@ def look_on(screen: Screen, *, host: str) -> None:
 
 
 def lose_connection(screen: Screen, cut: Callable[[], object]) -> None:
-    """At the keyboard of rank 1 of CHATS: `cut` breaks what carries it, which is said, and it goes on."""
+    """Type to rank 1 of CHATS: `cut` breaks its connection, which is reported, and it continues."""
     screen.until("next? ")
     screen.type("one\n")
     screen.until("heard one")
@@ -117,8 +117,10 @@ def lose_connection(screen: Screen, cut: Callable[[], object]) -> None:
     screen.until("next? ")
 
 
-def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened: Callable[[], object], why: str) -> None:
-    """The same where no other can be made until `opened` was called: the terminal is ours meanwhile, and the run continues."""
+def lose_connection_for_good(
+    screen: Screen, close: Callable[[], object], opened: Callable[[], object], why: str
+) -> None:
+    """The same if none can be made until `opened` is called: meanwhile the terminal is ours, and the run continues."""
     close()
     screen.until("rank 1: the connection to its terminal has ended")
     screen.until("; connecting again\r\n")
@@ -126,7 +128,7 @@ def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened
     assert why in screen.until("; the run continues without it; Ctrl-Z, then fg, tries again\r\n")
     assert screen.modes == screen.before
     opened()
-    screen.type("\x1a")  # with no shell to stop for, it goes on at once
+    screen.type("\x1a")  # with no shell to stop for, it continues at once
     screen.wait(lambda: not screen.modes[3] & termios.ECHO, "keyboard")
     screen.type("over\n")
     assert screen.end() == 0
@@ -134,18 +136,20 @@ def lose_connection_for_good(screen: Screen, close: Callable[[], object], opened
 
 
 def kill_child(screen: Screen, *words: str) -> None:
-    """SIGKILL to the program that the launcher has started with these words."""
+    """Send SIGKILL to the program that the launcher has started with these arguments."""
     pids: set[int] = set()
     for thread in Path(f"/proc/{screen.process.pid}/task").iterdir():  # a child is its thread's
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # that thread has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
             pids.update(map(int, (thread / "children").read_text().split()))
-    found = [process for pid in pids if (process := Process.of(pid)) and all(word in process.command() for word in words)]
+    found = [
+        process for pid in pids if (process := Process.of(pid)) and all(word in process.command() for word in words)
+    ]
     assert len(found) == 1, [process.command() for process in found]
     found[0].send(signal.SIGKILL)
 
 
 def has_no_terminal(cli: Cli, *words: str, host: str, env: dict[str, str | None], cwd: Path | None = None) -> None:
-    """That command, which starts SHOWN, gives nobody a terminal where that is refused, nor where our output is a pipe's."""
+    """A command that starts SHOWN gives no rank a terminal where that is refused, or where our output is a pipe."""
     *before, script = words
     with on_screen(cli, *before, "--tty", "never", script, env=env, cwd=cwd) as screen:
         screen.until(f"rank 0 on {host}")

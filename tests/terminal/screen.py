@@ -1,4 +1,4 @@
-"""A program on a terminal, as a person has it: a pty that controls its session, keys that are typed, a screen that is read."""
+"""A program on a terminal: a pty that controls its session, keys that are typed, a screen that is read."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ class Screen:
     """Starts the program; leaving the block ends it, if it still runs."""
 
     def __init__(
-        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, size: tuple[int, int] = (31, 71), **streams: Any
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        size: tuple[int, int] = (31, 71),
+        **streams: Any,
     ) -> None:
-        """`streams`: `stdin`, `stdout` or `stderr` where one of them is not to be the terminal."""
+        """`streams`: `stdin`, `stdout` or `stderr`, if one of them is not the terminal."""
         self.fd, terminal = os.openpty()
         self.resize(*size)
         self.before = termios.tcgetattr(terminal)
@@ -41,7 +47,7 @@ class Screen:
         def control() -> None:
             fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)  # who runs the tests may ignore them
+                signal.signal(number, signal.SIG_DFL)  # the process that runs the tests may ignore them
 
         given = {"stdin": terminal, "stdout": terminal, "stderr": terminal, **streams}
         own: Any = {"start_new_session": True, "preexec_fn": control, "pass_fds": [terminal]}
@@ -59,11 +65,11 @@ class Screen:
             os.close(fd)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The window has another size."""
+        """Give the window another size."""
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """The window is closed."""
+        """Close the window."""
         os.close(self.fd)
         self.fd = os.open(os.devnull, os.O_RDONLY)
 
@@ -72,7 +78,7 @@ class Screen:
         os.write(self.fd, keys.encode())
 
     def until(self, text: str) -> str:
-        """Read on until that is on the screen, behind what was waited for before; what came before it."""
+        """Read until `text` is on the screen, after what was waited for before; return what came before it."""
         found = ""
 
         def met() -> bool:
@@ -87,13 +93,13 @@ class Screen:
         return found
 
     def end(self) -> int:
-        """Read to the end of the program; its exit code."""
+        """Read to the end of the program; return its exit code."""
         self.wait(lambda: self.process.poll() is not None, "end of the program")
         self._read(0.0)
         return self.process.returncode
 
     def wait(self, met: Callable[[], object], what: str) -> None:
-        """Read on until `met`."""
+        """Read until `met`."""
         limit = time.monotonic() + LIMIT_S
         while not met():
             assert time.monotonic() < limit, f"no {what!r} within {LIMIT_S} s: {self.said!r}"
@@ -109,5 +115,5 @@ class Screen:
 
     @property
     def modes(self) -> list[Any]:
-        """Of the terminal, now."""
+        """The terminal's modes now."""
         return termios.tcgetattr(self._terminal)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
 from launcher.agent.protocol import STDOUT
-from launcher.agent.terminal import attach, frames
 from launcher.agent.terminal.screen import Screen
-from tests.agent.harness import LIMIT_S, Runner
+from tests.agent.harness import Runner
+from tests.terminal.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,40 +31,6 @@ LENT: dict[str, Any] = {
     "size": [33, 77],
     "term": "vt220",
 }
-
-
-class Client:
-    """What the launcher is to a terminal."""
-
-    def __init__(self, run: Run, *, looks: bool = True) -> None:
-        """`looks`: it asks to be shown what the worker writes."""
-        run.until(lambda: run.of("terminal_opened"))
-        self._run = run
-        self.line = frames.Connection(attach.connect(str(run.directory / "nodes" / "0"), run.of("terminal_opened")[-1]["rank"]))
-        if looks:
-            self.line.send(show=True)
-        self.out = ""
-        self.modes: dict[str, bool] = {}
-        self.exited = False
-
-    def until(self, text: str) -> None:
-        """Read on until it has written that."""
-        self._until(lambda: text in self.out, text)
-
-    def until_end(self) -> None:
-        """Read on until the agent closes the connection."""
-        self._until(lambda: self.line.ended, "the end")
-
-    def _until(self, met: Any, what: str) -> None:
-        limit = time.monotonic() + LIMIT_S
-        while not met():
-            assert time.monotonic() < limit, f"no {what} in {LIMIT_S} s: {self.out!r} {self._run.agent_stderr()}"
-            select.select([self.line], [self.line] if self.line.waiting else [], [], 0.1)
-            self.line.flush()
-            for message in self.line.receive():
-                self.out += message.get("out", "")
-                self.modes = message.get("modes", self.modes)
-                self.exited = self.exited or "exited" in message
 
 
 @pytest.fixture
@@ -95,7 +59,8 @@ def client_of() -> Iterator[Attach]:
 
 SCRIPT = """
 import os, sys, termios, signal
-print([os.isatty(fd) for fd in (0, 1, 2)], os.get_terminal_size(), os.environ.get("TERM"), os.ttyname(0) == os.ttyname(2))
+tty = os.ttyname(0) == os.ttyname(2)
+print([os.isatty(fd) for fd in (0, 1, 2)], os.get_terminal_size(), os.environ.get("TERM"), tty)
 print(os.tcgetpgrp(0) == os.getpid() == os.getsid(0), open("/dev/tty").isatty(), sys.stdin.seekable())
 signal.signal(signal.SIGWINCH, lambda *_: print("now", os.get_terminal_size()))
 name = input("name? ")
@@ -124,7 +89,7 @@ def test_a_worker_has_a_terminal_whose_other_end_is_served(
     client.until("key? ")
     assert client.modes == {"isig": False, "opost": True, "ixon": True}
     client.line.send(size=[50, 100])
-    client.line.send(keys="a\x03b\r")  # who is about to read when the signal comes heeds it once that is read
+    client.line.send(keys="a\x03b\r")  # a read that has begun when the signal comes ends before it is handled
     client.until("columns=100, lines=50")
     client.until_end()
     assert client.exited
@@ -145,8 +110,10 @@ def test_a_worker_has_a_terminal_whose_other_end_is_served(
     assert names == ["terminal_opened", "terminal_attached", "terminal_detached"]
 
 
-def test_what_is_shown_to_the_client_is_what_the_stream_has_since_it_came(runner: Runner, client_of: Attach) -> None:
-    text = "import sys\nprint('early')\ninput()\nfor n in range(20000): print(n, file=(sys.stdout, sys.stderr)[n % 2])\n"
+def test_a_client_is_shown_what_the_stream_has_since_it_attached(runner: Runner, client_of: Attach) -> None:
+    text = (
+        "import sys\nprint('early')\ninput()\nfor n in range(20000): print(n, file=(sys.stdout, sys.stderr)[n % 2])\n"
+    )
     run = runner.start(text, request={"terminal": LENT})
     run.until(lambda: b"early\n" in run.stdout[0])
     client = client_of(run)
@@ -156,10 +123,8 @@ def test_what_is_shown_to_the_client_is_what_the_stream_has_since_it_came(runner
     assert client.out.replace("\r\n", "\n") == run.stdout[0].decode().partition("early\n")[2]
 
 
-def test_a_line_end_of_which_the_stream_has_no_half_yet_is_shown_whole_to_a_client_that_comes_between(
-    runner: Runner, client_of: Attach
-) -> None:
-    """Whose terminal adds no carriage return of its own when the worker's does so no more."""
+def test_a_client_that_attaches_within_a_line_end_is_shown_all_of_it(runner: Runner, client_of: Attach) -> None:
+    """Its own terminal adds no carriage return if the worker's no longer does."""
     text = "import sys\nsys.stdout.write('early\\r')\nsys.stdout.flush()\ninput()\nprint('late')\n"
     run = runner.start(text, request={"terminal": LENT})
     run.until(lambda: b"early" in run.stdout[0])
@@ -189,7 +154,7 @@ def test_with_several_workers_one_shows_its_output_on_a_terminal_and_none_reads(
     assert run.stdout[1] == b"1 [False, True, True] \n"
 
 
-def test_who_only_tells_the_size_is_shown_nothing_and_the_stream_does_not_say_that_it_was(
+def test_a_client_that_only_sends_its_size_is_shown_nothing_and_not_reported_as_attached(
     runner: Runner, client_of: Attach
 ) -> None:
     text = """
@@ -215,7 +180,9 @@ print("over")
 
 def test_one_of_several_can_have_the_keyboard(runner: Runner, client_of: Attach) -> None:
     text = "import os, sys\nprint(os.environ['RANK'], [os.isatty(fd) for fd in (0, 1, 2)], sys.stdin.readline())\n"
-    run = runner.start(text, nproc_per_node="2", request={"terminal": {**LENT, "rank": 1, "interactive": True, "stdout": False}})
+    run = runner.start(
+        text, nproc_per_node="2", request={"terminal": {**LENT, "rank": 1, "interactive": True, "stdout": False}}
+    )
     client = client_of(run)
     client.line.send(keys="abc\n")
     client.until("abc\r\n")
@@ -224,7 +191,7 @@ def test_one_of_several_can_have_the_keyboard(runner: Runner, client_of: Attach)
     assert run.stdout[1] == b"1 [True, False, True] abc\n\n"
 
 
-def test_keys_can_come_by_a_pipe(runner: Runner, client_of: Attach) -> None:
+def test_keys_can_come_through_a_pipe(runner: Runner, client_of: Attach) -> None:
     text = "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)], len(sys.stdin.read()))\n"
     run = runner.start(text, request={"terminal": {**LENT, "stdin": "pipe", "stdout": False, "stderr": False}})
     client = client_of(run)
@@ -236,7 +203,7 @@ def test_keys_can_come_by_a_pipe(runner: Runner, client_of: Attach) -> None:
     assert run.stdout[0] == b"[False, False, False] 1000001\n"
 
 
-def test_who_reads_finds_the_end_once_no_more_keys_come(runner: Runner, client_of: Attach) -> None:
+def test_a_worker_reads_end_of_file_once_no_more_keys_come(runner: Runner, client_of: Attach) -> None:
     text = "import sys\nprint(sys.stdin.readlines())\nprint(repr(sys.stdin.readline()))\n"
     run = runner.start(text, request={"terminal": LENT})
     client = client_of(run)
@@ -246,7 +213,9 @@ def test_who_reads_finds_the_end_once_no_more_keys_come(runner: Runner, client_o
     assert "['one\\n', 'two\\n']\r\n''\r\n" in client.out
 
 
-def test_a_suspended_worker_goes_on_when_it_is_to_and_when_the_client_is_gone(runner: Runner, client_of: Attach) -> None:
+def test_a_suspended_worker_continues_on_request_and_when_its_client_has_left(
+    runner: Runner, client_of: Attach
+) -> None:
     text = "print('ready')\nwhile input():\n    print('again')\nprint('over')\ninput()\n"
     run = runner.start(text, request={"terminal": LENT})
     run.until(lambda: b"ready" in run.stdout[0])
@@ -277,7 +246,7 @@ def test_a_suspended_worker_goes_on_when_it_is_to_and_when_the_client_is_gone(ru
     assert run.of("worker_exited")[0]["signal"] == "SIGTERM"
 
 
-def test_nobody_waits_for_a_client_that_only_looks_on_and_does_not_read(runner: Runner, client_of: Attach) -> None:
+def test_no_worker_waits_for_a_client_that_only_looks_on_and_does_not_read(runner: Runner, client_of: Attach) -> None:
     text = """
 import os, time
 if os.environ["RANK"] == "0":

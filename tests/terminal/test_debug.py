@@ -1,4 +1,4 @@
-"""`--debug RANK` on this machine, and what it does not go together with."""
+"""`--debug RANK` on this machine, and the options that it excludes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_one_of_two_ranks_is_debugged_at_the_keyboard(distlaunch: Cli, start: st
     [
         (("--debug", "x", "x.py"), "debug 'x' is not a rank"),
         (("--debug", "2", "--nproc-per-node", "2", "x.py"), "--debug 2: there is no such rank"),
-        (("--debug", "0", "--interactive", "1", "x.py"), "--debug 0 and --interactive 1 name two ranks"),
+        (("--debug", "0", "--interactive", "1", "x.py"), "--debug 0 and --interactive 1 name different ranks"),
         (("--debug", "0", "--detach", "x.py"), "--debug and --detach exclude each other"),
         (("--interactive", "0", "--tty", "never", "x.py"), "--interactive and --tty never exclude each other"),
         (("--debug", "0", "--no-python", "true"), "--debug and --no-python exclude each other"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(distlaunch: Cli, words: tuple[str, ...], said: str) -> None:
+def test_impossible_requests_are_one_clear_error(distlaunch: Cli, words: tuple[str, ...], said: str) -> None:
     distlaunch.write("x.py", "print(1)\n")
     done = distlaunch("local", *words)
     assert done.exit_code == 2, done.stderr

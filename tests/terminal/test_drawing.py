@@ -20,7 +20,7 @@ WAIT = re.compile(r"\r([^\r\n]*importing[^\r\n]*)\x1b\[K")
 HOST, SCRIPT = "节点-七", "訓練 🚀.py"
 
 SLOW = "import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.05)\n"
-"""A module whose import ends when somebody wants it to."""
+"""A module whose import ends when the test wants it to."""
 
 BAR = """
 import sys, time
@@ -72,23 +72,30 @@ def test_tables_fit_the_terminal(ran: Cli, columns: int) -> None:
 
 
 def test_wide_characters_stay_in_their_columns(distlaunch: Cli) -> None:
-    distlaunch.write("distlaunch.toml", f'[clusters."{HOST}"]\nbackend = "local"\n[clusters.ascii]\nbackend = "local"\n')
+    distlaunch.write(
+        "distlaunch.toml", f'[clusters."{HOST}"]\nbackend = "local"\n[clusters.ascii]\nbackend = "local"\n'
+    )
 
-    rows = [line for line in COLOUR.sub("", shown(distlaunch, "config", columns=200)).splitlines() if line.endswith(" local")]
+    rows = [
+        line
+        for line in COLOUR.sub("", shown(distlaunch, "config", columns=200)).splitlines()
+        if line.endswith(" local")
+    ]
 
     assert len(rows) == 2
     assert len({cell_len(row[: row.rindex("local")]) for row in rows}) == 1, rows
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"DISTLAUNCH_OUTPUT": "json"}])
-def test_elsewhere_lines_are_those_of_a_pipe(ran: Cli, env: dict[str, str]) -> None:
+def test_where_nothing_can_be_drawn_lines_are_those_of_a_pipe(ran: Cli, env: dict[str, str]) -> None:
     (run,) = (path.name for path in ran.runs.iterdir())
     for words in (["ls"], ["status", run], ["ls", "--help"]):
         with_terminal = shown(ran, *words, columns=60, env=env)
         piped = ran(*words, env={"COLUMNS": "60", **env}).stdout
 
         if "DISTLAUNCH_OUTPUT" in env and "--help" not in words:
-            with_terminal, piped = re.sub(r"\s+", "", with_terminal), re.sub(r"\s+", "", piped)  # indented on a terminal
+            # On a terminal it is indented.
+            with_terminal, piped = re.sub(r"\s+", "", with_terminal), re.sub(r"\s+", "", piped)
         ages = re.compile(r"\d+ s\b|\d+ min\b")
         assert ages.sub("", with_terminal) == ages.sub("", piped)
 
@@ -100,10 +107,10 @@ def test_states_have_their_colours_and_hosts_have_none(ran: Cli) -> None:
     assert ran("local", "--no-python", "./failed").exit_code != 0
     listed = shown(ran, "ls", columns=200)
     assert re.search(r"\x1b\[31mfailed *\x1b\[0m", listed)
-    assert listed.count("\x1b[31m") == 1, "a name that is a state's word means nothing"
+    assert listed.count("\x1b[31m") == 1, "a script that is named like a state has no colour"
 
 
-def test_nobody_elses_text_is_markup(distlaunch: Cli) -> None:
+def test_no_text_from_elsewhere_is_markup(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "")
     assert distlaunch("local", "--no-python", "/bin/true", "[red]a[/red]", ":boom:", "[/]").exit_code == 0
 
@@ -125,15 +132,15 @@ def test_a_wait_has_a_live_line_which_leaves_a_workers_bar_whole(distlaunch: Cli
         assert terminal.end() == 0
 
     drawn = terminal.said
-    assert WHOLE_BAR in drawn, "nothing of ours came between"
+    assert WHOLE_BAR in drawn, "nothing of ours is in between"
     assert not WAIT.search(drawn[drawn.index(WHOLE_BAR) :])
     for line in WAIT.findall(COLOUR.sub("", drawn)):
         assert cell_len(line) < 80
-    assert "\r\x1b[K" in drawn[: drawn.index(WHOLE_BAR)], "it was taken away"
+    assert "\r\x1b[K" in drawn[: drawn.index(WHOLE_BAR)], "it was removed"
 
 
 @pytest.mark.torch
-def test_ctrl_z_leaves_no_line_where_the_shell_goes_on(distlaunch: Cli) -> None:
+def test_ctrl_z_leaves_no_line_where_the_shell_continues(distlaunch: Cli) -> None:
     distlaunch.write("slow.py", SLOW)
     distlaunch.write("x.py", "")
     command = f"{sys.executable} -m launcher local --tty never --preload slow x.py"
@@ -148,12 +155,14 @@ def test_ctrl_z_leaves_no_line_where_the_shell_goes_on(distlaunch: Cli) -> None:
         terminal.until("ended 0")
 
     stopped = terminal.said[: terminal.said.index("left 148")]
-    assert stopped[stopped.rindex("importing") :].count("\r\x1b[K") == 1, "taken away before the shell writes"
+    assert stopped[stopped.rindex("importing") :].count("\r\x1b[K") == 1, "removed before the shell writes"
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_there_is_none_where_it_cannot_be_drawn_or_no_colour_is_wanted(distlaunch: Cli, env: dict[str, str]) -> None:
+def test_there_is_no_live_line_where_it_cannot_be_drawn_or_no_colour_is_wanted(
+    distlaunch: Cli, env: dict[str, str]
+) -> None:
     distlaunch.write("slow.py", SLOW)
     distlaunch.write("x.py", "print('it runs')\n")
 
@@ -173,7 +182,9 @@ def test_a_narrow_terminal_has_a_live_line_in_one_row(distlaunch: Cli) -> None:
     distlaunch.write("slow.py", SLOW)
     distlaunch.write("x.py", "")
 
-    with screen(distlaunch, "local", "--nodes", "2", "--preload", "slow", "--tty", "never", "x.py", columns=20) as terminal:
+    with screen(
+        distlaunch, "local", "--nodes", "2", "--preload", "slow", "--tty", "never", "x.py", columns=20
+    ) as terminal:
         terminal.until("importing")
         terminal.until("2 s")
         (distlaunch.directory / "go").write_text("")
@@ -189,7 +200,9 @@ def test_the_help_on_a_terminal_fits_it(distlaunch: Cli) -> None:
         text = COLOUR.sub("", shown(distlaunch, "slurm", "--help", columns=columns))
 
         assert text.startswith("Usage: distlaunch slurm")
-        assert all(cell_len(line) <= min(columns, 110) for line in text.splitlines() if not line.startswith("  distlaunch"))
+        assert all(
+            cell_len(line) <= min(columns, 110) for line in text.splitlines() if not line.startswith("  distlaunch")
+        )
     words = re.sub(r"\s+", " ", text)
     assert "Scheduler options: -p, --partition TEXT Partition." in words
     assert "[default: 0]" in words
@@ -197,7 +210,9 @@ def test_the_help_on_a_terminal_fits_it(distlaunch: Cli) -> None:
 
 @pytest.mark.torch
 def test_doctors_marks_and_links_have_colours(distlaunch: Cli) -> None:
-    drawn = shown(distlaunch, "doctor", "local", "--nodes", "2", "--nproc-per-node", "1", "--seconds", "0.1", columns=200)
+    drawn = shown(
+        distlaunch, "doctor", "local", "--nodes", "2", "--nproc-per-node", "1", "--seconds", "0.1", columns=200
+    )
 
     assert re.search(r"(^|\x1b\[K)\x1b\[1mHOST", drawn, re.MULTILINE), "where the live line was, if it took long"
     assert "\x1b[32mOK" in drawn

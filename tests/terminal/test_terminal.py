@@ -1,25 +1,20 @@
-"""What a person at a terminal has of one worker: what torchrun's worker gives them, key by key."""
+"""What one worker gives a person at a terminal: the same as torchrun's worker, key by key."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import termios
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import wait_until
-from tests.terminal.screen import Screen
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.command import Cli
+    from tests.terminal.screen import Screen
 
     Start = Callable[..., Screen]
 
@@ -53,9 +48,9 @@ print("over")
 
 
 def session(screen: Screen, *, told: bool) -> tuple[str, str]:
-    """What a person types, and all that is on the screen from the script's first line to its last, before and after a resize.
+    """Type as a person does; return what is on the screen from the script's first to its last line, split by a resize.
 
-    `told`: the worker hears of the new size, and so its line is drawn again. torchrun's is in a session without a terminal.
+    `told`: the worker learns the new size, so its line is drawn again. torchrun's is in a session without a terminal.
     """
     for waits_for, keys in (
         ("name? ", "Jöx\x7f\n"),
@@ -70,7 +65,7 @@ def session(screen: Screen, *, told: bool) -> tuple[str, str]:
     screen.until("resized? ")
     screen.resize(44, 99)
     if told:
-        screen.type("x")  # readline that is about to wait for a key when the signal comes heeds it at the next one
+        screen.type("x")  # a readline that is about to wait for a key handles the signal at the next one
         screen.until("resized? ")
     screen.type("\n")
     screen.until("press keys")
@@ -79,30 +74,6 @@ def session(screen: Screen, *, told: bool) -> tuple[str, str]:
     said = screen.said
     begin, resized, end = (said.index(words) for words in ("begin [", "resized? ", "\nover\r\n"))
     return said[begin:resized], said[resized:end]
-
-
-@pytest.fixture
-def start(distlaunch: Cli) -> Iterator[Start]:
-    """Starts `distlaunch local` with a script on a terminal."""
-    screens: list[Screen] = []
-
-    def start(script: str, *options: str, argv: list[str] | None = None, **more: Any) -> Screen:
-        path = distlaunch.write("script.py", script)
-        words = (
-            argv
-            if argv and not script
-            else [*argv, str(path)]
-            if argv
-            else [sys.executable, "-m", "launcher", "local", "--quiet", *options, str(path)]
-        )
-        screen = Screen(words, env=distlaunch.env({"TERM": "xterm", "NO_COLOR": "1"}), cwd=distlaunch.directory, **more)
-        screens.append(screen)
-        return screen
-
-    yield start
-    for screen in screens:
-        with screen:
-            screen.process.terminate()
 
 
 def test_a_session_at_the_keyboard_is_the_same_as_under_torchrun(start: Start) -> None:
@@ -122,96 +93,6 @@ def test_a_session_at_the_keyboard_is_the_same_as_under_torchrun(start: Start) -
     assert "curses ((44, 99)" in after
 
 
-WAITS = "import os, time\nprint('pid', os.getpid(), end='.')\nanswer = input('ready? ')\nprint('got', answer)\n"
-
-
-def test_ctrl_c_cancels_and_leaves_the_terminal_as_it_was(start: Start) -> None:
-    screen = start(WAITS)
-    screen.until("ready? ")
-    assert screen.modes != screen.before
-    screen.type("\x03")
-
-    assert screen.end() == 130
-    assert screen.modes == screen.before
-
-
-def test_a_signal_to_the_launcher_and_a_failure_leave_the_terminal_as_it_was(start: Start) -> None:
-    screen = start(WAITS)
-    screen.until("ready? ")
-    screen.process.terminate()
-    assert screen.end() == 130
-    assert screen.modes == screen.before
-
-    screen = start("input('ready? ')\n1 / 0\n")
-    screen.until("ready? ")
-    screen.type("\n")
-    assert screen.end() == 1
-    assert "1 / 0" in screen.said
-    assert screen.modes == screen.before
-
-    screen = start(WAITS)
-    screen.until("ready? ")
-    screen.type("\x1c")
-    assert screen.end() == -signal.SIGQUIT
-    assert screen.modes == screen.before
-
-
-def state(pid: str) -> str:
-    """How a process is: T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-
-
-def test_ctrl_z_stops_the_worker_and_us_and_fg_and_bg_let_both_go_on(start: Start, distlaunch: Cli) -> None:
-    distlaunch.write("rc", "PS1='shell> '\n")
-    script = distlaunch.write("waits.py", WAITS)
-    shell = start("", argv=["bash", "--rcfile", "rc", "-i"])
-    shell.until("shell> ")
-    shell.type(f"{sys.executable} -m launcher local -q {script}\n")
-    shell.until("pid ")
-    pid = shell.until(".")
-    shell.until("ready? ")
-    shell.type("J")
-    shell.until("J")  # by the worker's own terminal: it is reached
-    shell.type("\x1a")
-    shell.until("shell> ")
-    shell.wait(lambda: state(pid) == "T", "stop")
-    shell.type("stty -a; echo still here\n")
-    assert " icanon " in shell.until("\nstill here\r\n")
-    shell.type("bg; echo in the background\n")
-    shell.until("\nin the background\r\n")
-    shell.wait(lambda: state(pid) != "T", "continuation")
-    shell.type("echo it takes no keys\n")
-    shell.until("\rit takes no keys\r\n")
-    shell.type("fg; echo ended with $?\n")
-    shell.wait(lambda: os.tcgetpgrp(shell.fd) != shell.process.pid and not shell.modes[3] & termios.ECHO, "keyboard")
-    shell.type("o\n")
-    shell.until("got Jo\r\n")
-    shell.until("ended with 0\r\n")
-    shell.type("stty -a; echo as it was\n")
-    said = shell.until("\nas it was\r\n")
-    assert " icanon " in said
-    assert " echo " in said
-
-
-def test_a_worker_whose_terminal_goes_away_while_it_is_in_the_background_reads_its_end(start: Start, distlaunch: Cli) -> None:
-    distlaunch.write("rc", "PS1='shell> '\n")
-    script = distlaunch.write("waits.py", "try:\n    input('ready? ')\nexcept EOFError:\n    open('over', 'w').close()\n")
-    shell = start("", argv=["bash", "--rcfile", "rc", "-i"])
-    shell.until("shell> ")
-    shell.type(f"{sys.executable} -m launcher local -q {script}\n")
-    shell.until("ready? ")
-    shell.type("\x1a")
-    shell.until("shell> ")
-    shell.type("bg; echo in the background\n")
-    shell.until("\nin the background\r\n")
-
-    shell.process.kill()
-    shell.process.wait()
-    shell.close()
-
-    wait_until("the worker to read its end", (distlaunch.directory / "over").exists)
-
-
 def test_a_stdin_that_is_no_terminal_is_the_workers_own(distlaunch: Cli) -> None:
     script = distlaunch.write("reads.py", "import os, sys\nsys.stdout.write(f'{os.read(0, 4)}\\n')\n")
     text = distlaunch.directory / "text"
@@ -219,11 +100,13 @@ def test_a_stdin_that_is_no_terminal_is_the_workers_own(distlaunch: Cli) -> None
     with text.open() as file:
         done = distlaunch("local", "--nproc-per-node", "2", "--log-ranks", "all", str(script), stdin=file)
         assert done.exit_code == 0, done.stderr
-        assert sorted(done.stdout.splitlines()) == ["[0:0] b'one\\n'", "[0:1] b'two\\n'"] or sorted(done.stdout.splitlines()) == [
+        assert sorted(done.stdout.splitlines()) == ["[0:0] b'one\\n'", "[0:1] b'two\\n'"] or sorted(
+            done.stdout.splitlines()
+        ) == [
             "[0:0] b'two\\n'",
             "[0:1] b'one\\n'",
         ]
-        assert os.read(file.fileno(), 9) == b"thr\n", "nobody has read more than the workers"
+        assert os.read(file.fileno(), 9) == b"thr\n", "only the workers have read"
     done = distlaunch("local", "--nproc-per-node", "2", "--log-ranks", "all", str(script))
     assert done.stdout.count("b''") == 2
 
@@ -275,16 +158,17 @@ if rank == "1":
         (["--tty", "always"], "tty 'always' is not known"),
     ],
 )
-def test_what_cannot_be_is_one_error(distlaunch: Cli, options: list[str], why: str) -> None:
+def test_impossible_requests_are_one_error(distlaunch: Cli, options: list[str], why: str) -> None:
     distlaunch.write("x.py", "")
     done = distlaunch("local", "--nproc-per-node", "2", *options, "x.py")
     assert done.exit_code == 2
     assert why in done.stderr
 
 
-def test_a_stream_that_is_no_terminal_here_is_none_there(start: Start, distlaunch: Cli) -> None:
+def test_a_stream_that_is_not_a_terminal_here_is_not_one_for_the_worker(start: Start, distlaunch: Cli) -> None:
     script = (
-        "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)])\nprint('error', file=sys.stderr)\nprint(input('more? '))\n"
+        "import os, sys\nprint([os.isatty(fd) for fd in (0, 1, 2)])\nprint('error', file=sys.stderr)\n"
+        "print(input('more? '))\n"
     )
     with (distlaunch.directory / "out").open("w+") as out:
         screen = start(script, stdout=out)
@@ -319,7 +203,7 @@ input("one\\ntwo")
 termios.tcsetattr(1, termios.TCSADRAIN, modes)
 input("over? ")
 """
-"""Like curses: its line ends are its own for a while."""
+"""Like curses, it writes its own line ends for a while."""
 
 
 def test_a_line_ends_as_it_did_when_it_was_written(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the testbed itself; `slurm`, `slurm_accounting` and `ssh_hosts` are everybody's."""
+"""Fixtures for the tests of the testbed itself; all tests have `slurm`, `slurm_accounting` and `ssh_hosts`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def bare() -> Iterator[Testbed]:
-    """Three hosts with nothing in them."""
+    """Three hosts without services."""
     with fixtures.make(3) as testbed:
         yield testbed

@@ -32,13 +32,13 @@ with socket.create_connection((sys.argv[1], 7000), timeout=float(sys.argv[2])) a
 
 
 def listen(host: Host) -> None:
-    """Have somebody who answers in a host."""
+    """Start a server in a host that answers `say`."""
     if listens(host, PORT):
         return
     host.popen((sys.executable, "-c", LISTEN))
-    wait_until(f"somebody to listen in {host.name}", lambda: listens(host, PORT), limit_s=20)
+    wait_until(f"a server to listen in {host.name}", lambda: listens(host, PORT), limit_s=20)
 
 
 def say(host: Host, to: str, *, patience_s: float = 5) -> subprocess.CompletedProcess[str]:
-    """Talk to somebody from a host."""
+    """Talk from a host to the server at an address."""
     return host.run((sys.executable, "-c", SAY, to, str(patience_s)), timeout_s=patience_s + 20)

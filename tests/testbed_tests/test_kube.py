@@ -17,13 +17,13 @@ pytestmark = pytest.mark.k8s
 
 
 def a_pod(name: str, *command: str, **more: Any) -> dict[str, Any]:
-    """A pod of one container with the image that is there."""
+    """A pod of one container with the testbed's image."""
     image = {"image": kube_image.IMAGE, "imagePullPolicy": "IfNotPresent"}
     container = {"name": "main", **image, "command": list(command), **more}
     return {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container]}}
 
 
-def test_the_administrator_may_do_all_with_kubectl(kube: Kube, kube_namespace: str) -> None:
+def test_the_administrator_may_do_everything_with_kubectl(kube: Kube, kube_namespace: str) -> None:
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -42,7 +42,7 @@ def test_the_administrator_may_do_all_with_kubectl(kube: Kube, kube_namespace: s
     kube.wait_event(kube_namespace, "no nodes")
 
 
-def test_an_account_may_do_what_its_rules_say_and_only_in_its_namespace(kube: Kube, kube_namespace: str) -> None:
+def test_an_account_may_do_what_its_rules_allow_and_only_in_its_namespace(kube: Kube, kube_namespace: str) -> None:
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     kubeconfig = kube.account(kube_namespace, "dev", rules)
 
@@ -55,7 +55,7 @@ def test_an_account_may_do_what_its_rules_say_and_only_in_its_namespace(kube: Ku
     assert 'cannot list resource "services"' in more.stderr
 
 
-def test_a_stranger_is_known_and_may_nothing_and_the_expired_are_not_known(kube: Kube) -> None:
+def test_a_user_without_rights_is_authenticated_and_one_with_an_expired_certificate_is_not(kube: Kube) -> None:
     stranger = kube.kubectl("get", "pods", kubeconfig=kube.stranger(), check=False)
     expired = kube.kubectl("get", "pods", kubeconfig=kube.expired(), check=False)
 
@@ -63,7 +63,7 @@ def test_a_stranger_is_known_and_may_nothing_and_the_expired_are_not_known(kube:
     assert "Unauthorized" in expired.stderr
 
 
-def test_a_quota_counts(kube: Kube, kube_namespace: str) -> None:
+def test_a_quota_is_enforced(kube: Kube, kube_namespace: str) -> None:
     kube.quota(kube_namespace, pods="1")
     path = f"/api/v1/namespaces/{kube_namespace}/pods"
     kube.api.post(path, a_pod("one", "true"))
@@ -72,7 +72,7 @@ def test_a_quota_counts(kube: Kube, kube_namespace: str) -> None:
         kube.api.post(path, a_pod("two", "true"))
 
 
-def test_the_api_server_goes_and_comes_back_with_what_it_knew_and_who_waits_goes_on(kube: Kube, kube_namespace: str) -> None:
+def test_the_api_server_restarts_with_its_state_and_waits_continue(kube: Kube, kube_namespace: str) -> None:
     path = f"/api/v1/namespaces/{kube_namespace}/pods"
     crashes: list[str] = []
 
@@ -94,11 +94,10 @@ def test_the_api_server_goes_and_comes_back_with_what_it_knew_and_who_waits_goes
             kube.start_api()
 
 
-def test_a_wait_that_is_in_vain_says_what_there_is(kube: Kube, kube_namespace: str) -> None:
+def test_a_wait_that_fails_lists_the_pods_and_events(kube: Kube, kube_namespace: str) -> None:
     kube.api.post(f"/api/v1/namespaces/{kube_namespace}/pods", a_pod("one", "true"))
-    there = (
-        r"in which nothing happened for two pods; in \S+ there is: one Pending PodScheduled=False \(Unschedulable\); events: .*"
-    )
+    there = r"in which nothing happened for two pods; in \S+ there is: "
+    there += r"one Pending PodScheduled=False \(Unschedulable\); events: .*"
 
     with pytest.raises(WaitError, match=f"{there}no nodes available"):
         kube.wait_pods(kube_namespace, "two pods", lambda pods: len(pods) == 2, silent_s=1)

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.k8s
 
 
 def apply(kube: Kube, namespace: str, *objects: dict[str, Any]) -> None:
-    """Make objects, each of which its webhooks have seen."""
+    """Create objects, which webhooks have checked."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
     kube.kubectl("apply", f"--namespace={namespace}", "-f", "-", stdin=text)
 
 
 def a_kind(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """One object."""
+    """An object of a kind."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
@@ -32,23 +32,25 @@ def wait_end(kube: Kube, namespace: str, item: dict[str, Any], end: str) -> None
     """Wait for the condition with which an object ends."""
 
     def ended(found: list[dict[str, Any]]) -> bool:
-        told = found[0].get("status", {}).get("conditions", ())
-        true = {condition["type"] for condition in told if condition["status"] == "True"}
+        conditions = found[0].get("status", {}).get("conditions", ())
+        true = {condition["type"] for condition in conditions if condition["status"] == "True"}
         assert "Failed" not in true, kube.told(namespace)
         return end in true
 
     path = f"/apis/{item['apiVersion']}/namespaces/{namespace}/{item['kind'].lower()}s"
-    wait_for(kube.api, path, f"the {item['kind']} to end", ended, fieldSelector=f"metadata.name={item['metadata']['name']}")
+    wait_for(
+        kube.api, path, f"the {item['kind']} to end", ended, fieldSelector=f"metadata.name={item['metadata']['name']}"
+    )
 
 
 def logs(kube: Kube, namespace: str, start: str) -> list[str]:
-    """What the pods of these names said."""
+    """The logs of the pods whose names have this start."""
     names = [pod["metadata"]["name"] for pod in kube.pods(namespace)]
     return sorted(kube.log(namespace, name).strip() for name in names if name.startswith(start))
 
 
 def test_jobsets_trainjobs_and_pytorchjobs_run(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
-    """All at once."""
+    """All three at once."""
     kube, namespace = kube_controllers, kube_nodes_namespace
     script = "until getent hosts set-node-0-0.set > /dev/null; do sleep 0.2; done; echo $JOB_COMPLETION_INDEX"
     job = {
@@ -60,8 +62,9 @@ def test_jobsets_trainjobs_and_pytorchjobs_run(kube_controllers: Kube, kube_node
     job_set = {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]}
     trainer = {"image": kube_image.PINNED, "numNodes": 2, "command": ["sh", "-c", "echo $PET_NODE_RANK of $PET_NNODES"]}
     train_job = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
-    stay = "until getent hosts torch-worker-0; do sleep 0.2; done"  # the worker waits for the master's name in its turn
-    pod = a_pod("", "sh", "-c", f"echo $RANK of $WORLD_SIZE; [ $RANK = 1 ] && exec sleep 1000; {stay} > /dev/null")["spec"]
+    stay = "until getent hosts torch-worker-0; do sleep 0.2; done"  # the worker waits for the master's name too
+    script = f"echo $RANK of $WORLD_SIZE; [ $RANK = 1 ] && exec sleep 1000; {stay} > /dev/null"
+    pod = a_pod("", "sh", "-c", script)["spec"]
     pod["containers"][0]["name"] = "pytorch"
     replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
     replicas = {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}, "runPolicy": {"cleanPodPolicy": "None"}}
@@ -81,7 +84,7 @@ def test_jobsets_trainjobs_and_pytorchjobs_run(kube_controllers: Kube, kube_node
     assert logs(kube, namespace, "torch-") == ["0 of 2", "1 of 2"]
 
 
-def test_a_queue_admits_one_job_after_the_other(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
+def test_a_queue_admits_one_job_after_another(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
     kube, namespace = kube_controllers, kube_nodes_namespace
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
     quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}
@@ -98,7 +101,9 @@ def test_a_queue_admits_one_job_after_the_other(kube_controllers: Kube, kube_nod
         },
         {**kueue, "kind": "LocalQueue", "metadata": {"name": "mine"}, "spec": {"clusterQueue": "all"}},
     )
-    pod = a_pod("", "sleep", "1000", resources={"requests": {"cpu": "700m"}})["spec"] | {"terminationGracePeriodSeconds": 0}
+    pod = a_pod("", "sleep", "1000", resources={"requests": {"cpu": "700m"}})["spec"] | {
+        "terminationGracePeriodSeconds": 0
+    }
     jobs = [
         {
             "apiVersion": "batch/v1",

@@ -1,4 +1,4 @@
-"""Nothing is left of Kubernetes either: containers leave their host's namespaces, and kubelets change the machine's settings."""
+"""Nothing is left of Kubernetes, whose containers leave their host's namespaces, and whose kubelets set sysctls."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ RUN = "run one --image=distlaunch.test/torch:1 --restart=Never --command -- slee
 
 
 @pytest.fixture
-def machine() -> dict[str, str]:
-    """What kubelets would set for the whole machine, as it is now."""
+def kernel() -> dict[str, str]:
+    """The kernel parameters that kubelets would set, as they are now."""
     paths = (Path("/proc/sys", name) for name in kube_node_conf.SYSCTLS)
     return {str(path): path.read_text() for path in paths if path.exists()}
 
 
 @pytest.fixture
-def owners(machine: dict[str, str], tmp_path: Path) -> Iterator[dict[str, Command]]:
-    """`up --kubernetes` in two processes of their own, at once."""
+def owners(kernel: dict[str, str], tmp_path: Path) -> Iterator[dict[str, Command]]:
+    """`up --kubernetes` in two processes at once."""
     with fixtures.make(1):  # or this test skips
         pass
     with ThreadPoolExecutor() as pool:
@@ -52,20 +52,20 @@ def owners(machine: dict[str, str], tmp_path: Path) -> Iterator[dict[str, Comman
 
 
 class Traces:
-    """All that one of them has on this machine."""
+    """All that one of them has on this host."""
 
     def __init__(self, owner: Command) -> None:
         record = owner.record()
         self.groups = record.cgroup("*")
-        env = {**os.environ, "KUBECONFIG": owner.said("export KUBECONFIG=").partition("=")[2]}
-        kubectl = next(word for word in owner.said("/").split() if word.endswith("/kubectl"))
+        env = {**os.environ, "KUBECONFIG": owner.line("export KUBECONFIG=").partition("=")[2]}
+        kubectl = next(word for word in owner.line("/").split() if word.endswith("/kubectl"))
         processes.run((kubectl, *RUN.split()), timeout_s=60, env=env, check=True)
         running = (kubectl, "wait", "--for=jsonpath={.status.phase}=Running", "pod/one", "--timeout=90s")
         processes.run(running, timeout_s=120, env=env, check=True)
         self.census, self.containers = Census.of(record), kube_cgroups.processes(self.groups)
 
     def commands(self) -> str:
-        """What runs."""
+        """The command lines that run."""
         return " ".join(process.command() for process in (*self.census.processes, *self.containers) if process.alive())
 
     def left(self) -> list[str]:
@@ -75,27 +75,28 @@ class Traces:
         return left + [str(self.census.directory)] * self.census.directory.exists()
 
 
-def settings(machine: dict[str, str]) -> dict[str, str]:
-    """The machine's settings as they are now."""
-    return {path: Path(path).read_text() for path in machine}
+def settings(kernel: dict[str, str]) -> dict[str, str]:
+    """The same parameters as they are now."""
+    return {path: Path(path).read_text() for path in kernel}
 
 
-def test_nothing_is_left_of_one_that_is_killed_or_ended_and_the_other_is_not_touched(
-    machine: dict[str, str], owners: dict[str, Command]
+def test_nothing_is_left_of_one_that_is_killed_or_ended_and_the_other_is_not_affected(
+    kernel: dict[str, str], owners: dict[str, Command]
 ) -> None:
     killed, ended = owners["killed"], owners["Ctrl-C"]
     of_killed, of_ended = Traces(killed), Traces(ended)
     for traces in (of_killed, of_ended):
         assert all(word in traces.commands() for word in EXPECTED)
-    assert settings(machine) == machine
+    assert settings(kernel) == kernel
 
     killed.process.kill()
     killed.process.wait(timeout=20)
     processes.run((sys.executable, "-m", "testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
 
-    wait_until("nothing of it to be left", lambda: not of_killed.left(), progress=of_killed.left)  # somebody may have been first
+    # Another process may be removing it already.
+    wait_until("nothing of it to be left", lambda: not of_killed.left(), progress=of_killed.left)
     assert all(word in of_ended.commands() for word in EXPECTED)
     os.killpg(ended.process.pid, signal.SIGINT)
     assert ended.process.wait(timeout=120) == 0
     assert of_ended.left() == []
-    assert settings(machine) == machine
+    assert settings(kernel) == kernel

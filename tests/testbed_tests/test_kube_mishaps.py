@@ -1,4 +1,4 @@
-"""What befalls real nodes can befall the testbed's: they are cut off, they die, their kubelet ends; and all comes back."""
+"""What happens to real nodes can happen to the testbed's: they are cut off, die, lose their kubelet, and recover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.2; done"
 
 
 def count_on(kube: Kube, node: KubeNode, namespace: str, given_up_after_s: int | None = None) -> str:
-    """A pod on this node that counts; returns its name."""
+    """Start a pod on this node that counts; return its name."""
     name = f"on-{node.name}"
     pod = a_pod(name, "sh", "-c", COUNT)
     waits = {} if given_up_after_s is None else {"tolerationSeconds": given_up_after_s}
@@ -34,12 +34,12 @@ def count_on(kube: Kube, node: KubeNode, namespace: str, given_up_after_s: int |
 
 
 def deleted(pods: list[dict[str, Any]], name: str) -> bool:
-    """Whether a pod is there still, and is to go."""
+    """Whether a pod still exists, but is being deleted."""
     return any(pod["metadata"]["name"] == name and "deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
-def test_nodes_that_are_cut_off_or_die_are_lost_and_come_back(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
-    """The pods of the one run on until it is heard of again, those of the other are dead; both at once."""
+def test_nodes_that_are_cut_off_or_die_are_lost_and_recover(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
+    """Pods of a node that is cut off run until it is back; those of one that dies have died. Both at once."""
     kube, namespace = kube_nodes, kube_nodes_namespace
     dies, cut, _ = kube.nodes
     stays, given_up = count_on(kube, dies, namespace), count_on(kube, cut, namespace, given_up_after_s=2)
@@ -57,12 +57,14 @@ def test_nodes_that_are_cut_off_or_die_are_lost_and_come_back(kube_nodes: Kube, 
 
     ended = kube.wait_pod(namespace, stays, "Failed")
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] != 0
-    kube.wait_pods(namespace, f"{given_up} to be gone", lambda pods: [pod["metadata"]["name"] for pod in pods] == [stays])
+    kube.wait_pods(
+        namespace, f"{given_up} to be removed", lambda pods: [pod["metadata"]["name"] for pod in pods] == [stays]
+    )
     cut.wait_ready()
     assert not [process for process in cut.containers() if COUNT in process.command()]
 
 
-def test_pods_run_on_without_kubelet_and_api_server(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
+def test_pods_keep_running_without_kubelet_and_api_server(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
     kube, namespace, node = kube_nodes, kube_nodes_namespace, kube_nodes.nodes[1]
     name = count_on(kube, node, namespace)
     before = {process for process in node.containers() if COUNT in process.command()}
@@ -75,13 +77,14 @@ def test_pods_run_on_without_kubelet_and_api_server(kube_nodes: Kube, kube_nodes
     so_far = len(kube.wait_log(namespace, name, "its log to be there", list))
     so_far = max(so_far, len(kube.log(namespace, name).splitlines()))
     kube.wait_log(namespace, name, f"it to count beyond {so_far}", lambda lines: lines if len(lines) > so_far else None)
-    # The same shell still counts; for a moment each of its children has its command line, too.
+    # The same shell still counts; for a moment each of its children has its command line too.
     assert before & {process for process in node.containers() if COUNT in process.command()}
 
 
-def test_a_deleted_pod_gets_sigterm_and_its_grace(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
+def test_a_deleted_pod_gets_sigterm_and_its_grace_period(kube_nodes: Kube, kube_nodes_namespace: str) -> None:
     kube, namespace = kube_nodes, kube_nodes_namespace
-    script = "trap 'sleep 0.5; exit 7' TERM; echo up; while :; do sleep 0.1; done"  # its log may be gone before it is asked for
+    # The pod may be removed before its log is read, so its exit code shows that it had time.
+    script = "trap 'sleep 0.5; exit 7' TERM; echo up; while :; do sleep 0.1; done"
     pod = a_pod("one", "sh", "-c", script)
     pod["metadata"]["finalizers"] = ["distlaunch.test/look"]
     path = f"/api/v1/namespaces/{namespace}/pods"

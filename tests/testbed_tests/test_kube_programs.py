@@ -1,4 +1,4 @@
-"""Where Kubernetes' programs come from: a directory that has them, or one build; or it is said why there are none."""
+"""The programs of Kubernetes come from a directory or from one build, or the reason why there are none is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ BUILD = """
 from testbed import kube_programs
 from testbed.kube_builds import Build
 main = 'package main\\nimport _ "golang.org/x/sync/errgroup"\\nfunc main() { println("it runs") }\\n'
-small = Build(name="small", module="golang.org/x/sync", version="v0.19.0", programs={"small": ""}, main=main, staging=False)
+where = {"module": "golang.org/x/sync", "version": "v0.19.0"}
+small = Build(name="small", programs={"small": ""}, main=main, staging=False, **where)
 kube_programs.require(small)
 print(kube_programs.find(small, "small"))
 """
@@ -29,14 +30,16 @@ print(kube_programs.find(small, "small"))
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache; what Go itself has compiled is where it always is."""
+    """An empty cache; Go keeps its own cache of what it has compiled."""
     monkeypatch.setenv("GOCACHE", str(kube_programs.go_cache()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     return tmp_path / "cache"
 
 
-def test_a_directory_is_used_for_what_it_has_whole(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_used_only_for_sets_of_programs_that_it_has_completely(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("etcd", "kube-apiserver", "kubectl"):  # as setup-envtest makes it
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -54,15 +57,21 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_programs, "_failed", {})
 
 
-def test_without_go_it_is_said_what_there_is_not(cache: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
+def test_without_go_the_error_names_what_is_missing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
     monkeypatch.setattr(kube_programs, "_go", lambda: None)
 
-    with pytest.raises(NotAvailableError, match="no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS"):
+    with pytest.raises(
+        NotAvailableError, match="no Kubernetes here: no Go toolchain to build it with, and KUBEBUILDER_ASSETS"
+    ):
         kube_programs.require(KUBERNETES)
-    assert len({kube_programs.why_not(build) for build in kube_builds.ALL}) == 1, "the same words, so that it is told once"
+    assert len({kube_programs.why_not(build) for build in kube_builds.ALL}) == 1, (
+        "the same words, so that it is reported once"
+    )
 
 
-def test_without_room_nothing_is_built_and_that_is_said_once(
+def test_without_room_nothing_is_built_and_that_is_reported_once(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
 ) -> None:
     monkeypatch.setattr(kube_programs, "_go", lambda: "/nonexistent/go")
@@ -104,15 +113,15 @@ def test_tests_without_kubernetes_skip_with_one_reason(small_disk: Path) -> None
 
 
 @pytest.mark.k8s
-def test_two_at_once_build_once(cache: Path) -> None:
+def test_two_processes_at_once_build_once(cache: Path) -> None:
     if kube_programs.why_not(KUBERNETES):
         pytest.skip(str(kube_programs.why_not(KUBERNETES)))
     argv, pipe = (sys.executable, "-c", BUILD), subprocess.PIPE
     both = [subprocess.Popen(argv, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=250) for process in both]
+    outputs = [process.communicate(timeout=250) for process in both]
 
-    assert [process.returncode for process in both] == [0, 0], said
-    assert sorted(stderr.count("building small") for _, stderr in said) == [0, 1]
-    assert {stdout for stdout, _ in said} == {f"{cache}/distlaunch-testbed/small-v0.19.0/small\n"}
-    program = next(iter({stdout for stdout, _ in said})).strip()
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert sorted(stderr.count("building small") for _, stderr in outputs) == [0, 1]
+    assert {stdout for stdout, _ in outputs} == {f"{cache}/distlaunch-testbed/small-v0.19.0/small\n"}
+    program = next(iter({stdout for stdout, _ in outputs})).strip()
     assert "it runs" in subprocess.run((program,), capture_output=True, text=True).stderr

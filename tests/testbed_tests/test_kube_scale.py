@@ -1,4 +1,4 @@
-"""Simulated nodes, on which a Job of as many pods seems to run."""
+"""Simulated nodes, on which a Job with as many pods appears to run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.k8s
 
 
 NODES = 100
-"""The same as with a thousand, in a tenth of the time."""
+"""This tests the same as a thousand, in a tenth of the time."""
 
 
 def test_many_pods_run_each_on_a_node_of_its_own_until_they_are_deleted(kube: Kube, kube_namespace: str) -> None:

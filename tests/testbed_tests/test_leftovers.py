@@ -1,4 +1,4 @@
-"""Nothing is left: after `down`, after a bring-up that fails, and after an owner that was killed."""
+"""Nothing is left: after `down`, after a start that fails, and after the owner was killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Census:
-    """All that a testbed has on this machine, by identity: the next testbed may well get the same names."""
+    """All that a testbed has on this host, by identity: the next testbed may get the same names."""
 
     record: Record
     directory: Path
@@ -39,14 +39,16 @@ class Census:
     def of(cls, record: Record) -> Census:
         networks = {path.stat().st_ino: path.name for path in registry.NETNS.glob(record.netns("*"))}
         with processes.pinned(record.anchors()) as own:
-            return cls(record, Path(record.directory), socket.if_nametoindex(record.link), processes.inside(own), networks)
+            return cls(
+                record, Path(record.directory), socket.if_nametoindex(record.link), processes.inside(own), networks
+            )
 
     def left(self) -> list[str]:
-        """What of it is still there."""
+        """What is still there."""
         left = [process.command() for process in self.processes if process.alive()]
         networks = {path.name for path in registry.NETNS.glob("dlt*") if path.stat().st_ino in self.networks}
         for record in registry.read():
-            if record != self.record:  # the kernel, too, gives a number again once it is free
+            if record != self.record:  # the kernel reuses a number once it is free
                 networks -= {path.name for path in registry.NETNS.glob(record.netns("*"))}
         left += [f"netns {name}" for name in sorted(networks)]
         left += [f"link {name}" for index, name in socket.if_nameindex() if index == self.link]
@@ -73,8 +75,8 @@ def test_nothing_is_left_after_down() -> None:
     testbed.down()  # a second time does nothing
 
 
-def test_nothing_is_left_when_bringing_it_up_fails(tmp_path: Path) -> None:
-    with fixtures.make(1):  # or this test skips
+def test_nothing_is_left_when_a_start_fails(tmp_path: Path) -> None:
+    with fixtures.make(1):  # skips this test where there are no testbeds
         testbed = Testbed(tmp_path / "bed")
         with pytest.raises(TestbedError, match="there are 2"):
             testbed.up(2, slurm=SlurmOptions(switches=(1, 2)))
@@ -84,8 +86,8 @@ def test_nothing_is_left_when_bringing_it_up_fails(tmp_path: Path) -> None:
         testbed.up(2)
 
 
-def test_there_is_none_on_a_disk_without_room(small_disk: Path) -> None:
-    with fixtures.make(1):  # or this test skips
+def test_no_testbed_is_started_on_a_disk_without_room(small_disk: Path) -> None:
+    with fixtures.make(1):  # skips this test where there are no testbeds
         testbed = Testbed(small_disk / "bed")
         with pytest.raises(NotAvailableError, match=rf"needs 0.5 GB of disk, and 0.0 GB are free in {small_disk}"):
             testbed.up(1)
@@ -93,7 +95,7 @@ def test_there_is_none_on_a_disk_without_room(small_disk: Path) -> None:
 
 @dataclass
 class Command:
-    """`python -m testbed up` as a person has it in a terminal."""
+    """`python -m testbed up`, as in a terminal."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -119,14 +121,14 @@ class Command:
         (record,) = (record for record in registry.read() if record.pid == self.process.pid)
         return record
 
-    def said(self, start: str) -> str:
-        """The line of its output that starts with this."""
+    def line(self, start: str) -> str:
+        """The line of its output that begins with `start`."""
         return next(line.strip() for line in self.log.read_text().splitlines() if line.strip().startswith(start))
 
 
 @pytest.fixture
 def command(bare: Testbed, tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Start the command with options; it is ended at the latest with the test."""
+    """Start the command with options; it is ended with the test at the latest."""
     begun: list[Command] = []
 
     def start(*options: str) -> Command:
@@ -142,7 +144,9 @@ def command(bare: Testbed, tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 @pytest.mark.slurm
-def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testbed, command: Callable[..., Command]) -> None:
+def test_the_testbed_of_a_killed_owner_is_removed_and_that_of_a_running_one_is_not(
+    bare: Testbed, command: Callable[..., Command]
+) -> None:
     owner = command("--slurm")
     before = Census.of(owner.record())
     owner.process.kill()
@@ -151,9 +155,11 @@ def test_a_killed_owners_testbed_is_removed_and_a_living_ones_is_not(bare: Testb
 
     done = processes.run((sys.executable, "-m", "testbed", "clean"), timeout_s=120, cwd=str(ROOT), check=True)
 
-    assert before.left() == []  # whoever has removed it: it takes the lock
+    assert before.left() == []  # even if another process has removed it, which takes the lock
     assert not before.directory.exists()
-    assert f"testbed {bare.record.index} (10.77.{bare.record.index}.0/24) belongs to process {os.getpid()}" in done.stdout
+    assert (
+        f"testbed {bare.record.index} (10.77.{bare.record.index}.0/24) belongs to process {os.getpid()}" in done.stdout
+    )
     assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
 
 
@@ -172,10 +178,15 @@ def test_that_takes_long():
 
 
 @pytest.mark.ssh
-def test_what_a_killed_pytest_has_left_is_gone_with_the_next_testbed(bare: Testbed, tmp_path: Path) -> None:
+def test_the_next_testbed_removes_what_a_killed_pytest_has_left(bare: Testbed, tmp_path: Path) -> None:
     (tmp_path / "test_long.py").write_text(PYTEST)
     argv = (sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(tmp_path / "test_long.py"))
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    options = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "start_new_session": True,
+    }
     process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)  # type: ignore[call-overload]
     killed = Running(process)
     try:
@@ -194,8 +205,8 @@ def test_what_a_killed_pytest_has_left_is_gone_with_the_next_testbed(bare: Testb
         assert bare.hosts[0].run(("hostname",)).stdout.strip() == "n1"
 
 
-def test_what_a_killed_remover_or_a_killed_writer_has_left_is_gone_too(bare: Testbed) -> None:
-    """Both are directories that no testbed would ever use again."""
+def test_what_a_removal_or_a_write_that_was_killed_has_left_is_removed_too(bare: Testbed) -> None:
+    """Both are directories that no testbed would use again."""
     torn, unfinished = registry.STATE / "99", registry.STATE / "98.new"
     with registry.locked():
         for directory in (torn / "anchors", unfinished):
@@ -211,12 +222,12 @@ def test_what_a_killed_remover_or_a_killed_writer_has_left_is_gone_too(bare: Tes
 
 @pytest.mark.slurm
 @pytest.mark.ssh
-def test_the_command_says_how_to_use_it_and_ends_at_ctrl_c(command: Callable[..., Command]) -> None:
+def test_the_command_prints_how_to_use_it_and_ends_on_ctrl_c(command: Callable[..., Command]) -> None:
     owner = command("--gpus", "8", "--ssh")
     before = Census.of(owner.record())
-    conf = owner.said("export SLURM_CONF=").partition("=")[2]
-    names = processes.run(owner.said("srun").split(), timeout_s=60, env={**os.environ, "SLURM_CONF": conf}).stdout
-    name = processes.run(owner.said("ssh").split(), timeout_s=60).stdout
+    conf = owner.line("export SLURM_CONF=").partition("=")[2]
+    names = processes.run(owner.line("srun").split(), timeout_s=60, env={**os.environ, "SLURM_CONF": conf}).stdout
+    name = processes.run(owner.line("ssh").split(), timeout_s=60).stdout
 
     os.killpg(owner.process.pid, signal.SIGINT)
 

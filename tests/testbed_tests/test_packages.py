@@ -1,4 +1,4 @@
-"""Where there can be no testbed, the reason is said."""
+"""Where a testbed cannot be started, the reason is reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.packages import POLICY, require
 from tests.plugins.summary import is_unexpected
 
 
-def test_without_root_the_reason_is_one_that_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_reason_is_an_expected_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     with pytest.raises(NotAvailableError, match="needs root") as error:
@@ -21,8 +21,10 @@ def test_without_root_the_reason_is_one_that_may_be(monkeypatch: pytest.MonkeyPa
     assert os.getuid() == 0 or not is_unexpected(str(error.value))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the testbed needs root: no packages can be installed, no hosts can be made here")
-def test_a_package_that_is_not_to_be_had_is_named_each_time_and_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="the testbed needs root: no packages can be installed, no hosts can be made here"
+)
+def test_a_package_that_cannot_be_installed_is_tried_once_and_named_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     had_policy = POLICY.exists()
     none = {"distlaunch-no-such-program": "distlaunch-no-such-package"}
 
@@ -31,5 +33,5 @@ def test_a_package_that_is_not_to_be_had_is_named_each_time_and_tried_once(monke
 
     assert POLICY.exists() == had_policy
     monkeypatch.setattr(packages, "install", None)
-    with pytest.raises(NotAvailableError, match=re.escape(str(error.value))):  # nobody tries and waits again
+    with pytest.raises(NotAvailableError, match=re.escape(str(error.value))):  # without another try
         require(none)

@@ -1,4 +1,4 @@
-"""Slurm in the testbed is the real one, and what befalls real ones can befall it."""
+"""The testbed's Slurm is a real one, and what happens to real ones can happen to it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_a_task_runs_on_every_host(cluster: Slurm) -> None:
 
 
 def test_an_ordinary_user_runs_jobs_too(cluster: Slurm) -> None:
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
-    names = cluster.run((*nobody, "srun", "-N2", "-n2", "id", "-u"), cwd="/").stdout.split()
+    names = cluster.run((*as_nobody, "srun", "-N2", "-n2", "id", "-u"), cwd="/").stdout.split()
 
     assert names == ["65534", "65534"]
 
@@ -91,8 +91,8 @@ def test_a_job_outlives_the_controller(cluster: Slurm) -> None:
     assert cluster.wait_job(job, "RUNNING") == "RUNNING"
 
 
-def test_high_preempts_low_which_is_requeued(cluster: Slurm) -> None:
-    """Runs that start again after it are in tests/slurm/test_again.py."""
+def test_a_job_in_high_preempts_one_in_low_which_is_requeued(cluster: Slurm) -> None:
+    """Runs that start again after preemption are in tests/slurm/test_again.py."""
     low = cluster.sbatch(SLEEP, "-N4", "--exclusive", "--partition=low")
     cluster.wait_job(low, "RUNNING")
     high = cluster.sbatch("#!/bin/sh\n", "-N4", "--exclusive", "--partition=high")
@@ -102,7 +102,7 @@ def test_high_preempts_low_which_is_requeued(cluster: Slurm) -> None:
     assert (after["JobState"], after["Restarts"]) == ("PENDING", "1")
 
 
-def test_a_node_whose_slurmd_was_killed_goes_down_and_comes_back() -> None:
+def test_a_node_whose_slurmd_was_killed_goes_down_and_recovers() -> None:
     with fixtures.make(2, slurm=SlurmOptions(dead_after_s=3)) as testbed:
         slurm, host = testbed.slurm, testbed.hosts[1]
         slurm.stop_slurmd(host)
@@ -113,7 +113,7 @@ def test_a_node_whose_slurmd_was_killed_goes_down_and_comes_back() -> None:
         assert len(slurm.run(("srun", "-N2", "hostname")).stdout.split()) == 2
 
 
-def test_two_clusters_at_once_with_topology_and_types_in_one(cluster: Slurm) -> None:
+def test_two_clusters_run_at_once_one_of_them_with_a_topology_and_gpu_types(cluster: Slurm) -> None:
     options = SlurmOptions(switches=(1, 1), gpus_per_host=4, gpu_type="a100", cpus_per_host=64, conf={"MinJobAge": "7"})
     with fixtures.make(2, slurm=options) as other:
         assert "SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n2" in other.slurm.run(("scontrol", "show", "topology")).stdout
@@ -127,14 +127,21 @@ def test_two_clusters_at_once_with_topology_and_types_in_one(cluster: Slurm) -> 
 def test_with_accounting_sacct_answers(slurm_accounting: Slurm) -> None:
     job = slurm_accounting.sbatch("#!/bin/sh\nexit 3\n", "-N2", "--output=/dev/null")
 
-    def told() -> list[str]:
-        argv = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode,NNodes", f"--jobs={job}")
+    def states() -> list[str]:
+        argv = (
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            "--format=State,ExitCode,NNodes",
+            f"--jobs={job}",
+        )
         return slurm_accounting.run(argv).stdout.split()
 
-    wait_until(f"sacct to say that job {job} failed", lambda: told() == ["FAILED|3:0|2"], limit_s=60)
+    wait_until(f"sacct to report that job {job} failed", lambda: states() == ["FAILED|3:0|2"], limit_s=60)
 
 
-def test_what_its_daemons_wrote_is_kept_when_a_test_fails(cluster: Slurm, tmp_path: Path) -> None:
+def test_logs_of_its_daemons_are_kept_when_a_test_fails(cluster: Slurm, tmp_path: Path) -> None:
     failures.keep_logs(tmp_path)
 
     names = {path.name for path in tmp_path.glob("testbed-*/*") if path.stat().st_size}

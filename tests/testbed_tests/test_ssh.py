@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ssh
 
 
-def test_every_host_is_reached_by_its_name(ssh_hosts: SshHosts) -> None:
+def test_every_host_is_reached_by_name(ssh_hosts: SshHosts) -> None:
     names = [ssh_hosts.run(host, ("hostname",), check=True).stdout.strip() for host in ssh_hosts.hosts]
 
     assert names == ["n1", "n2", "n3", "n4"]
 
 
-def test_arguments_arrive_as_they_are(ssh_hosts: SshHosts) -> None:
+def test_arguments_arrive_unchanged(ssh_hosts: SshHosts) -> None:
     done = ssh_hosts.run(ssh_hosts.hosts[0], ("printf", "%s|", "a b", "$HOME", "'"), check=True)
 
     assert done.stdout == "a b|$HOME|'|"
 
 
-def test_hosts_have_keys_of_their_own(ssh_hosts: SshHosts) -> None:
+def test_each_host_has_its_own_key(ssh_hosts: SshHosts) -> None:
     keys = [line.split()[2] for line in ssh_hosts.known_hosts.read_text().splitlines()]
 
     assert len(set(keys)) == len(ssh_hosts.hosts) == 4
 
 
-def test_a_dead_host_refuses_and_comes_back(ssh_hosts: SshHosts) -> None:
+def test_a_dead_host_refuses_connections_and_recovers(ssh_hosts: SshHosts) -> None:
     host = ssh_hosts.hosts[3]
     host.kill()
     dead = ssh_hosts.run(host, ("true",))
@@ -45,7 +45,7 @@ def test_a_dead_host_refuses_and_comes_back(ssh_hosts: SshHosts) -> None:
     assert ssh_hosts.run(host, ("true",)).returncode == 0
 
 
-def test_what_its_daemons_wrote_is_kept_when_a_test_fails(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+def test_logs_of_its_daemons_are_kept_when_a_test_fails(ssh_hosts: SshHosts, tmp_path: Path) -> None:
     assert ssh_hosts.run(ssh_hosts.hosts[1], ("true",)).returncode == 0
 
     failures.keep_logs(tmp_path)

@@ -1,9 +1,11 @@
-"""The public's scripts: where each is, how it is started, and which of its digits count."""
+"""The public's scripts: where each is, how it is started, and which of its output counts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tests.thirdparty.families import ONLINE, flag_embedding, trl
+from tests.thirdparty.script import NUMBER, Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,120 +14,7 @@ SDISTS: Mapping[str, str] = {
     "dmlcloud==0.5.1": "26ad61e2ce636c68188099780866cc042f188666f2fa1b6eae3c12f5bb69814b",
     "pytorch-ignite==0.5.5": "2c14de75c939a3cc06d2e7de00b1e0a261917ef9bd874dac2e69d789dfa9cc64",
 }
-"""Source distributions that have scripts which are in no wheel, with their sha256."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """One that runs on processors with two workers, in seconds."""
-
-    name: str
-    package: str
-    packages: str = "plain"
-    """Those that are installed beside it: a file below `packages/`."""
-
-    file: str
-    """What is run, below `site-packages`; with `source` below the directory of that source distribution."""
-
-    sha256: str
-    source: str = ""
-    module: str = ""
-    """Started with `-m`, as its documentation has it."""
-
-    args: tuple[str, ...] = ()
-    """`{inputs}` is the directory of them."""
-
-    copies: Mapping[str, str] = field(default_factory=dict)
-    """What its working directory has: by name, a directory below the inputs."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    prints: tuple[str, ...] = ()
-    """What of a worker's lines counts."""
-
-    times: int = 1
-    """So often at least something of that is printed by all workers together: what is not there cannot differ."""
-
-    saves: tuple[str, ...] = ()
-    """Files whose tensors count; each pattern matches."""
-
-    each_host_speaks: bool = False
-    """One process of each host prints what counts: on two hosts it is that of two torchruns, one per host."""
-
-    heavy: bool = False
-    """Takes longer than most; one of a run's four is."""
-
-    @property
-    def started(self) -> str:
-        """As its users write it."""
-        return f"-m {self.module}" if self.module else self.file
-
-    @property
-    def compared(self) -> str:
-        """What counts, in words."""
-        printed = "what is printed, on two hosts by both" if self.each_host_speaks else "what is printed"
-        return " and ".join([printed] * bool(self.prints) + [f"the tensors of `{name}`" for name in self.saves])
-
-
-NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
-
-
-def trl(name: str, data: str, *args: str, sha256: str, model: str = "causal", saves: str = "model") -> Script:
-    """One of trl's trainers."""
-    common = (
-        *("--model_name_or_path", f"{{inputs}}/model/{model}", "--dataset_name", f"{{inputs}}/texts/{data}"),
-        *("--output_dir", "out", "--max_steps", "3", "--per_device_train_batch_size", "2", "--logging_steps", "1"),
-        *("--use_cpu", "--report_to", "none", "--save_strategy", "no", "--bf16", "false", "--gradient_checkpointing", "false"),
-    )
-    return Script(
-        name=f"trl-{name}",
-        package="trl",
-        packages="text",
-        file=f"trl/scripts/{name.partition('-')[0]}.py",
-        sha256=sha256,
-        args=(*common, *args),
-        prints=(rf"'loss': '({NUMBER})', 'grad_norm': '({NUMBER})'",),
-        times=3,
-        saves=(f"out/{saves}.safetensors",),
-        heavy=True,
-    )
-
-
-ONLINE = (
-    *("--reward_model_name_or_path", "{inputs}/model/reward", "--num_generations", "2", "--max_completion_length", "8"),
-    *("--beta", "0.1"),
-)
-"""What those take that write their own texts."""
-
-
-def flag_embedding(name: str, module: str, *args: str, model: str, sha256: str) -> Script:
-    """One of FlagEmbedding's ways to train."""
-    common = (
-        *(
-            "--model_name_or_path",
-            f"{{inputs}}/model/{model}",
-            "--train_data",
-            "{inputs}/pairs/pairs.jsonl",
-            "--cache_dir",
-            "cache",
-        ),
-        *("--output_dir", "out", "--max_steps", "3", "--per_device_train_batch_size", "2", "--logging_steps", "1", "--use_cpu"),
-        *("--report_to", "none", "--save_strategy", "no", "--query_max_len", "16", "--passage_max_len", "16"),
-        *("--train_group_size", "2", "--ddp_find_unused_parameters", "True"),
-    )
-    return Script(
-        name=f"flagembedding-{name}",
-        package="flagembedding",
-        packages="search",
-        file=f"FlagEmbedding/finetune/{module.replace('.', '/')}/__main__.py",
-        sha256=sha256,
-        module=f"FlagEmbedding.finetune.{module}",
-        args=(*common, *args),
-        prints=(rf"'loss': '({NUMBER})', 'grad_norm': '({NUMBER})'",),
-        times=3,
-        saves=("out/model.safetensors",),
-        heavy=True,
-    )
-
+"""Source distributions with scripts that are in no wheel, and their sha256."""
 
 SCRIPTS = (
     Script(
@@ -158,7 +47,13 @@ SCRIPTS = (
         saves="adapter_model",
         sha256="310f4eb5f750a8f2f1ca9ef86235455a6d1d262d1c4cf6c8261ad95090a209dc",
     ),
-    trl("dpo", "preference", "--max_length", "32", sha256="faf93f88277ddb87d6f47f046756527f0c59071096f81545d249eb9fc4639d36"),
+    trl(
+        "dpo",
+        "preference",
+        "--max_length",
+        "32",
+        sha256="faf93f88277ddb87d6f47f046756527f0c59071096f81545d249eb9fc4639d36",
+    ),
     trl(
         "dpo-lora",
         "preference",
@@ -170,7 +65,13 @@ SCRIPTS = (
         saves="adapter_model",
         sha256="faf93f88277ddb87d6f47f046756527f0c59071096f81545d249eb9fc4639d36",
     ),
-    trl("kto", "unpaired", "--max_length", "32", sha256="a0ec1892190afef48d66ade275f7110737ef90a588b01efa34c2f9e8ad1a77da"),
+    trl(
+        "kto",
+        "unpaired",
+        "--max_length",
+        "32",
+        sha256="a0ec1892190afef48d66ade275f7110737ef90a588b01efa34c2f9e8ad1a77da",
+    ),
     trl(
         "reward",
         "preference",
@@ -207,7 +108,18 @@ SCRIPTS = (
         sha256="5b33f88ac8968085a66d19c432b223dae3ea97f503f93aa52fc57eaf863b2bfb",
         args=(
             *("run", "--model", "bert", "--data_dir", "cache", "--tokenizer_dir", "cache", "--output_dir", "out"),
-            *("--num_epochs", "1", "--max_length", "16", "--batch_size", "8", "--num_workers", "0", "--backend", "gloo"),
+            *(
+                "--num_epochs",
+                "1",
+                "--max_length",
+                "16",
+                "--batch_size",
+                "8",
+                "--num_workers",
+                "0",
+                "--backend",
+                "gloo",
+            ),
         ),
         copies={"imdb": "texts/imdb", "bert": "model/bert"},
         prints=(rf"^\t(?:Accuracy|Loss): ({NUMBER})$",),
@@ -248,7 +160,10 @@ SCRIPTS = (
         sha256="67907231736f229349310ed324857ebecef8ecdf0842973e98b25e0cbaf0ff63",
     ),
     flag_embedding(
-        "m3", "embedder.encoder_only.m3", model="bert", sha256="7203812e8e2036ee9178fa0354a478b6cf0817766d61f0e106988c0504cd6e7d"
+        "m3",
+        "embedder.encoder_only.m3",
+        model="bert",
+        sha256="7203812e8e2036ee9178fa0354a478b6cf0817766d61f0e106988c0504cd6e7d",
     ),
     flag_embedding(
         "decoder-embedder",
@@ -267,7 +182,7 @@ SCRIPTS = (
         sha256="2a671759b8de645b73a08d8420b066c9f0e5b77330e4e8d8c78c857eb883f06c",
     ),
 )
-"""What each does by its own defaults is left as it is where that takes seconds."""
+"""Their own defaults are kept if that takes only seconds."""
 
 
 def four(number: int) -> tuple[Script, ...]:

@@ -1,4 +1,4 @@
-"""The environment of the public's scripts, and their digits under torchrun."""
+"""The environments of the public's scripts, and their results under torchrun."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.thirdparty.catalog import Script
     from tests.thirdparty.environment import Environment
+    from tests.thirdparty.script import Script
 
 
 @pytest.fixture
 def environment(script: Script) -> Environment:
-    """The script's, made by whoever asks first."""
+    """The script's environment, made by the first test that needs it."""
     try:
         return environments.ready(script.packages)
     except NotAvailableError as error:
@@ -30,8 +30,10 @@ def environment(script: Script) -> Environment:
 
 
 @pytest.fixture
-def reference(environment: Environment, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Callable[..., Digits]:
-    """A script's digits under torchrun, which is started once for all tests of this run: here, or once per node."""
+def reference(
+    environment: Environment, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> Callable[..., Digits]:
+    """A script's results under torchrun, once for all tests of this run; torchrun is started here, or once per node."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if base.name.startswith("popen-") else base
 

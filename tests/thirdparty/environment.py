@@ -1,8 +1,8 @@
-"""What the public's scripts need: their packages in environments of their own, made once for all checkouts of this user.
+"""What the public's scripts need: packages in separate environments, made once for all checkouts of this user.
 
-They are apart because many a package imports whatever else it finds: what a script does not need is not beside it. All are in
-the user's cache, by the hash of what is in them. torch and torchvision are those of the tests' own environment, so uv
-links their files instead of fetching them again.
+They are separate because many packages import whatever else they find, so a script has only what it needs. All are in
+the user's cache, by a hash of their contents. torch and torchvision are those of the tests' own environment, so uv
+links their files instead of downloading them again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,31 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PACKAGES = {path.stem: path for path in sorted((HERE / "packages").glob("*.txt"))}
 WRITER = "text"
-"""Whose packages write the inputs."""
+"""The environment that writes the inputs."""
 
 INPUTS = HERE / "inputs.py"
 LIMIT_S = 300
-"""For the packages, and for as much again of other steps."""
+"""For one step, such as installing the packages."""
 
 ROOM_GB = 4
 OFFLINE = "the public's packages cannot be fetched here"
 BROKEN = "the public's packages do not install"
-"""How the reasons of skips begin; the second is none in CI."""
+"""How reasons for skips begin; in CI the second one is no reason."""
 
-NETWORK = ("error sending request", "dns error", "client error (Connect)", "NewConnectionError", "name resolution", "timed out")
-"""What uv and pip say where there is no way to a registry."""
+NETWORK = (
+    "error sending request",
+    "dns error",
+    "client error (Connect)",
+    "NewConnectionError",
+    "name resolution",
+    "timed out",
+)
+"""What uv and pip print if no package index can be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Packages, sources that are in no wheel, and what the scripts read."""
+    """Packages, sources that are in no wheel, and the inputs of the scripts."""
 
     directory: Path
     packages: str
@@ -65,7 +72,7 @@ class Environment:
 
     @property
     def torchrun(self) -> Path:
-        """The launcher that came with its torch."""
+        """The torchrun of its torch."""
         return self.prefix / "bin/torchrun"
 
     @property
@@ -81,17 +88,17 @@ class Environment:
 
     @property
     def inputs(self) -> Path:
-        """What `inputs.py` has made."""
+        """What `inputs.py` has written."""
         return self.directory / f"inputs-{digest(INPUTS.read_bytes())}"
 
 
 def digest(*parts: bytes) -> str:
-    """A short name for contents."""
+    """A short hash of contents."""
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
 def shared() -> list[str]:
-    """The packages that the tests' own environment has, too, in its versions."""
+    """The packages that the tests' own environment has too, in the same versions."""
     try:
         return [f"{name}=={version(name)}" for name in ("torch", "torchvision")]
     except PackageNotFoundError as error:
@@ -104,7 +111,7 @@ def cache() -> Path:
 
 
 def ready(packages: str) -> Environment:
-    """Have one, making what is not there, or say why not (`NotAvailableError`)."""
+    """Return an environment, making what is missing, or raise `NotAvailableError` with the reason."""
     about = (sys.version, sys.base_prefix, *shared(), *SDISTS)
     wanted = (path.read_bytes() for path in PACKAGES.values())
     found = Environment(cache() / digest(*wanted, *map(str.encode, about)), packages)
@@ -123,7 +130,7 @@ def ready(packages: str) -> Environment:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Two test runs do not make the same at once."""
+    """Hold a lock, so that two test runs do not make the same at once."""
     deadline = time.monotonic() + 4 * LIMIT_S
     with path.open("w") as file:
         while True:
@@ -132,17 +139,21 @@ def locked(path: Path, what: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise NotAvailableError(f"{OFFLINE}: waited {4 * LIMIT_S} s for another process to {what}") from None
+                    raise NotAvailableError(
+                        f"{OFFLINE}: waited {4 * LIMIT_S} s for another process to {what}"
+                    ) from None
                 time.sleep(0.5)
         yield
 
 
 def make(environment: Environment) -> None:
-    """Install the packages and fetch the sources, where a process that was killed may have left some."""
+    """Install the packages and download the sources, replacing what a killed process may have left."""
     shutil.rmtree(environment.directory, ignore_errors=True)
     free_gb = shutil.disk_usage(cache()).free / 1e9
     if free_gb < ROOM_GB:
-        raise NotAvailableError(f"{OFFLINE}: too little disk: {ROOM_GB} GB are needed in {cache()}, {free_gb:.1f} are free")
+        raise NotAvailableError(
+            f"{OFFLINE}: too little disk: {ROOM_GB} GB are needed in {cache()}, {free_gb:.1f} are free"
+        )
     print(f"installing the public's packages once, into {environment.directory}", file=sys.stderr, flush=True)
     interpreter = str(Path(sys.base_prefix) / "bin/python3")
     for name, path in PACKAGES.items():
@@ -154,7 +165,7 @@ def make(environment: Environment) -> None:
 
 
 def fetch(environment: Environment) -> None:
-    """The source distributions whose scripts are in no wheel, unpacked; pip checks their hashes."""
+    """Download and unpack the source distributions whose scripts are in no wheel; pip checks their hashes."""
     environment.sources.mkdir()
     wanted = environment.directory / "sdists.txt"
     wanted.write_text("".join(f"{name} --hash=sha256:{sha}\n" for name, sha in SDISTS.items()), encoding="utf-8")
@@ -168,7 +179,7 @@ def fetch(environment: Environment) -> None:
 
 
 def make_inputs(environment: Environment) -> None:
-    """Write what the scripts read, with the packages that they read it with."""
+    """Write the scripts' inputs with the packages that read them."""
     directory = Path(tempfile.mkdtemp(prefix=".inputs-", dir=environment.directory))
     try:
         run((str(replace(environment, packages=WRITER).python), str(INPUTS), str(directory)))
@@ -179,7 +190,7 @@ def make_inputs(environment: Environment) -> None:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run one step; what it says is the reason when it fails."""
+    """Run one step; if it fails, its output is the reason."""
     found = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", "HF_HUB_OFFLINE": "1"}
     step = " ".join(Path(word).name for word in argv[:3])
     try:
@@ -189,6 +200,6 @@ def run(argv: Sequence[str]) -> None:
     except subprocess.TimeoutExpired:
         raise NotAvailableError(f"{OFFLINE}: {step} did not end within {LIMIT_S} s") from None
     if done.returncode:
-        told = done.stderr.strip()
-        reason = OFFLINE if any(word in told for word in NETWORK) else BROKEN
-        raise NotAvailableError(f"{reason}: {step} failed: {told[-600:]}")
+        errors = done.stderr.strip()
+        reason = OFFLINE if any(word in errors for word in NETWORK) else BROKEN
+        raise NotAvailableError(f"{reason}: {step} failed: {errors[-600:]}")

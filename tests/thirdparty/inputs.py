@@ -1,4 +1,4 @@
-"""Makes what the scripts read, from seeds alone: tiny models, texts, pictures. Run by the environment of the scripts."""
+"""Writes the scripts' inputs, from seeds only: tiny models, texts, images. It runs in one of their environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 WORDS = (
-    *("red", "green", "blue", "round", "square", "small", "large", "happy", "old", "new", "cat", "dog", "bird", "tree", "house"),
+    *(
+        "red",
+        "green",
+        "blue",
+        "round",
+        "square",
+        "small",
+        "large",
+        "happy",
+        "old",
+        "new",
+        "cat",
+        "dog",
+        "bird",
+        "tree",
+        "house",
+    ),
     *("river", "sings", "runs", "sleeps", "grows", "falls", "burns"),
 )
 
@@ -29,10 +45,12 @@ def lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def texts(directory: Path) -> None:
-    """The kinds of data that trl's trainers take, and labelled reviews."""
+    """The kinds of data that trl's trainers read, and labeled reviews."""
     chance = random.Random(1)
     prompts = [sentence(chance) for _ in range(32)]
-    pairs = [{"prompt": prompt, "chosen": " " + sentence(chance), "rejected": " " + sentence(chance)} for prompt in prompts]
+    pairs = [
+        {"prompt": prompt, "chosen": " " + sentence(chance), "rejected": " " + sentence(chance)} for prompt in prompts
+    ]
     for split in ("train", "test"):
         lines(directory / "text" / f"{split}.jsonl", [{"text": f"{row['prompt']}{row['chosen']}"} for row in pairs])
         lines(directory / "preference" / f"{split}.jsonl", pairs)
@@ -43,11 +61,14 @@ def texts(directory: Path) -> None:
             for name in ("chosen", "rejected")
         ]
         lines(directory / "unpaired" / f"{split}.jsonl", unpaired)
-        lines(directory / "imdb" / f"{split}.jsonl", [{"text": sentence(chance), "label": number % 2} for number in range(32)])
+        lines(
+            directory / "imdb" / f"{split}.jsonl",
+            [{"text": sentence(chance), "label": number % 2} for number in range(32)],
+        )
 
 
 def model(directory: Path) -> None:
-    """A causal language model, one to learn from, one that judges and a BERT, of 2 layers, each with a tokenizer of its kind."""
+    """A causal language model, a teacher, a reward model and a BERT, of two layers each, with tokenizers."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # type: ignore[import-not-found]
     from transformers import (  # type: ignore[import-not-found]
@@ -64,7 +85,9 @@ def model(directory: Path) -> None:
     bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = ["<pad>", "<unk>", "<s>", "</s>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bytewise.train_from_iterator(WORDS, trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet))
+    bytewise.train_from_iterator(
+        WORDS, trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
+    )
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     fast = PreTrainedTokenizerFast(tokenizer_object=bytewise, **names)
     fast.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
@@ -87,7 +110,7 @@ def model(directory: Path) -> None:
 
 
 def mnist(directory: Path) -> None:
-    """The files of MNIST with random pictures, where torchvision looks for them."""
+    """The files of MNIST with random images, where torchvision looks for them."""
     chance = random.Random(2)
     for name, count in (("train", 256), ("t10k", 64)):
         pictures = struct.pack(">IIII", 2051, count, 28, 28) + chance.randbytes(count * 784)
@@ -100,16 +123,17 @@ def mnist(directory: Path) -> None:
 
 
 def pairs(directory: Path) -> None:
-    """Questions with answers that fit and others that do not."""
+    """Queries with relevant and irrelevant passages."""
     chance = random.Random(4)
     rows = [
-        {"query": sentence(chance), "pos": [sentence(chance)], "neg": [sentence(chance), sentence(chance)]} for _ in range(32)
+        {"query": sentence(chance), "pos": [sentence(chance)], "neg": [sentence(chance), sentence(chance)]}
+        for _ in range(32)
     ]
     lines(directory / "pairs.jsonl", rows)
 
 
 def bundle(directory: Path) -> None:
-    """A bundle of MONAI's: a small network that finds what is in random pictures."""
+    """A MONAI bundle: a small network that segments random images."""
     seeded = "generator=torch.Generator().manual_seed(number)"
     picture = f"{{'image': torch.rand(1, 32, 32, {seeded}), 'label': torch.randint(0, 2, (1, 32, 32), {seeded})}}"
     network = {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": 1, "out_channels": 2, "features": [4] * 6}
@@ -120,7 +144,13 @@ def bundle(directory: Path) -> None:
         "network": {"_target_": "torch.nn.parallel.DistributedDataParallel", "module": network},
         "dataset": {"_target_": "Dataset", "data": f"$[{picture} for number in range(16)]"},
         "sampler": {"_target_": "DistributedSampler", "dataset": "@dataset", "even_divisible": True, "shuffle": True},
-        "loader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 4, "sampler": "@sampler", "num_workers": 0},
+        "loader": {
+            "_target_": "DataLoader",
+            "dataset": "@dataset",
+            "batch_size": 4,
+            "sampler": "@sampler",
+            "num_workers": 0,
+        },
         "optimizer": {"_target_": "torch.optim.SGD", "params": "$@network.parameters()", "lr": 0.1},
         "trainer": {
             "_target_": "SupervisedTrainer",

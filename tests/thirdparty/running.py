@@ -1,4 +1,4 @@
-"""One of the public's scripts under torchrun, and under distlaunch: what its workers have printed and saved."""
+"""One of the public's scripts under torchrun and under distlaunch: what its workers print and save."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tests.thirdparty.catalog import Script
     from tests.thirdparty.environment import Environment
+    from tests.thirdparty.script import Script
 
 WORKERS = 2
 LIMIT_S = 600
@@ -36,32 +36,32 @@ ENV: Mapping[str, str] = {
     "MPLBACKEND": "agg",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""The same everywhere. Nothing is fetched while a script runs."""
+"""The same everywhere. Nothing is downloaded while a script runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """What counts of what a run's workers have done."""
+    """The part of a run's output that counts."""
 
     printed: dict[str, list[str]]
     """By rank."""
 
     saved: dict[str, object] = field(default_factory=dict)
-    """Digest by tensor, by pattern and number of the file."""
+    """The digest of each tensor, by pattern and number of the file."""
 
     def to_json(self) -> str:
-        """For another process."""
+        """Serialize it for another process."""
         return json.dumps({"printed": self.printed, "saved": self.saved})
 
 
 def variables(script: Script, environment: Environment, directory: Path) -> dict[str, str]:
-    """What is set for the script, with a home of its own below its working directory."""
+    """Variables for the script, whose home is below its working directory."""
     own = {name: value.format(inputs=environment.inputs) for name, value in script.env.items()}
     return {**ENV, "HOME": str(directory / "home"), **own}
 
 
 def words(script: Script, environment: Environment) -> list[str]:
-    """The script and its arguments, as both launchers take them."""
+    """The script and its arguments, as both launchers accept them."""
     args = [word.format(inputs=environment.inputs) for word in script.args]
     return ["-m", script.module, *args] if script.module else [str(path(script, environment)), *args]
 
@@ -72,21 +72,23 @@ def path(script: Script, environment: Environment) -> Path:
 
 
 def check(script: Script, environment: Environment) -> None:
-    """That it is the one that was published."""
+    """Fail unless the script is the one that was published."""
     found = hashlib.sha256(path(script, environment).read_bytes()).hexdigest()
     assert found == script.sha256, f"{script.file} of {script.package} is another one: {found}"
 
 
 def prepare(script: Script, environment: Environment, directory: Path) -> Path:
-    """A working directory."""
+    """Make a working directory."""
     (directory / "home").mkdir(parents=True)
     for name, source in script.copies.items():
         shutil.copytree(environment.inputs / source, directory / name)
     return directory
 
 
-def torchrun(script: Script, environment: Environment, directory: Path, launcher: Sequence[str] = (), nodes: int = 1) -> Digits:
-    """Its digits under the launcher that came with torch, or under one that takes its place; started once per node."""
+def torchrun(
+    script: Script, environment: Environment, directory: Path, launcher: Sequence[str] = (), nodes: int = 1
+) -> Digits:
+    """The results under the torchrun of torch, or under a launcher in its place; it is started once per node."""
     check(script, environment)
     prepare(script, environment, directory)
     logs = [directory.with_name(f"{directory.name}-logs-{node}") for node in range(nodes)]
@@ -110,13 +112,13 @@ def torchrun(script: Script, environment: Environment, directory: Path, launcher
         node, local = divmod(rank, WORKERS // nodes)
         files = sorted(logs[node].glob(f"*/attempt_0/{local}/std*.log"))
         text[str(rank)] = "\n".join(file.read_text("utf-8", errors="replace") for file in files)
-    told = "\n".join((*(each.stderr[-2000:] for each in done), *(part[-3000:] for part in text.values())))
-    assert not any(each.returncode for each in done), told
+    output = "\n".join((*(each.stderr[-2000:] for each in done), *(part[-3000:] for part in text.values())))
+    assert not any(each.returncode for each in done), output
     return collect(script, directory, text)
 
 
 def shown(stdout: str, stderr: str) -> dict[str, str]:
-    """The lines of each rank in what distlaunch has shown."""
+    """The lines of each rank in the output of distlaunch."""
     lines: dict[str, list[str]] = {str(rank): [] for rank in range(WORKERS)}
     for rank, line in (*MARKED.findall(stderr), *MARKED.findall(stdout)):
         lines[rank].append(line)
@@ -124,21 +126,23 @@ def shown(stdout: str, stderr: str) -> dict[str, str]:
 
 
 def collect(script: Script, directory: Path, text: Mapping[str, str]) -> Digits:
-    """What counts; that something of it is there."""
+    """What counts; it is an error if there is too little of it."""
     printed = {rank: list(matches(script.prints, part)) for rank, part in text.items()}
     number = sum(map(len, printed.values()))
-    assert number >= script.times, f"{script.name} has printed {number} of what counts, not {script.times}: {dict(text)}"
+    assert number >= script.times, (
+        f"{script.name} has printed {number} of what counts, not {script.times}: {dict(text)}"
+    )
     return Digits(printed, saved(script, directory))
 
 
 def matches(patterns: Iterable[str], text: str) -> list[str]:
-    """What of a worker's lines counts, in the patterns' order."""
+    """The parts of a worker's lines that count, in the order of the patterns."""
     found = [re.findall(pattern, text, re.MULTILINE) for pattern in patterns]
     return [match if isinstance(match, str) else " ".join(match) for part in found for match in part]
 
 
 def saved(script: Script, directory: Path) -> dict[str, object]:
-    """The digests of all tensors in its files, by pattern."""
+    """The digests of all tensors in the script's files, by pattern."""
     found: dict[str, object] = {}
     for pattern in script.saves:
         files = sorted(directory.glob(pattern))
@@ -148,7 +152,7 @@ def saved(script: Script, directory: Path) -> dict[str, object]:
 
 
 def tensors(path: Path) -> dict[str, str]:
-    """The digest of each tensor of a file of safetensors, which are a length, a table in JSON and the bytes."""
+    """The digest of each tensor of a safetensors file, which has a length, a JSON table and the bytes."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     table = json.loads(data[8:start])

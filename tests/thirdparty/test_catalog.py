@@ -1,4 +1,4 @@
-"""The list of the public's scripts, and what the documentation says of it."""
+"""The list of the public's scripts is consistent, and is the one in the documentation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.command import ROOT
+from tests.pages import table
 from tests.plugins import rotation
-from tests.test_documentation import table
 from tests.thirdparty import test_clusters, test_in_place_of_torchrun, test_local
 from tests.thirdparty.catalog import SCRIPTS, SDISTS, four
 from tests.thirdparty.environment import PACKAGES
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WAYS: Mapping[str, Any] = {
-    "local": test_local.test_has_the_digits_that_it_has_under_torchrun,
-    "torchrun": test_in_place_of_torchrun.test_has_the_same_digits,
-    "slurm": test_clusters.test_on_slurm,
-    "ansible": test_clusters.test_over_ssh,
-    "k8s": test_clusters.test_on_kubernetes,
+    "local": test_local.test_results_are_those_under_torchrun,
+    "torchrun": test_in_place_of_torchrun.test_results_are_the_same,
+    "slurm": test_clusters.test_results_on_slurm_are_the_same,
+    "ansible": test_clusters.test_results_over_ssh_are_the_same,
+    "k8s": test_clusters.test_results_on_kubernetes_are_the_same,
 }
 """The tests that run each script, by command."""
 
 
-def test_the_documentation_lists_the_scripts_that_run() -> None:
+def test_the_documentation_lists_all_scripts() -> None:
     rows = table((ROOT / "docs/thirdparty.md").read_text("utf-8"))
 
-    assert rows[len(WAYS) :] == [[f"`{each.name}`", each.package, f"`{each.started}`", each.compared] for each in SCRIPTS]
+    assert rows[len(WAYS) :] == [
+        [f"`{each.name}`", each.package, f"`{each.started}`", each.compared] for each in SCRIPTS
+    ]
 
 
-def test_each_of_them_runs_in_each_of_the_ways_that_the_documentation_lists() -> None:
+def test_each_script_runs_in_each_documented_way() -> None:
     rows = table((ROOT / "docs/thirdparty.md").read_text("utf-8"))[: len(WAYS)]
 
     assert {(row[0], row[2]) for row in rows} == {
@@ -44,7 +46,7 @@ def test_each_of_them_runs_in_each_of_the_ways_that_the_documentation_lists() ->
         assert parameters == ("script", SCRIPTS)
 
 
-def test_every_version_is_pinned_and_torch_is_that_of_the_tests() -> None:
+def test_every_version_is_pinned_and_torch_comes_from_the_tests_environment() -> None:
     lines = {packages: path.read_text("utf-8").split() for packages, path in PACKAGES.items()}
     names = {packages: {line.partition("==")[0] for line in found} for packages, found in lines.items()}
 
@@ -62,18 +64,18 @@ def test_a_package_has_one_version_in_all_environments() -> None:
     assert len(lines) == len({line.partition("==")[0] for line in lines})
 
 
-def test_no_two_scripts_have_one_name_and_each_says_what_counts() -> None:
+def test_scripts_have_different_names_and_each_has_output_that_counts() -> None:
     assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
     assert all(script.prints and script.times > 0 for script in SCRIPTS)
 
 
-def test_none_of_them_is_copied_into_this_repository() -> None:
+def test_no_script_is_copied_into_this_repository() -> None:
     ours = {hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(__file__).parents[1].rglob("*.py")}
 
     assert not ours & {script.sha256 for script in SCRIPTS}
 
 
-def test_each_commit_has_four_and_in_the_end_all_have_had_their_turn() -> None:
+def test_each_commit_runs_four_scripts_and_in_the_end_all_have_their_turn() -> None:
     turns = [four(number) for number in range(len(SCRIPTS) ** 2)]
 
     assert all(len({script.name for script in turn}) == 4 for turn in turns)

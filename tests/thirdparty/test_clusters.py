@@ -1,4 +1,4 @@
-"""The public's scripts on two hosts with Slurm, with sshd, and with Kubernetes: the digits that they have under torchrun here."""
+"""The public's scripts on two hosts with Slurm, sshd and Kubernetes: the same results as under torchrun here."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from testbed import Kube, Slurm, SshHosts
     from tests.command import Cli
-    from tests.thirdparty.catalog import Script
     from tests.thirdparty.environment import Environment
     from tests.thirdparty.running import Digits
+    from tests.thirdparty.script import Script
 
     Reference = Callable[[Script, int], Digits]
 
@@ -32,27 +32,27 @@ each = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name
 
 @pytest.fixture(scope="module")
 def hosts_with_slurm() -> Iterator[Slurm]:
-    """Two of them."""
+    """Two hosts."""
     with fixtures.make(2, slurm=SlurmOptions(cpus_per_host=2)) as testbed:
         yield testbed.slurm
 
 
 @pytest.fixture(scope="module")
 def hosts_with_sshd() -> Iterator[SshHosts]:
-    """Two of them."""
+    """Two hosts."""
     with fixtures.make(2, ssh=True) as testbed:
         yield testbed.ssh
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[Kube]:
-    """A Kubernetes of two."""
+def nodes() -> Iterator[Kube]:
+    """A Kubernetes with two nodes."""
     with fixtures.make(2, kubernetes=KubeOptions()) as testbed:
         yield testbed.kube
 
 
 def arguments(script: Script, environment: Environment, directory: Path) -> list[str]:
-    """What all backends are told alike."""
+    """The arguments that are the same for all backends."""
     shape = (f"--nodes={running.WORKERS}", "--nproc-per-node=1", "--log-ranks=all", f"--python={environment.python}")
     env = [f"--env={name}={value}" for name, value in running.variables(script, environment, directory).items()]
     return [*shape, *env]
@@ -60,8 +60,13 @@ def arguments(script: Script, environment: Environment, directory: Path) -> list
 
 @each
 @pytest.mark.slurm
-def test_on_slurm(
-    script: Script, environment: Environment, reference: Reference, hosts_with_slurm: Slurm, distlaunch: Cli, tmp_path: Path
+def test_results_on_slurm_are_the_same(
+    script: Script,
+    environment: Environment,
+    reference: Reference,
+    hosts_with_slurm: Slurm,
+    distlaunch: Cli,
+    tmp_path: Path,
 ) -> None:
     wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
     directory = running.prepare(script, environment, tmp_path / "slurm")
@@ -77,8 +82,13 @@ def test_on_slurm(
 
 @each
 @pytest.mark.ssh
-def test_over_ssh(
-    script: Script, environment: Environment, reference: Reference, hosts_with_sshd: SshHosts, distlaunch: Cli, tmp_path: Path
+def test_results_over_ssh_are_the_same(
+    script: Script,
+    environment: Environment,
+    reference: Reference,
+    hosts_with_sshd: SshHosts,
+    distlaunch: Cli,
+    tmp_path: Path,
 ) -> None:
     wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
     directory = running.prepare(script, environment, tmp_path / "ssh")
@@ -102,8 +112,8 @@ def test_over_ssh(
 
 @each
 @pytest.mark.k8s
-def test_on_kubernetes(
-    script: Script, environment: Environment, reference: Reference, machines: Kube, distlaunch: Cli, tmp_path: Path
+def test_results_on_kubernetes_are_the_same(
+    script: Script, environment: Environment, reference: Reference, nodes: Kube, distlaunch: Cli, tmp_path: Path
 ) -> None:
     wanted = reference(script, running.WORKERS if script.each_host_speaks else 1)
     directory = running.prepare(script, environment, tmp_path / "k8s")
@@ -111,11 +121,16 @@ def test_on_kubernetes(
         f"--volume=hostpath:{environment.directory}:{environment.directory}:ro",
         f"--volume=hostpath:{directory}:{directory}",
     )
-    with machines.lend_namespace() as namespace, shell(distlaunch, machines, namespace) as user:
+    with nodes.lend_namespace() as namespace, shell(distlaunch, nodes, namespace) as user:
         argv = (*volumes, f"--workdir={directory}", *arguments(script, environment, directory))
 
         done = user(
-            "k8s", *argv, *running.words(script, environment), cwd=directory, env={"PYTHONPATH": None}, timeout_s=running.LIMIT_S
+            "k8s",
+            *argv,
+            *running.words(script, environment),
+            cwd=directory,
+            env={"PYTHONPATH": None},
+            timeout_s=running.LIMIT_S,
         )
 
     text = running.shown(done.stdout, done.stderr)

@@ -1,4 +1,4 @@
-"""Each of the public's scripts with `distlaunch torchrun` where torchrun stood."""
+"""Each of the public's scripts with `distlaunch torchrun` in place of torchrun."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.thirdparty.catalog import Script
     from tests.thirdparty.environment import Environment
     from tests.thirdparty.running import Digits
+    from tests.thirdparty.script import Script
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(2000)]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_has_the_same_digits(
+def test_results_are_the_same(
     script: Script, environment: Environment, reference: Callable[[Script], Digits], tmp_path: Path
 ) -> None:
     wanted = reference(script)
@@ -31,7 +31,7 @@ def test_has_the_same_digits(
 
 
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if each.each_host_speaks], ids=lambda script: script.name)
-def test_has_the_same_digits_started_once_per_node(
+def test_results_are_the_same_when_started_once_per_node(
     script: Script, environment: Environment, reference: Callable[[Script, int], Digits], tmp_path: Path
 ) -> None:
     wanted = reference(script, running.WORKERS)

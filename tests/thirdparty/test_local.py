@@ -1,4 +1,4 @@
-"""Each of the public's scripts with two workers on this machine: under torchrun, and under `distlaunch local`."""
+"""Each of the public's scripts with two workers on this host: under torchrun, and under `distlaunch local`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Cli
-    from tests.thirdparty.catalog import Script
     from tests.thirdparty.environment import Environment
     from tests.thirdparty.running import Digits
+    from tests.thirdparty.script import Script
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(2000)]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_has_the_digits_that_it_has_under_torchrun(
+def test_results_are_those_under_torchrun(
     script: Script, environment: Environment, reference: Callable[[Script], Digits], distlaunch: Cli, tmp_path: Path
 ) -> None:
     wanted = reference(script)

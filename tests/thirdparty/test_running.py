@@ -1,4 +1,4 @@
-"""How the public's scripts are judged: what of their output counts, and why they may skip."""
+"""How the public's scripts are compared: which output counts, and why they may skip."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if os.environ["RANK"] == "0":
 SCRIPT = replace(SCRIPTS[0], prints=(r"loss (\S+)",), times=3, saves=())
 
 
-def test_lines_are_told_apart_by_rank_and_those_of_the_launcher_do_not_count() -> None:
+def test_lines_are_assigned_to_ranks_and_those_of_the_launcher_do_not_count() -> None:
     text = running.shown("[0:0] loss 1\n[1:1] loss 2\n", "loss 9\n[0:0] loss 3\ndistlaunch: loss 9\n")
 
     found = running.collect(SCRIPT, Path("/nowhere"), text)
@@ -45,17 +45,17 @@ def test_lines_are_told_apart_by_rank_and_those_of_the_launcher_do_not_count() -
     assert found.printed == {"0": ["3", "1"], "1": ["2"]}
 
 
-def test_a_run_that_has_printed_less_than_it_should_is_no_success() -> None:
+def test_a_run_that_has_printed_too_little_is_an_error() -> None:
     with pytest.raises(AssertionError, match="has printed 2 of what counts, not 3"):
         running.collect(SCRIPT, Path("/nowhere"), {"0": "loss 1\nloss 2", "1": ""})
 
 
-def test_a_file_that_is_not_there_is_no_success(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"has saved no out/\*\.pt"):
         running.saved(replace(SCRIPT, saves=("out/*.pt",)), tmp_path)
 
 
-def test_a_script_that_is_another_one_is_not_run(tmp_path: Path) -> None:
+def test_a_script_with_another_hash_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "env-plain/lib/python3/site-packages" / SCRIPT.file
     path.parent.mkdir(parents=True)
     path.write_text("print('another one')")
@@ -65,20 +65,20 @@ def test_a_script_that_is_another_one_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "may_skip"),
+    ("errors", "may_skip"),
     [("error sending request for url", True), ("failed to lookup: dns error", True), ("No solution found", False)],
 )
-def test_only_where_nothing_can_be_fetched_may_they_skip_in_ci(told: str, may_skip: bool) -> None:
+def test_in_ci_scripts_may_skip_only_if_packages_cannot_be_downloaded(errors: str, may_skip: bool) -> None:
     with pytest.raises(NotAvailableError) as raised:
-        environments.run(("sh", "-c", 'echo "$0" >&2; exit 1', told))
+        environments.run(("sh", "-c", 'echo "$0" >&2; exit 1', errors))
 
-    assert told in str(raised.value)
+    assert errors in str(raised.value)
     assert summary.is_unexpected(str(raised.value)) is not may_skip
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Digits]:
-    """Runs a script of two workers, which prints and saves what it is told."""
+    """Run a script with two workers, which prints and saves what its variables say."""
     path = tmp_path / "env-plain/lib/python3/site-packages/published.py"
     path.parent.mkdir(parents=True)
     path.write_text(PUBLISHED, encoding="utf-8")
@@ -86,15 +86,17 @@ def run(tmp_path: Path) -> Callable[..., Digits]:
     script = replace(SCRIPT, file=path.name, sha256=sha256, args=(), times=2, saves=("model.safetensors",))
 
     def digits(pattern: str = r"loss (\S+)", **env: str) -> Digits:
-        told = {"LOSS": "0.5", "BITS": ONE, "DTYPE": "F32", **env}
+        variables = {"LOSS": "0.5", "BITS": ONE, "DTYPE": "F32", **env}
         directory = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         launcher = (sys.executable, "-m", "launcher", "torchrun")
-        return running.torchrun(replace(script, env=told, prints=(pattern,)), Environment(tmp_path, "plain"), directory, launcher)
+        return running.torchrun(
+            replace(script, env=variables, prints=(pattern,)), Environment(tmp_path, "plain"), directory, launcher
+        )
 
     return digits
 
 
-def test_two_runs_that_do_the_same_have_the_same_digits(run: Callable[..., Digits]) -> None:
+def test_two_runs_that_do_the_same_have_the_same_results(run: Callable[..., Digits]) -> None:
     first = run()
 
     assert first.printed == {"0": ["0.5"], "1": ["0.5"]}
@@ -102,10 +104,10 @@ def test_two_runs_that_do_the_same_have_the_same_digits(run: Callable[..., Digit
 
 
 @pytest.mark.parametrize("other", [{"LOSS": "0.50000001"}, {"BITS": str(int(ONE) + 1)}, {"DTYPE": "I32"}], ids=str)
-def test_a_digit_or_a_bit_that_differs_is_seen(run: Callable[..., Digits], other: dict[str, str]) -> None:
+def test_a_digit_or_a_bit_that_differs_is_found(run: Callable[..., Digits], other: dict[str, str]) -> None:
     assert run(**other) != run()
 
 
-def test_a_script_that_has_printed_nothing_of_what_counts_is_no_success(run: Callable[..., Digits]) -> None:
+def test_a_script_that_has_printed_nothing_that_counts_is_an_error(run: Callable[..., Digits]) -> None:
     with pytest.raises(AssertionError, match="has printed 0 of what counts, not 2"):
         run(pattern=r"accuracy (\S+)")

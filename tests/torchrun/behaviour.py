@@ -1,6 +1,6 @@
-"""One scenario, played by torchrun and by `distlaunch torchrun`: what the launchers, their workers and their files have shown.
+"""One scenario, played by torchrun and by `distlaunch torchrun`: what launchers, workers and files show.
 
-torchrun is forked from a process that has imported it, so that a scenario costs no import of torch; no worker imports it.
+torchrun is forked from a process that has imported it, so a scenario needs no import of torch; no worker imports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.agent.network import ports
 from testbed import wait_until
-from tests import forked
+from tests import fork_servers, forked
 from tests.command import ROOT
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ _OF_OTHERS = re.compile(
 
 @cache
 def _torchrun() -> forked.Server:
-    return forked.Server(["torch.distributed.run"], env=forked.AT_START)
+    return forked.Server(["torch.distributed.run"], env=fork_servers.AT_START)
 
 
 class Ended(NamedTuple):
-    """What one launcher has left."""
+    """How one launcher ended."""
 
     code: int
     stdout: str
@@ -60,19 +60,31 @@ class Play:
 
     ended: list[Ended] = field(default_factory=list)
 
-    def start(self, *options: str, env: dict[str, str] | None = None, stdin: Any = subprocess.DEVNULL) -> subprocess.Popen[Any]:
+    def start(
+        self, *options: str, env: dict[str, str] | None = None, stdin: Any = subprocess.DEVNULL
+    ) -> subprocess.Popen[Any]:
         """A launcher, for one node."""
         given = {name: value for name, value in os.environ.items() if not _OF_OTHERS.match(name)}
-        given |= {"PYTHONPATH": str(ROOT), "HOME": str(self.directory), "TMPDIR": str(self.temporary), "SEEN": str(self.seen)}
+        given |= {
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(self.directory),
+            "TMPDIR": str(self.temporary),
+            "SEEN": str(self.seen),
+        }
         given["DISTLAUNCH_RUNS_DIR"] = str(self.directory / "runs")
-        how: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        how: dict[str, Any] = {
+            "stdin": stdin,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+        }
         given |= env or {}
         self.given.append(given)
         how |= {"cwd": self.directory, "env": given}
         if self.engine == "torchrun":
             process = _torchrun().popen(["torch.distributed.run:main", *options], **how)
         else:
-            process = forked.commands().popen([sys.executable, "-m", "launcher", "torchrun", *options], **how)
+            process = fork_servers.commands().popen([sys.executable, "-m", "launcher", "torchrun", *options], **how)
         self.nodes.append(process)
         return process
 
@@ -90,7 +102,9 @@ class Play:
     def workers(self) -> list[dict[str, Any]]:
         """What workers have noted, by round and rank."""
         found = [json.loads(path.read_text()) for path in self.seen.glob("*.json")]
-        return sorted(found, key=lambda noted: (int(noted["env"]["TORCHELASTIC_RESTART_COUNT"]), int(noted["env"]["RANK"])))
+        return sorted(
+            found, key=lambda noted: (int(noted["env"]["TORCHELASTIC_RESTART_COUNT"]), int(noted["env"]["RANK"]))
+        )
 
     def files(self, directory: str) -> dict[str, str]:
         """The text of all files below it, by path; `_XXXXXXXX` of a name made for this run is `_*`."""
@@ -99,7 +113,7 @@ class Play:
         return {re.sub(r"_[a-z0-9_]{8}(?=/)", "_*", str(path.relative_to(below))): path.read_text() for path in paths}
 
     def until(self, count: int, what: str = "ready", **wanted: str) -> None:
-        """Wait until so many workers have noted this, with these variables."""
+        """Wait until `count` workers have noted this, with these variables."""
 
         def there() -> bool:
             noted = [each for each in self.workers if each.get(what)]
@@ -120,7 +134,7 @@ class Play:
         self.ended = [Ended(node.returncode, *text) for node, text in zip(self.nodes, texts, strict=True)]
 
     def kill(self) -> None:
-        """End what is left of it, once something has gone wrong."""
+        """End what is left of it after something has gone wrong."""
         for node in self.nodes:
             node.kill()
         for noted in self.workers:
@@ -134,8 +148,33 @@ class Play:
         return [ended.code for ended in self.ended]
 
 
+def signals(play: Play) -> list[list[str]]:
+    """The signals that each worker has received."""
+    return [noted["signals"] for noted in play.workers]
+
+
+def rounds(play: Play) -> list[list[str]]:
+    """Round and rank of each worker."""
+    return [[noted["env"]["TORCHELASTIC_RESTART_COUNT"], noted["env"]["RANK"]] for noted in play.workers]
+
+
+def of(play: Play, *names: str) -> list[list[str | None]]:
+    """The values of variables for each worker."""
+    return [[noted["env"].get(name) for name in names] for noted in play.workers]
+
+
+def lines(text: str) -> list[str]:
+    """The lines that workers have written, sorted."""
+    return sorted(line for line in text.splitlines() if " of " in line or "line" in line)
+
+
+def shown(play: Play) -> tuple[list[str], list[str]]:
+    """The part of the workers' output that the launcher shows on stdout and stderr."""
+    return lines(play.ended[0].stdout), [line for line in lines(play.ended[0].stderr) if "err of" in line]
+
+
 def runs(noted: dict[str, Any]) -> bool:
-    """Whether the worker that has noted this still does."""
+    """Whether the worker that has noted this still runs."""
     try:
         return WORKER.encode() in Path(f"/proc/{noted['pid']}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -149,7 +188,7 @@ class Both(NamedTuple):
     ours: Play
 
     def same(self, look: Callable[[Play], Any]) -> Any:
-        """What both show, which has to be the same."""
+        """What both show, which must be the same."""
         theirs, ours = look(self.theirs), look(self.ours)
         print(*self.theirs.ended, *self.ours.ended, sep="\n")  # with a failure
         assert ours == theirs
@@ -172,7 +211,7 @@ def play(scene: Callable[[Play], None], directory: Path) -> Both:
         return playing
 
     _torchrun()
-    forked.commands()
+    fork_servers.commands()
     with ThreadPoolExecutor(2) as pool:
         return Both(*pool.map(one, ENGINES))
 
@@ -181,12 +220,14 @@ _held: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and which only who names it can have: it is held until the tests end."""
+    """A port without a listener that only a process that names it gets: it is held until the tests end."""
     _held.append(ports.lent())
     return ports.port_of(_held[-1])
 
 
 def listened_on(port: int) -> bool:
-    """Whether somebody listens there; asked of the kernel, as a connection would be one more for whoever does."""
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    """Whether a process listens there; read from the kernel, as the listener would count a connection."""
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return any(line[1].endswith(f":{port:04X}") and line[3] == "0A" for line in lines)

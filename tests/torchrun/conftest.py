@@ -31,18 +31,19 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Play
 
 @pytest.fixture
 def port() -> int:
-    """For whoever names it."""
+    """A free port that a launcher may name."""
     return behaviour.free_port()
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """Starts `distlaunch torchrun` for one node; `x.py` among the words is the script."""
+    """Starts `distlaunch torchrun` for one node; `x.py` among its arguments is the script."""
     nodes: list[Node] = []
 
     def started(script: str, *words: str, **more: Any) -> Node:
         (tmp_path / "new").write_text(script)
-        (tmp_path / "new").replace(tmp_path / "x.py")  # whole at any moment, as a node that was started before may read it now
+        # It is whole at any moment, as a node that was started before may be reading it.
+        (tmp_path / "new").replace(tmp_path / "x.py")
         nodes.append(Node(tmp_path, *words, name=str(len(nodes)), **more))
         return nodes[-1]
 

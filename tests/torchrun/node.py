@@ -55,7 +55,7 @@ class Node:
             time.sleep(0.02)
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for its end; return its exit code."""
         self.until(lambda: self.process.poll() is not None)
         return int(self.process.returncode)
 
@@ -64,11 +64,11 @@ class Node:
         return processes.below(self.process.pid)
 
     def left(self) -> list[str]:
-        """Directories of runs that are there."""
+        """The names of run directories that exist."""
         return sorted(path.name for path in (self.directory / "tmp").iterdir())
 
     def end(self) -> None:
-        """Whatever a test has come to."""
+        """End it, however the test has ended."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.send_signal(signal.SIGTERM)

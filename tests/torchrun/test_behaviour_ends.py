@@ -1,16 +1,15 @@
-"""Side by side with torchrun: how runs end, what is told of it, and signals to the launcher."""
+"""Side by side with torchrun: how runs end, and what is reported of it."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.command import ROOT
-from tests.torchrun.behaviour import WORKER, free_port, runs
+from tests.torchrun.behaviour import WORKER, free_port, rounds, signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,34 +21,27 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
-def heard(play: Play) -> list[list[str]]:
-    """The signals that each worker has had."""
-    return [noted["signals"] for noted in play.workers]
-
-
-def rounds(play: Play) -> list[list[str]]:
-    return [[noted["env"]["TORCHELASTIC_RESTART_COUNT"], noted["env"]["RANK"]] for noted in play.workers]
-
-
-def told(play: Play) -> dict[str, Any] | None:
-    """The file of the launcher's own TORCHELASTIC_ERROR_FILE."""
-    path = play.directory / "told.json"
+def reported(play: Play) -> dict[str, Any] | None:
+    """The content of the launcher's own TORCHELASTIC_ERROR_FILE."""
+    path = play.directory / "reported.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def fails(play: Play) -> None:
-    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "told.json")}
-    play.start("--nproc-per-node=2", "--log-dir", "logs", WORKER, "0:hold", "1:meet=0", "1:error=it broke", "1:exit=3", env=env)
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "reported.json")}
+    play.start(
+        "--nproc-per-node=2", "--log-dir", "logs", WORKER, "0:hold", "1:meet=0", "1:error=it broke", "1:exit=3", env=env
+    )
 
 
 def test_a_worker_that_fails_ends_the_others(played: Played) -> None:
     both = played(fails)
 
     assert both.same(lambda play: play.codes) == [1]
-    assert both.same(heard) == [["SIGTERM"], []]
+    assert both.same(signals) == [["SIGTERM"], []]
 
 
-def test_the_failure_is_told_with_rank_code_and_message(played: Played) -> None:
+def test_the_failure_is_reported_with_rank_code_and_message(played: Played) -> None:
     for play in played(fails):
         said = play.ended[0].stderr
         assert "it broke" in said
@@ -58,13 +50,13 @@ def test_the_failure_is_told_with_rank_code_and_message(played: Played) -> None:
 
 
 def shot(play: Play) -> None:
-    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "told.json")}
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "reported.json")}
     play.start("--nproc-per-node=1", WORKER, "error=it broke", "kill=9", env=env)
 
 
 @pytest.mark.parametrize(("scene", "code"), [(fails, 3), (shot, -9)])
 def test_the_first_error_file_becomes_the_launchers(played: Played, scene: Callable[[Play], None], code: int) -> None:
-    found = played(scene).same(told)
+    found = played(scene).same(reported)
 
     assert found["message"]["message"] == "it broke"
     assert found["message"]["errorCode"] == code
@@ -89,7 +81,7 @@ def test_the_error_file_stays_in_the_directory_for_logs(played: Played) -> None:
     ],
     ids=" ".join,
 )
-def test_how_a_worker_ends(played: Played, steps: list[str], says: str) -> None:
+def test_how_a_worker_ended_is_reported(played: Played, steps: list[str], says: str) -> None:
     def scene(play: Play) -> None:
         play.start("--nproc-per-node=2", WORKER, *steps)
 
@@ -133,7 +125,7 @@ def not_executable(play: Play) -> None:
         (not_executable, "./text"),
     ],
 )
-def test_what_cannot_be_run(played: Played, scene: Callable[[Play], None], says: str) -> None:
+def test_what_cannot_be_run_is_named(played: Played, scene: Callable[[Play], None], says: str) -> None:
     both = played(scene)
 
     assert both.same(lambda play: play.codes) == [1]
@@ -167,7 +159,7 @@ def test_what_cannot_be_run(played: Played, scene: Callable[[Play], None], says:
     ],
     ids=" ".join,
 )
-def test_options_that_cannot_be(played: Played, options: list[str]) -> None:
+def test_invalid_options_start_no_worker(played: Played, options: list[str]) -> None:
     def scene(play: Play) -> None:
         play.start(*options, *[WORKER] * bool(options))
 
@@ -209,7 +201,7 @@ def test_all_workers_start_again_after_a_failure(played: Played) -> None:
 
     assert both.same(lambda play: play.codes) == [0]
     assert both.same(rounds) == [["0", "0"], ["0", "1"], ["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
-    assert both.same(heard) == [["SIGTERM"], [], [], ["SIGTERM"], [], []]
+    assert both.same(signals) == [["SIGTERM"], [], [], ["SIGTERM"], [], []]
 
 
 def test_each_attempt_has_a_directory(played: Played) -> None:
@@ -223,51 +215,12 @@ def too_often(play: Play) -> None:
     play.start("--nproc-per-node=2", "--max-restarts=1", WORKER, "1:hold", "0:meet=1", "0:exit=5")
 
 
-def test_a_budget_of_restarts_that_is_spent(played: Played) -> None:
+def test_a_spent_budget_of_restarts_ends_the_run(played: Played) -> None:
     both = played(too_often)
 
     assert both.same(lambda play: play.codes) == [1]
     assert both.same(rounds) == [["0", "0"], ["0", "1"], ["1", "0"], ["1", "1"]]
     assert all("5" in play.ended[0].stderr for play in both)
-
-
-@pytest.mark.parametrize(
-    ("number", "options"),
-    [
-        (signal.SIGTERM, []),
-        (signal.SIGINT, []),
-        (signal.SIGHUP, []),
-        (signal.SIGQUIT, []),
-        (signal.SIGUSR1, ["--signals-to-handle=SIGUSR1,SIGTERM"]),
-    ],
-    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
-)
-def test_a_signal_to_the_launcher_ends_the_run(played: Played, number: signal.Signals, options: list[str]) -> None:
-    def scene(play: Play) -> None:
-        launcher = play.start("--nproc-per-node=2", "--max-restarts=3", *options, WORKER, "hold")
-        play.until(2)
-        launcher.send_signal(number)
-
-    both = played(scene)
-
-    assert both.same(heard) == [[number.name]] * 2
-    assert both.same(lambda play: play.codes) == [1]
-    assert both.same(rounds) == [["0", "0"], ["0", "1"]]
-
-
-def deaf(play: Play) -> None:
-    launcher = play.start("--nproc-per-node=2", "--shutdown-timeout=1", WORKER, f"deaf={signal.SIGTERM:d}", "hold")
-    play.until(2)
-    launcher.send_signal(signal.SIGTERM)
-
-
-def test_who_does_not_listen_is_killed(played: Played) -> None:
-    both = played(deaf)
-
-    assert both.same(heard) == [[], []]
-    assert both.same(lambda play: play.codes) == [1]
-    for play in both:
-        assert not [noted["pid"] for noted in play.workers if runs(noted)]
 
 
 RECORD = """
@@ -283,14 +236,14 @@ main()
 
 def recorded(play: Play) -> None:
     (play.directory / "record.py").write_text(RECORD)
-    play.start("record.py", env={"TORCHELASTIC_ERROR_FILE": str(play.directory / "told.json")})
+    play.start("record.py", env={"TORCHELASTIC_ERROR_FILE": str(play.directory / "reported.json")})
 
 
-def test_record_tells_the_exception(played: Played) -> None:
+def test_record_reports_the_exception(played: Played) -> None:
     both = played(recorded)
 
     assert both.same(lambda play: play.codes) == [1]
-    found = [told(play) for play in both]
+    found = [reported(play) for play in both]
     assert all(found)
     texts = [each["message"]["message"] for each in found if each]
     assert texts == ["RuntimeError: of the script's own"] * 2

@@ -1,4 +1,4 @@
-"""Side by side with torchrun: launchers that are started once per node, and find one another."""
+"""Side by side with torchrun: launchers that are started once per node and find one another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from testbed import wait_until
 from tests.torchrun import behaviour
-from tests.torchrun.behaviour import WORKER, free_port, listened_on
+from tests.torchrun.behaviour import WORKER, free_port, listened_on, signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,38 +23,48 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
+RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "LOCAL_WORLD_SIZE",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+)
 
 
 def ranks(play: Play) -> list[str]:
-    """All that each worker is told of its place, by round and rank."""
+    """All variables about each worker's place, by round and rank."""
     return [" ".join(noted["env"][name] for name in ("TORCHELASTIC_RESTART_COUNT", *RANKS)) for noted in play.workers]
 
 
-def heard(play: Play) -> list[list[str]]:
-    return [noted["signals"] for noted in play.workers]
-
-
 def of_world(play: Play, size: int) -> list[str]:
-    """The ranks of workers that were told of a world of that size."""
+    """The ranks of workers that were given a world of that size."""
     return sorted(noted["env"]["RANK"] for noted in play.workers if noted["env"]["WORLD_SIZE"] == str(size))
 
 
 def worlds(play: Play) -> list[str]:
-    """The sizes that the world has had, one after the other; who comes late to a round may make one more of the size before."""
+    """The sizes of the world, one after the other; a late node may cause one more round of the previous size."""
     began = sorted(play.workers, key=lambda noted: float(noted["began"]))
     return [size for size, _ in groupby(noted["env"]["WORLD_SIZE"] for noted in began)]
 
 
 def static(play: Play) -> None:
-    """The second node first, with more workers than the other; each has the other's output not."""
+    """The second node first, with more workers than the other; neither has the other's output."""
     port = free_port()
     for node, workers in ((1, 2), (0, 1)):
-        options = [f"--node_rank={node}", f"--nproc_per_node={workers}", "--master_addr=127.0.0.1", f"--master_port={port}"]
+        options = [
+            f"--node_rank={node}",
+            f"--nproc_per_node={workers}",
+            "--master_addr=127.0.0.1",
+            f"--master_port={port}",
+        ]
         play.start("--nnodes=2", *options, WORKER, "say")
 
 
-def test_two_nodes_with_ranks_that_were_given(played: Played) -> None:
+def test_two_nodes_have_the_ranks_that_they_were_given(played: Played) -> None:
     both = played(static)
 
     assert both.same(lambda play: play.codes) == [0, 0]
@@ -85,15 +95,15 @@ def restarted(play: Play) -> None:
     (play.seen / "x").touch()
 
 
-def test_two_nodes_that_meet_and_start_again(played: Played) -> None:
-    """Both count the restart on the node alone whose worker failed, as another might take part in the next round."""
+def test_two_nodes_meet_and_start_again_after_a_failure(played: Played) -> None:
+    """Both count the restart only on the node whose worker failed, as another might take part in the next round."""
     both = played(restarted)
 
     assert both.same(lambda play: play.codes) == [0, 0]
     assert both.same(lambda play: sorted(line.partition(" ")[2] for line in ranks(play))) == sorted(
         2 * [f"{node * 2 + rank} {rank} {node} {node * 2 + rank} 2 4 2 4" for node in range(2) for rank in range(2)]
     )
-    assert both.same(lambda play: sorted(name for names in heard(play) for name in names)) == ["SIGTERM"]
+    assert both.same(lambda play: sorted(name for names in signals(play) for name in names)) == ["SIGTERM"]
     assert both.same(lambda play: {noted["env"]["TORCHELASTIC_RUN_ID"] for noted in play.workers}) == {"night"}
     assert both.same(lambda play: [line[0] for line in ranks(play)]) == ["0"] * 6 + ["1"] * 2
 
@@ -109,16 +119,16 @@ def failed(play: Play) -> None:
 
 
 def test_a_failure_on_one_node_ends_the_run_on_all(played: Played) -> None:
-    """torchrun's other nodes go on until a collective fails; here they end at once, with the same cause."""
+    """torchrun's other nodes continue until a collective fails; here they end at once, with the same cause."""
     both = played(failed)
 
     assert (both.theirs.codes, both.ours.codes) == ([-signal.SIGKILL, 1], [1, 1])
-    assert heard(both.theirs)[:2] == [[], []]
-    assert heard(both.ours)[:2] == [["SIGTERM"], ["SIGTERM"]]
+    assert signals(both.theirs)[:2] == [[], []]
+    assert signals(both.ours)[:2] == [["SIGTERM"], ["SIGTERM"]]
 
 
 def early(play: Play) -> None:
-    """Node 1 ends well while node 0 still works."""
+    """Node 1 succeeds while node 0 still works."""
     port = free_port()
     for node in range(2):
         options = [f"--node_rank={node}", "--master_addr=127.0.0.1", f"--master_port={port}"]
@@ -132,7 +142,7 @@ def test_a_node_may_end_before_another(played: Played) -> None:
     both = played(early)
 
     assert both.same(lambda play: play.codes) == [0, 0]
-    assert both.same(heard) == [[], []]
+    assert both.same(signals) == [[], []]
 
 
 def alone(play: Play) -> None:
@@ -144,12 +154,12 @@ def alone_static(play: Play) -> None:
     play.start("--nnodes=2", "--rdzv_conf=timeout=2", f"--master_port={free_port()}", WORKER)
 
 
-def nobody(play: Play) -> None:
+def second_alone(play: Play) -> None:
     conf = "--rdzv_conf=timeout=2,read_timeout=2,join_timeout=2"
     play.start("--nnodes=2", "--node_rank=1", conf, f"--master_port={free_port()}", WORKER)
 
 
-@pytest.mark.parametrize("scene", [alone, alone_static, nobody])
+@pytest.mark.parametrize("scene", [alone, alone_static, second_alone])
 def test_nodes_that_do_not_come_are_not_waited_for_for_ever(played: Played, scene: Callable[[Play], None]) -> None:
     both = played(scene)
 
@@ -159,11 +169,16 @@ def test_nodes_that_do_not_come_are_not_waited_for_for_ever(played: Played, scen
 
 
 def elastic(play: Play) -> None:
-    """One node begins, a second one joins it, and leaves again. torchrun's first node only sees that when its worker fails."""
+    """One node begins, a second joins it and leaves again; torchrun's first node only notices when its worker fails."""
     options = ["--nnodes=1:2", "--rdzv_backend=c10d", f"--rdzv_endpoint=localhost:{free_port()}", "--rdzv_id=e"]
-    options += ["--rdzv_conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=10", "--max_restarts=3", WORKER]
+    options += [
+        "--rdzv_conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=10",
+        "--max_restarts=3",
+        WORKER,
+    ]
     options += ["work=gone", "fail=1", "work=x"] if play.engine == "torchrun" else ["work=x"]
-    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else torchrun's later node waits for an address that nobody tells
+    # Else torchrun's later node waits for an address that is never announced.
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     play.start(*options, env=env)
     play.until(1, WORLD_SIZE="1")
     second = play.start(*options, env=env)
@@ -187,7 +202,7 @@ def test_a_node_joins_and_leaves(played: Played) -> None:
 
 
 def replaced(play: Play) -> None:
-    """One of two nodes is killed, and started again; torchrun's other one only sees that when its worker fails."""
+    """One of two nodes is killed and started again; torchrun's other one only notices when its worker fails."""
     port = free_port()
     options = ["--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint=localhost:{port}", "--max_restarts=2"]
     options += ["--rdzv_conf=keep_alive_interval=1,keep_alive_max_attempt=10", WORKER]
@@ -209,7 +224,7 @@ def replaced(play: Play) -> None:
 
 
 def parents(pid: int) -> list[int]:
-    """Of that process, to the first of all."""
+    """The process and its ancestors, up to the first of all."""
     found = [pid]
     while found[-1] > 1:
         found.append(int(Path(f"/proc/{found[-1]}/stat").read_text().rpartition(")")[2].split()[1]))

@@ -1,10 +1,9 @@
-"""Side by side with torchrun: what workers are given, and where what they write goes."""
+"""Side by side with torchrun: what is run as a worker, and what workers are given."""
 
 from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.torchrun.behaviour import WORKER
+from tests.torchrun.behaviour import WORKER, of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,22 +22,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-OWN = re.compile(r"MASTER_(ADDR|PORT)$|TORCHELASTIC_ERROR_FILE$|TORCHELASTIC_RUN_ID$|HOME$|TMPDIR$|SEEN$|PWD$|DISTLAUNCH_")
-"""Variables whose values are each run's own."""
-
-
-def lines(text: str) -> list[str]:
-    """Those that workers have written, in any order."""
-    return sorted(line for line in text.splitlines() if " of " in line or "line" in line)
-
-
-def shown(play: Play) -> tuple[list[str], list[str]]:
-    """What of the workers' output the launcher shows on stdout and stderr."""
-    return lines(play.ended[0].stdout), [line for line in lines(play.ended[0].stderr) if "err of" in line]
+OWN = re.compile(
+    r"MASTER_(ADDR|PORT)$|TORCHELASTIC_ERROR_FILE$|TORCHELASTIC_RUN_ID$|HOME$|TMPDIR$|SEEN$|PWD$|DISTLAUNCH_"
+)
+"""Variables whose values differ in each run."""
 
 
 def environment(play: Play) -> list[dict[str, Any]]:
-    """What of the workers' variables is not as the launcher had it (None: lost)."""
+    """The workers' variables that differ from the launcher's (None: removed)."""
     found = []
     for noted in play.workers:
         env: dict[str, Any] = {name: value for name, value in noted["env"].items() if os.environ.get(name) != value}
@@ -47,16 +38,14 @@ def environment(play: Play) -> list[dict[str, Any]]:
     return found
 
 
-def of(play: Play, *names: str) -> list[list[str | None]]:
-    return [[noted["env"].get(name) for name in names] for noted in play.workers]
-
-
 def two_workers(play: Play) -> None:
     args = ["say", "a b", "", "$x", "${local_rank}", "x${local_rank}y", "$local_rank", "${rank}", "--nnodes", "7", "-t"]
-    play.start("--nproc_per_node", "2", "--role", "trainer", "--max-restarts", "2", WORKER, *args, env={"MINE": "ü \n="})
+    play.start(
+        "--nproc_per_node", "2", "--role", "trainer", "--max-restarts", "2", WORKER, *args, env={"MINE": "ü \n="}
+    )
 
 
-def test_two_workers_are_given_the_same(played: Played) -> None:
+def test_two_workers_are_given_the_same_variables(played: Played) -> None:
     both = played(two_workers)
 
     assert both.same(lambda play: play.codes) == [0]
@@ -75,10 +64,13 @@ def test_what_two_workers_write_is_shown_as_it_is(played: Played) -> None:
     assert played(two_workers).same(shown) == (["out of 0", "out of 1"], ["err of 0", "err of 1"])
 
 
-def test_they_run_where_the_launcher_does_unbuffered(played: Played) -> None:
+def test_they_run_where_the_launcher_does_and_unbuffered(played: Played) -> None:
     both = played(two_workers)
 
-    assert both.same(lambda play: [os.path.relpath(noted["cwd"], play.directory) for noted in play.workers]) == [".", "."]
+    assert both.same(lambda play: [os.path.relpath(noted["cwd"], play.directory) for noted in play.workers]) == [
+        ".",
+        ".",
+    ]
     assert both.same(lambda play: [noted["unbuffered"] for noted in play.workers]) == [True, True]
 
 
@@ -94,19 +86,29 @@ def module(play: Play) -> None:
     play.start(*options, env={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
 
 
-def test_a_module_in_standalone_mode_with_virtual_local_ranks(played: Played) -> None:
+def test_a_module_runs_in_standalone_mode_with_virtual_local_ranks(played: Played) -> None:
     both = played(module)
 
     assert both.same(lambda play: play.codes) == [0]
     both.same(environment)
-    assert both.same(lambda play: of(play, "LOCAL_RANK", "RANK", "OMP_NUM_THREADS")) == [["0", "0", "3"], ["0", "1", "3"]]
+    assert both.same(lambda play: of(play, "LOCAL_RANK", "RANK", "OMP_NUM_THREADS")) == [
+        ["0", "0", "3"],
+        ["0", "1", "3"],
+    ]
     assert (
-        both.same(lambda play: [(noted["package"], noted["argv"][1:]) for noted in play.workers]) == [("pkg", ["-m", "say"])] * 2
+        both.same(lambda play: [(noted["package"], noted["argv"][1:]) for noted in play.workers])
+        == [("pkg", ["-m", "say"])] * 2
     )
 
 
 def variables(play: Play) -> None:
-    env = {"PET_NPROC_PER_NODE": "2", "PET_ROLE": "of_env", "PET_MAX_RESTARTS": "5", "PET_TEE": "1", "PET_LOG_DIR": "logs"}
+    env = {
+        "PET_NPROC_PER_NODE": "2",
+        "PET_ROLE": "of_env",
+        "PET_MAX_RESTARTS": "5",
+        "PET_TEE": "1",
+        "PET_LOG_DIR": "logs",
+    }
     play.start("--max_restarts=4", WORKER, "say", env=env)
 
 
@@ -124,7 +126,7 @@ def program(play: Play) -> None:
     play.start("--no_python", "sh", "run.sh", "say", "l${local_rank}", "rest of it", env={"MINE": sys.executable})
 
 
-def test_a_program(played: Played) -> None:
+def test_a_program_runs_with_the_workers_variables(played: Played) -> None:
     both = played(program)
 
     assert both.same(lambda play: play.codes) == [0]
@@ -137,7 +139,7 @@ def run_path(play: Play) -> None:
     play.start("--run_path", "--no-python", WORKER, "say", "--", "x")
 
 
-def test_a_script_in_the_same_interpreter(played: Played) -> None:
+def test_a_script_runs_in_the_same_interpreter(played: Played) -> None:
     both = played(run_path)
 
     assert both.same(lambda play: play.codes) == [0]
@@ -163,7 +165,7 @@ def piped_script(play: Play) -> None:
 
 
 @pytest.mark.parametrize("scene", [directory, archive, piped_script])
-def test_what_python_runs_that_is_no_file_of_source(played: Played, scene: Any) -> None:
+def test_what_python_runs_may_be_a_directory_an_archive_or_a_pipe(played: Played, scene: Any) -> None:
     both = played(scene)
 
     assert both.same(lambda play: play.codes) == [0]
@@ -172,99 +174,10 @@ def test_what_python_runs_that_is_no_file_of_source(played: Played, scene: Any) 
 
 
 @pytest.mark.parametrize("value", ["cpu", "auto"])
-def test_as_many_workers_as_processors(played: Played, value: str) -> None:
+def test_there_are_as_many_workers_as_cpus(played: Played, value: str) -> None:
     def scene(play: Play) -> None:
         play.start("--nproc-per-node", value, WORKER)
 
     found = played(scene).same(lambda play: [play.codes, of(play, "LOCAL_WORLD_SIZE")])
 
     assert found == [[0], [[str(os.cpu_count())]] * (os.cpu_count() or 0)]
-
-
-def redirected(play: Play) -> None:
-    options = ["--nproc-per-node=3", "--log_dir", "logs", "-r", "0:1,1:2", "-t", "2:3", "--rdzv-backend=c10d", "--rdzv_id", "me"]
-    more = ["--rdzv-endpoint=localhost:0", "--log-line-prefix-template", "<${role_name} ${rank} ${local_rank} ${hostname} ${x}>"]
-    play.start(*options, *more, WORKER, "say")
-
-
-def test_streams_that_go_to_files_and_those_that_are_teed(played: Played) -> None:
-    both = played(redirected)
-
-    assert both.same(lambda play: play.files("logs")) == {
-        "me_*/attempt_0/0/stdout.log": "out of 0\n",
-        "me_*/attempt_0/1/stderr.log": "err of 1\n",
-        "me_*/attempt_0/2/stdout.log": "out of 2\n",
-        "me_*/attempt_0/2/stderr.log": "err of 2\n",
-    }
-    prefix = f"<default 2 2 {socket.gethostname()} ${{x}}>"
-    assert both.same(shown) == (sorted(["out of 1", f"{prefix}out of 2"]), sorted(["err of 0", f"{prefix}err of 2"]))
-
-
-def filtered(play: Play) -> None:
-    options = ["--nproc-per-node=3", "--log-dir", "logs", "--tee", "3", "--local_ranks_filter", "1,2", "--role", "r"]
-    more = ["--duplicate-stdout-filters", "apple,a,,b", "--duplicate_stderr_filters", "of 2"]
-    play.start(*options, *more, WORKER, "say", "1:say=an apple line", "2:say=line a,b", "0:say=line c")
-
-
-def test_ranks_that_are_not_shown_are_in_their_files(played: Played) -> None:
-    both = played(filtered)
-
-    found = both.same(
-        lambda play: {path.partition("/")[2]: sorted(text.splitlines()) for path, text in play.files("logs").items()}
-    )
-    assert found["attempt_0/0/stdout.log"] == ["line c", "out of 0"]
-    out, err = both.same(shown)
-    assert out == ["[r1]:an apple line", "[r1]:out of 1", "[r2]:line a,b", "[r2]:out of 2"]
-    assert err == ["[r1]:err of 1", "[r2]:err of 2"]
-
-
-def test_lines_with_certain_words_are_in_a_file_of_their_own(played: Played) -> None:
-    def duplicates(play: Play) -> dict[str, list[str]]:
-        found = {path.rpartition("/")[2]: sorted(text.splitlines()) for path, text in play.files("logs").items()}
-        return {name: text for name, text in found.items() if name.startswith("filtered")}
-
-    assert played(filtered).same(duplicates) == {
-        "filtered_stdout.log": ["[r1]:an apple line", "[r2]:line a,b"],
-        "filtered_stderr.log": ["[r2]:err of 2"],
-    }
-
-
-def silent(play: Play) -> None:
-    play.start("--nproc-per-node=2", "--log-dir", os.devnull, "--local-ranks-filter=0", WORKER, "say")
-
-
-def test_without_a_directory_for_logs_all_is_shown(played: Played) -> None:
-    """torchrun has no error files then; here a cause is told all the same."""
-    both = played(silent)
-
-    assert both.same(lambda play: play.codes) == [0]
-    assert both.same(shown) == (["out of 0", "out of 1"], ["err of 0", "err of 1"])
-    assert of(both.theirs, "TORCHELASTIC_ERROR_FILE") == [[""]] * 2
-    assert all(path and path[0] for path in of(both.ours, "TORCHELASTIC_ERROR_FILE"))
-
-
-def piped(play: Play) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"first\nsecond\n")
-    os.close(writer)
-    play.start("--nproc-per-node=1", WORKER, "read=all", stdin=reader)
-    os.close(reader)
-
-
-def asked(play: Play) -> None:
-    reader, writer = os.pipe()
-    play.start("--nproc-per-node=2", WORKER, "0:read=line", "0:hold=x", "1:hold=x", stdin=reader)
-    os.close(reader)
-    play.until(1, RANK="1")
-    os.write(writer, b"an answer\n")
-    play.until(1, RANK="0")
-    (play.seen / "x").touch()
-    os.close(writer)
-
-
-@pytest.mark.parametrize(("scene", "text"), [(piped, "first\nsecond\n"), (asked, "an answer\n")])
-def test_stdin_is_the_launchers(played: Played, scene: Any, text: str) -> None:
-    both = played(scene)
-
-    assert both.same(lambda play: play.codes) == [0]
-    assert both.same(lambda play: play.workers[0].get("stdin")) == text

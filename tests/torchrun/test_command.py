@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.system import processes
 from tests.torchrun.node import LIMIT_S, ROOT, Node
 
 if TYPE_CHECKING:
@@ -25,25 +22,14 @@ if TYPE_CHECKING:
 
 SEEN = """
 import json, os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-         "TORCHELASTIC_MAX_RESTARTS", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_SIGNALS_TO_HANDLE")
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID",
+         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "MASTER_ADDR", "MASTER_PORT",
+         "TORCHELASTIC_SIGNALS_TO_HANDLE")
 told = json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1:], sys.stdin.readline()])
 sys.stdout.write(told + "\\n")
 """
-"""What several workers write is a line at a time, in one call each: of `print`'s parts another's line may come in between."""
+"""Workers write each line in one call: between the parts of a `print`, another worker's line may appear."""
 
-SLEEPS = """
-import os, signal, sys, time
-def heard(number, frame):
-    sys.stdout.write("heard " + signal.Signals(number).name + "\\n")
-    sys.exit(0)
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, heard)
-sys.stdout.write("up\\n")
-while True:
-    time.sleep(1)
-"""
-IGNORES = SLEEPS.replace("    sys.exit(0)\n", "")
 FAILS = """
 import os, sys
 sys.stdout.write("out " + os.environ["RANK"] + "\\n")
@@ -56,7 +42,16 @@ time.sleep(600)
 
 
 def test_workers_have_torchruns_variables_arguments_and_stdin_and_nothing_is_left(start: Callable[..., Node]) -> None:
-    options = ["--standalone", "--nproc-per-node=2", "--role", "r", "--max-restarts", "3", "--signals-to-handle", "SIGTERM"]
+    options = [
+        "--standalone",
+        "--nproc-per-node=2",
+        "--role",
+        "r",
+        "--max-restarts",
+        "3",
+        "--signals-to-handle",
+        "SIGTERM",
+    ]
     node = start(SEEN, *options, "x.py", "--rank=${local_rank}", "$$HOME ${other}", stdin="one\n")
 
     assert node.wait() == 0
@@ -70,7 +65,7 @@ def test_workers_have_torchruns_variables_arguments_and_stdin_and_nothing_is_lef
     for rank, (variables, words, _) in enumerate(seen):
         assert variables.items() >= {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}.items()
         assert words == [f"--rank={rank}", "$HOME ${other}"]
-    assert sorted(line for _, _, line in seen) == ["", "one\n"]  # one stdin, as the shell has given it
+    assert sorted(line for _, _, line in seen) == ["", "one\n"]  # one stdin, as given by the shell
     assert len({variables["TORCHELASTIC_RUN_ID"] for variables, _, _ in seen}) == 1
 
 
@@ -83,7 +78,7 @@ def test_one_node_of_a_static_run_has_the_port_that_it_was_given(start: Callable
     assert [variables[name] for name in names] == [str(port), "mine", "5"]
 
 
-def test_what_is_kept_is_where_torchrun_keeps_it(start: Callable[..., Node], tmp_path: Path) -> None:
+def test_kept_files_are_where_torchrun_keeps_them(start: Callable[..., Node], tmp_path: Path) -> None:
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--log-dir", "logs", "-r", "0:1", "-t", "1:3"]
     more = ["--log-line-prefix-template", "${rank}/${local_rank} ${role_name}> ", "--duplicate-stdout-filters", "ou,zz"]
     node = start(FAILS, *options, *more, "x.py", env={"TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")})
@@ -92,7 +87,7 @@ def test_what_is_kept_is_where_torchrun_keeps_it(start: Callable[..., Node], tmp
     (directory,) = (tmp_path / "logs").iterdir()
     assert sorted(path.name for path in directory.iterdir()) == ["attempt_0", "attempt_1"]
     for attempt in ("attempt_0", "attempt_1"):
-        assert (directory / attempt / "0/stdout.log").read_text() in ("out 0\n", "")  # it may not have come so far
+        assert (directory / attempt / "0/stdout.log").read_text() in ("out 0\n", "")  # it may not have got that far
         assert (directory / attempt / "1/stdout.log").read_text() == "out 1\n"
         assert (directory / attempt / "filtered_stdout.log").read_text() == "1/1 default> out 1\n"
         assert f"boom in {attempt.replace('_', ' ')}" in (directory / attempt / "1/error.json").read_text()
@@ -113,22 +108,6 @@ def test_local_ranks_that_are_filtered_out_are_not_shown(start: Callable[..., No
     assert sorted(node.out.splitlines()) == ["out 0", "out 2"]
 
 
-@pytest.mark.parametrize(("option", "sent", "heard"), [
-    ("SIGTERM,SIGINT", signal.SIGTERM, "SIGTERM"),
-    ("SIGTERM,SIGINT", signal.SIGINT, "SIGINT"),
-    ("SIGUSR1", signal.SIGUSR1, "SIGUSR1"),
-])  # fmt: skip
-def test_a_signal_that_is_handled_ends_the_run_with_it(start: Callable[..., Node], option: str, sent: int, heard: str) -> None:
-    node = start(SLEEPS, "--standalone", "--nproc-per-node=2", "--signals-to-handle", option, "x.py")
-    node.until(lambda: node.out.count("up") == 2)
-
-    os.kill(node.process.pid, sent)
-
-    assert node.wait() == 1  # as torchrun's
-    assert node.out.count(f"heard {heard}") == 2
-    assert node.left() == []
-
-
 TERMINAL = """
 import os, sys
 print(*(os.isatty(fd) for fd in (0, 1, 2)), os.get_terminal_size().columns, flush=True)
@@ -140,13 +119,17 @@ print("heard", sys.stdin.readline(), flush=True)
 @pytest.mark.parametrize(
     ("options", "seen"), [([], "True True True 77"), (["--redirects=2", "--log-dir=logs"], "True True False 77")]
 )
-def test_workers_have_our_terminal_where_their_lines_go_nowhere_else(tmp_path: Path, options: list[str], seen: str) -> None:
+def test_workers_have_our_terminal_where_their_lines_go_nowhere_else(
+    tmp_path: Path, options: list[str], seen: str
+) -> None:
     (tmp_path / "x.py").write_text(TERMINAL)
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 77, 0, 0))
     words = [sys.executable, "-m", "launcher", "torchrun", *options, "x.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env)
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env
+    )
     os.close(theirs)
     said = b""
 
@@ -168,47 +151,10 @@ def test_workers_have_our_terminal_where_their_lines_go_nowhere_else(tmp_path: P
     assert said.startswith(seen.encode())
 
 
-SAVES = """
-import signal, sys, time
-def save(number, frame):
-    time.sleep(0.3)  # shorter than the second after which the same signal would be the user's second one
-    print("saved", flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("up", flush=True)
-while True:
-    time.sleep(1)
-"""
-
-
-def test_a_scheduler_that_signals_all_processes_at_once_leaves_the_workers_their_time(start: Callable[..., Node]) -> None:
-    node = start(SAVES, "--standalone", "x.py")
-    node.until(lambda: "up" in node.out)
-    below = node.below()
-
-    node.process.terminate()
-    for pid, ticks in below:
-        with contextlib.suppress(ProcessLookupError):  # it has ended of the first one already
-            if processes.start_ticks(pid) == ticks:
-                os.kill(pid, signal.SIGTERM)
-
-    assert node.wait() == 1
-    assert "saved" in node.out
-
-
-def test_the_second_signal_kills_at_once(start: Callable[..., Node]) -> None:
-    node = start(IGNORES, "--standalone", "x.py")
-    node.until(lambda: "up" in node.out)
-
-    os.kill(node.process.pid, signal.SIGTERM)
-    node.until(lambda: "heard SIGTERM" in node.out)
-    os.kill(node.process.pid, signal.SIGINT)
-
-    assert node.wait() == 1
-
-
-def test_one_that_was_started_without_open_streams_works(start: Callable[..., Node], tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("import os, sys; open('seen', 'w').write(f'{os.environ[\"RANK\"]} {sys.stdin.read()!r}')")
+def test_a_launcher_that_was_started_without_open_streams_works(start: Callable[..., Node], tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(
+        "import os, sys; open('seen', 'w').write(f'{os.environ[\"RANK\"]} {sys.stdin.read()!r}')"
+    )
     command = f"exec {sys.executable} -m launcher torchrun --standalone x.py <&- >&- 2>&-"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -216,61 +162,12 @@ def test_one_that_was_started_without_open_streams_works(start: Callable[..., No
     assert (tmp_path / "seen").read_text() == "0 ''"
 
 
-def test_other_signals_are_passed_on_and_the_run_goes_on(start: Callable[..., Node]) -> None:
-    node = start(SLEEPS, "--standalone", "--nproc-per-node=2", "x.py")
-    node.until(lambda: node.out.count("up") == 2)
-
-    os.kill(node.process.pid, signal.SIGUSR2)
-
-    assert node.wait() == 0
-    assert node.out.count("heard SIGUSR2") == 2
-
-
-def test_workers_that_do_not_end_are_killed_after_the_shutdown_timeout(start: Callable[..., Node]) -> None:
-    node = start(IGNORES, "--standalone", "--shutdown-timeout", "1", "x.py")
-    node.until(lambda: node.out.count("up") == 1)
-
-    os.kill(node.process.pid, signal.SIGTERM)
-
-    assert node.wait() == 1
-    assert "workers get SIGTERM, and have 1 s to end" in node.err
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["alone", "with its agent"])
-def test_nothing_is_left_of_one_that_was_killed(start: Callable[..., Node], whole: bool) -> None:
-    node = start(IGNORES, "--standalone", "--nproc-per-node=2", "--shutdown-timeout", "1", "x.py")
-    node.until(lambda: node.out.count("up") == 2)
-    started = node.below()
-    agent = next(pid for pid, _ in started if processes.below(pid))
-
-    node.process.kill()
-    if whole:
-        os.kill(agent, signal.SIGKILL)
-
-    assert node.wait() == -signal.SIGKILL
-    node.until(lambda: not any(processes.start_ticks(pid) == ticks for pid, ticks in started))
-    if whole:  # nobody was left who could do it
-        assert start("", "--standalone", "x.py").wait() == 0
-    node.until(lambda: node.left() == [])
-
-
-def test_an_agent_that_was_killed_is_told(start: Callable[..., Node]) -> None:
-    node = start(SLEEPS, "--standalone", "--nproc-per-node=2", "x.py")
-    node.until(lambda: node.out.count("up") == 2)
-    started = node.below()
-
-    os.kill(next(pid for pid, _ in started if processes.below(pid)), signal.SIGKILL)
-
-    assert node.wait() == 1
-    assert "the agent exited without reporting a result" in node.err or "SIGKILL" in node.err
-    node.until(lambda: not any(processes.start_ticks(pid) == ticks for pid, ticks in started))
-    assert node.left() == []
-
-
 def test_an_interpreter_that_has_torch_runs_the_agent_where_ours_has_none(tmp_path: Path) -> None:
     own = tmp_path / "python"
     own.symlink_to(sys.executable)
-    script = "import os, sys; sys.stdout.write(' '.join([os.environ['RANK'], sys.executable, sys.stdin.read()]) + '\\n')"
+    script = (
+        "import os, sys; sys.stdout.write(' '.join([os.environ['RANK'], sys.executable, sys.stdin.read()]) + '\\n')"
+    )
     (tmp_path / "x.py").write_text(script)
     code = (
         "import sys; from launcher.torchrun import workers; from launcher.cli import main;"
@@ -278,7 +175,9 @@ def test_an_interpreter_that_has_torch_runs_the_agent_where_ours_has_none(tmp_pa
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, input="", timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=env, capture_output=True, text=True, input="", timeout=LIMIT_S, check=False
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == [f"{rank} {own} " for rank in range(2)]
@@ -286,7 +185,7 @@ def test_an_interpreter_that_has_torch_runs_the_agent_where_ours_has_none(tmp_pa
 
 
 def test_a_program_needs_no_python(start: Callable[..., Node]) -> None:
-    wait = "until test -e said.0; do sleep 0.05; done"  # who fails ends the other
+    wait = "until test -e said.0; do sleep 0.05; done"  # a failure ends the other worker
     code = f"echo $RANK $1; : > said.$RANK; {wait}; exit $LOCAL_RANK"
     node = start("", "--nproc-per-node", "2", "--no-python", "sh", "-c", code, "sh", "${local_rank}")
 
@@ -304,7 +203,9 @@ def test_each_worker_may_have_a_script_of_its_own(start: Callable[..., Node], tm
     assert sorted(node.out.splitlines()) == ["own 0", "own 1"]
 
 
-def test_what_only_torchrun_can_do_is_left_to_it(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_only_torchrun_can_do_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     from launcher.torchrun import command
 
     started: list[list[str]] = []
@@ -344,7 +245,7 @@ def test_what_only_torchrun_can_do_is_left_to_it(monkeypatch: pytest.MonkeyPatch
     (["--nnodes=2", "--node-rank=2", "x.py"], "this is node 2, and the run has nodes 0 to 1"),
     (["--local-ranks-filter", "a", "x.py"], "--local-ranks-filter 'a'"),
 ])  # fmt: skip
-def test_what_cannot_be_is_one_clear_error(words: list[str], said: str) -> None:
+def test_invalid_options_are_one_clear_error(words: list[str], said: str) -> None:
     from launcher.torchrun import command
     from launcher.torchrun.options import TorchrunUsageError
 

@@ -1,4 +1,4 @@
-"""The table of docs/torchrun.md has torchrun's options, all of them, and says of each what the program does."""
+"""The table of docs/torchrun.md has all options of torchrun, and says of each what the program does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.cli import spellings
 from launcher.service.request import LaunchOptions
 from launcher.settings.options import JobOptions
 from launcher.torchrun.options import OPTIONS
-from tests.test_documentation import quoted, section, table
+from tests.pages import quoted, section, table
 
 COMPLETION = "print-completion"
 
@@ -29,14 +29,14 @@ def test_it_has_every_option_of_the_installed_torchrun_and_no_other() -> None:
     assert set(rows()) == {tuple(name for name in action.option_strings if "_" not in name) for action in actions}
 
 
-def test_what_distlaunch_torchrun_does_is_what_its_help_says() -> None:
+def test_what_distlaunch_torchrun_does_is_described_as_in_its_help() -> None:
     shown = {names[-1]: cells[0] for names, cells in rows().items()}
 
     assert shown.pop(f"--{COMPLETION}")
     assert shown == {f"--{option.name}": option.meaning for option in OPTIONS}
 
 
-def test_what_the_backends_do_is_what_they_say() -> None:
+def test_what_the_backends_do_is_described_as_in_their_messages() -> None:
     ours = {item.name.replace("_", "-") for cls in (JobOptions, LaunchOptions) for item in fields(cls)}
     wanted = dict.fromkeys((option.name for option in OPTIONS if option.name in ours), "the same")
     wanted |= {name: f"`--{field.replace('_', '-')}" for name, (field, _) in spellings.BECOMES.items()}

@@ -26,13 +26,13 @@ def outcome(function: Callable[[], Any], *errors: type[Exception]) -> Any:
 
 
 ENDPOINTS = [
-    "", " ", "h", "h:1", "h:0", "h:65535", "h:65536", "h:", "h:x", "h:-1", "10.0.0.1", "10.0.0.1:29500", "[::1]", "[::1]:29500",
-    "::1", "h h:1", "h/1:2", "a.b-c.d:123456", " h:1 ",
+    "", " ", "h", "h:1", "h:0", "h:65535", "h:65536", "h:", "h:x", "h:-1", "10.0.0.1", "10.0.0.1:29500", "[::1]",
+    "[::1]:29500", "::1", "h h:1", "h/1:2", "a.b-c.d:123456", " h:1 ",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ENDPOINTS)
-def test_an_endpoint(text: str) -> None:
+def test_an_endpoint_is_read_as_by_torchrun(text: str) -> None:
     from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
     ours = outcome(lambda: rendezvous.endpoint(text, 29400), TorchrunUsageError)
@@ -40,15 +40,17 @@ def test_an_endpoint(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "a=1", "a=1,b=2", " a = 1 , b=x=y", "a", "a=", "=1", ",", "a=1,"])
-def test_the_settings_of_a_rendezvous(text: str) -> None:
+def test_the_settings_of_a_rendezvous_are_read_as_by_torchrun(text: str) -> None:
     from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
 
     ours = outcome(lambda: rendezvous.settings(text), TorchrunUsageError)
     assert ours == outcome(lambda: _parse_rendezvous_config(text), ValueError)
 
 
-@pytest.mark.parametrize("text", ["0", "1", "2", "3", "4", "", "0:1", "0:1,1:3", "1:2,7:0", "0:4", "0:1,", "a", "10:1", "0:1 "])
-def test_streams(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["0", "1", "2", "3", "4", "", "0:1", "0:1,1:3", "1:2,7:0", "0:4", "0:1,", "a", "10:1", "0:1 "]
+)
+def test_a_choice_of_streams_is_read_as_by_torchrun(text: str) -> None:
     from torch.distributed.elastic.multiprocessing.api import Std, to_map
 
     ours = outcome(lambda: [logs.streams("--tee", text)(rank) for rank in range(9)], TorchrunUsageError)
@@ -56,7 +58,7 @@ def test_streams(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "7", "cpu", "auto", "gpu", "xpu", "many", "privateuseone"])
-def test_the_number_of_workers(text: str) -> None:
+def test_the_number_of_workers_is_the_same_as_torchruns(text: str) -> None:
     import sys
 
     from torch.distributed.run import determine_local_world_size
@@ -73,8 +75,10 @@ def test_a_torch_that_knows_gpus_counts_those_that_are_shown(monkeypatch: pytest
     assert workers.count("gpu", {"CUDA_VISIBLE_DEVICES": "1,2"}, "python") == 2
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.9", "::1", "192.0.2.77", "no.such.host.invalid", "OWN"])
-def test_whether_a_host_is_this_one(host: str) -> None:
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "127.0.0.9", "::1", "192.0.2.77", "no.such.host.invalid", "OWN"]
+)
+def test_whether_a_host_is_this_one_is_decided_as_by_torchrun(host: str) -> None:
     import socket
 
     from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
@@ -86,7 +90,7 @@ def test_whether_a_host_is_this_one(host: str) -> None:
 @pytest.mark.parametrize(
     "text", ["plain", "${local_rank}", "$local_rank", "$$x", "${other}", "a$", "x${local_rank}y$local_rank", "${"]
 )
-def test_macros(text: str) -> None:
+def test_macros_are_replaced_as_by_torchrun(text: str) -> None:
     from torch.distributed.elastic.utils.api import macros
 
     from launcher.agent.forkserver.program import Program

@@ -1,4 +1,4 @@
-"""Nodes that a scheduler we do not know has started, each by itself: how they meet, and what becomes of the run without one."""
+"""Nodes that an unknown scheduler has started, each by itself: how they meet, and what happens without one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SEEN = """
 import json, os, sys
 names = ("RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
-sys.stdout.write(json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1]]) + "\\n")  # whole, as others write too
+seen = json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1]])
+sys.stdout.write(seen + "\\n")  # in one call, as others write too
 """
 GROWS = """
 import os, sys, time
@@ -39,7 +40,9 @@ def c10d(port: int, nodes: str, host: str = "localhost", run: str = "mine") -> l
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_static_nodes_have_the_ranks_that_they_say_whoever_comes_first(start: Callable[..., Node], port: int, host: str) -> None:
+def test_static_nodes_have_the_ranks_that_they_ask_for_in_whatever_order_they_come(
+    start: Callable[..., Node], port: int, host: str
+) -> None:
     options = ["--nnodes=2", "--nproc-per-node=2", "--master-addr", host, "--master-port", str(port)]
     late = start(SEEN, *options, "--node-rank=1", "x.py", "b")
     late.until(lambda: "waits for node 0" in late.err)
@@ -59,13 +62,16 @@ def test_static_nodes_have_the_ranks_that_they_say_whoever_comes_first(start: Ca
 def test_each_node_may_know_node_0_by_another_address(start: Callable[..., Node], port: int) -> None:
     hosts = ["127.0.0.1", "127.0.0.2"]
     options = ["--nnodes=2", "--master-port", str(port)]
-    nodes = [start(SEEN, *options, "--master-addr", host, f"--node-rank={rank}", "x.py", "a") for rank, host in enumerate(hosts)]
+    nodes = [
+        start(SEEN, *options, "--master-addr", host, f"--node-rank={rank}", "x.py", "a")
+        for rank, host in enumerate(hosts)
+    ]
 
     assert [node.wait() for node in nodes] == [0, 0], [node.err for node in nodes]
     assert [json.loads(node.out)[0]["MASTER_ADDR"] for node in nodes] == hosts
 
 
-def test_node_0_says_by_which_address_it_wants_to_be_reached(start: Callable[..., Node], port: int) -> None:
+def test_node_0_chooses_the_address_by_which_it_is_reached(start: Callable[..., Node], port: int) -> None:
     nodes = [start(SEEN, *c10d(port, "2"), "--local-addr", f"127.0.0.{number}", "x.py", "a") for number in (5, 6)]
 
     assert [node.wait() for node in nodes] == [0, 0], [node.err for node in nodes]
@@ -74,9 +80,13 @@ def test_node_0_says_by_which_address_it_wants_to_be_reached(start: Callable[...
     assert seen["0"] in ("127.0.0.5", "127.0.0.6")
 
 
-def test_nodes_that_say_no_rank_get_them_in_the_order_in_which_they_come(start: Callable[..., Node], port: int) -> None:
-    """By whatever name they know the first one."""
-    nodes = [start(SEEN, *c10d(port, "3", host), "x.py", host) for host in ("localhost", "127.0.0.1", socket.gethostname())]
+def test_nodes_that_ask_for_no_rank_get_one_in_the_order_in_which_they_come(
+    start: Callable[..., Node], port: int
+) -> None:
+    """By whatever name they know the first node."""
+    nodes = [
+        start(SEEN, *c10d(port, "3", host), "x.py", host) for host in ("localhost", "127.0.0.1", socket.gethostname())
+    ]
 
     assert [node.wait() for node in nodes] == [0, 0, 0], [node.err for node in nodes]
     seen = [json.loads(node.out)[0] for node in nodes]
@@ -86,7 +96,7 @@ def test_nodes_that_say_no_rank_get_them_in_the_order_in_which_they_come(start: 
 
 
 def leave_connections(port: int) -> None:
-    """What a server that has just ended leaves of its port, for a minute (TIME_WAIT)."""
+    """Leave the port as a server that has just exited does, for a minute (TIME_WAIT)."""
     with ports.listening(port) as server:
         client = socket.create_connection(("127.0.0.1", port))
         server.accept()[0].close()
@@ -95,16 +105,18 @@ def leave_connections(port: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
-def test_a_run_may_follow_another_at_once_on_the_same_endpoint(start: Callable[..., Node], port: int, backend: str) -> None:
+def test_a_run_may_follow_another_at_once_on_the_same_endpoint(
+    start: Callable[..., Node], port: int, backend: str
+) -> None:
     leave_connections(port)
     options = ["--nnodes=2", "--rdzv-backend", backend, "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    options += ["--rdzv-conf=timeout=45,join_timeout=45"]  # less than the minute that they leave
+    options += ["--rdzv-conf=timeout=45,join_timeout=45"]  # less than the minute for which the port is left so
     nodes = [start(SEEN, *options, f"--node-rank={rank}", "x.py", "a") for rank in range(2)]
 
     assert [node.wait() for node in nodes] == [0, 0], [node.err for node in nodes]
 
 
-def test_one_that_waits_where_node_0_should_be_becomes_it_once_the_port_is_free(start: Callable[..., Node], port: int) -> None:
+def test_a_node_that_waits_for_node_0_becomes_it_once_the_port_is_free(start: Callable[..., Node], port: int) -> None:
     with ports.listening(port):
         node = start(SEEN, *c10d(port, "1:2"), "--rdzv-conf=last_call_timeout=1", "x.py", "a")
         node.until(lambda: "waits for node 0" in node.err)
@@ -112,7 +124,7 @@ def test_one_that_waits_where_node_0_should_be_becomes_it_once_the_port_is_free(
     assert node.wait() == 0, node.err
 
 
-def test_who_does_not_know_the_run_has_no_word_in_it(start: Callable[..., Node], port: int) -> None:
+def test_a_node_that_does_not_know_the_run_has_no_say_in_it(start: Callable[..., Node], port: int) -> None:
     first = start(SLEEPS, *c10d(port, "2"), "x.py", env={"DISTLAUNCH_KEY": "k" * 32})
     first.until(first.left)
     conf = ["--rdzv-conf", "join_timeout=3"]
@@ -130,7 +142,7 @@ def test_who_does_not_know_the_run_has_no_word_in_it(start: Callable[..., Node],
 @pytest.mark.parametrize("options", [
     ["--rdzv-backend=c10d", "--rdzv-conf", "join_timeout=3"], ["--rdzv-backend=static", "--rdzv-conf=timeout=10"],
 ])  # fmt: skip
-def test_a_node_that_does_not_come_is_waited_for_so_long_and_then_named(
+def test_a_node_that_does_not_come_is_waited_for_until_the_limit_and_then_named(
     start: Callable[..., Node], port: int, options: list[str]
 ) -> None:
     node = start(SEEN, "--nnodes=2", "--rdzv-endpoint", f"127.0.0.1:{port}", *options, "x.py", "a")
@@ -142,7 +154,9 @@ def test_a_node_that_does_not_come_is_waited_for_so_long_and_then_named(
 
 @pytest.mark.torch
 @pytest.mark.parametrize("nodes", [["--nnodes=2:3"], ["--nnodes=2", "--max-restarts=1"]])
-def test_one_that_may_be_joined_later_says_what_it_waits_for_too(start: Callable[..., Node], port: int, nodes: list[str]) -> None:
+def test_a_node_that_others_may_join_later_also_reports_what_it_waits_for(
+    start: Callable[..., Node], port: int, nodes: list[str]
+) -> None:
     options = ["--rdzv-backend=c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "join_timeout=10"]
     node = start(SEEN, *nodes, *options, "x.py", "a")
 
@@ -151,7 +165,7 @@ def test_one_that_may_be_joined_later_says_what_it_waits_for_too(start: Callable
     assert "waited 10 s for 2 nodes: fewer have come" in node.err
 
 
-def test_a_failure_on_one_node_is_told_on_all(start: Callable[..., Node], port: int) -> None:
+def test_a_failure_on_one_node_is_reported_on_all(start: Callable[..., Node], port: int) -> None:
     nodes = [start(FAILS, *c10d(port, "2"), "x.py") for _ in range(2)]
 
     assert [node.wait() for node in nodes] == [1, 1]
@@ -159,7 +173,7 @@ def test_a_failure_on_one_node_is_told_on_all(start: Callable[..., Node], port: 
     assert nodes[0].left() == []
 
 
-def test_a_signal_to_one_node_is_told_on_the_others_as_that_nodes(start: Callable[..., Node], port: int) -> None:
+def test_a_signal_to_one_node_is_reported_on_the_others_as_that_nodes(start: Callable[..., Node], port: int) -> None:
     options = ["--nnodes=2", "--master-port", str(port)]
     nodes = [start(SLEEPS, *options, f"--node-rank={rank}", "x.py") for rank in range(2)]
     nodes[0].until(lambda: all("up" in node.out for node in nodes))
@@ -172,7 +186,7 @@ def test_a_signal_to_one_node_is_told_on_the_others_as_that_nodes(start: Callabl
 
 
 @pytest.mark.torch
-def test_a_late_node_joins_an_elastic_run_which_goes_on_when_it_leaves(start: Callable[..., Node], port: int) -> None:
+def test_a_late_node_joins_an_elastic_run_which_continues_when_it_leaves(start: Callable[..., Node], port: int) -> None:
     options = [*c10d(port, "1:2"), "--rdzv-conf", "last_call_timeout=1", "x.py", "3"]
     first = start(GROWS, *options)
     first.until(lambda: "world 1" in first.out)

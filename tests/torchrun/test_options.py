@@ -24,7 +24,7 @@ def theirs() -> Any:
 
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """torchrun reads its variables from the environment itself."""
+    """torchrun itself reads its variables from the environment."""
     return monkeypatch
 
 
@@ -61,7 +61,20 @@ LINES = [
         "7",
     ],
     ["--standalone", "--nproc-per-node", "8", "-m", "pkg.mod", "-m", "--", "-t", "3"],
-    ["-t", "3", "-r", "0:1,1:2", "--log-dir", "/l", "--local-ranks-filter", "0,1", "--no-python", "sh", "-c", "echo $X"],
+    [
+        "-t",
+        "3",
+        "-r",
+        "0:1,1:2",
+        "--log-dir",
+        "/l",
+        "--local-ranks-filter",
+        "0,1",
+        "--no-python",
+        "sh",
+        "-c",
+        "echo $X",
+    ],
     ["--nn", "2", "x.py"],
     [
         "--max-restarts",
@@ -96,7 +109,13 @@ LINES = [
 ]
 VARIABLES = [
     {},
-    {"PET_NNODES": "3", "PET_NPROC_PER_NODE": "auto", "PET_MAX_RESTARTS": "2", "PET_STANDALONE": "1", "PET_MASTER_PORT": "1234"},
+    {
+        "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_MAX_RESTARTS": "2",
+        "PET_STANDALONE": "1",
+        "PET_MASTER_PORT": "1234",
+    },
     {
         "PET_NODE_RANK": "4",
         "PET_MODULE": "0",
@@ -144,13 +163,15 @@ def test_a_line_that_torchrun_refuses_is_one_clear_error(
     assert error.value.message.split(" (choose")[0] in said or message in error.value.message
 
 
-def test_a_variable_that_is_no_flag_is_named() -> None:
+def test_a_variable_whose_value_is_not_a_flag_is_named() -> None:
     with pytest.raises(TorchrunUsageError, match="PET_STANDALONE=yes: write 0 or 1"):
         torchrun_options.parse(["x.py"], {"PET_STANDALONE": "yes"})
 
 
-@pytest.mark.parametrize(("word", "meant"), [("--nproc_pernode=2", "--nproc-per-node"), ("--rdzv_end_point", "--rdzv-endpoint")])
-def test_an_option_that_is_nearly_one_names_it(word: str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "meant"), [("--nproc_pernode=2", "--nproc-per-node"), ("--rdzv_end_point", "--rdzv-endpoint")]
+)
+def test_a_misspelt_option_names_the_right_one(word: str, meant: str) -> None:
     with pytest.raises(TorchrunUsageError) as error:
         torchrun_options.parse([word, "x.py"], {})
 

@@ -1,4 +1,4 @@
-"""torchrun's options on the backends: they mean what they mean there, or one error says what to write."""
+"""torchrun's options on the backends: they mean what they mean to torchrun, or one error says what to write."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 
 def plan(distlaunch: Cli, *options: str, backend: str = "local") -> tuple[dict[str, object], str]:
-    """What would be sent, without the run's own id, and what was said."""
+    """What would be sent, without the run's own id, and what was printed on stderr."""
     distlaunch.write("x.py", "")
     done = distlaunch(backend, *options, "--dry-run", "--output", "json", "x.py", "--nnodes", "7")
     assert done.exit_code == 0, done.stdout + done.stderr
     sent = done.json["result"]["plan"]["spec"]
-    return {key: value for key, value in sent.items() if key not in ("run", "directory", "rendezvous", "session")}, done.stderr
+    return {
+        key: value for key, value in sent.items() if key not in ("run", "directory", "rendezvous", "session")
+    }, done.stderr
 
 
-def test_every_option_of_torchruns_is_done_noted_or_refused_with_the_way_out() -> None:
+def test_every_option_of_torchrun_is_supported_noted_or_refused_with_an_alternative() -> None:
     ours = {item.name.replace("_", "-") for cls in (JobOptions, LaunchOptions) for item in fields(cls)}
     tables = [set(spellings.BECOMES), {spellings.LOCAL_RANKS}, set(spellings.NOTED), set(spellings.REFUSED)]
 
@@ -33,10 +35,12 @@ def test_every_option_of_torchruns_is_done_noted_or_refused_with_the_way_out() -
 
     assert every - ours == set().union(*tables)
     assert sum(map(len, tables)) == len(every - ours)
-    assert {option.name for option in torchrun_options.OPTIONS if option.kind is bool and option.name not in ours} == set(
-        spellings._FLAGS
+    assert {
+        option.name for option in torchrun_options.OPTIONS if option.kind is bool and option.name not in ours
+    } == set(spellings._FLAGS)
+    assert {option.short for option in torchrun_options.OPTIONS if option.short} - {"-m"} == set(
+        spellings._SHORT.values()
     )
-    assert {option.short for option in torchrun_options.OPTIONS if option.short} - {"-m"} == set(spellings._SHORT.values())
 
 
 @pytest.mark.parametrize(
@@ -46,18 +50,21 @@ def test_every_option_of_torchruns_is_done_noted_or_refused_with_the_way_out() -
             "--nnodes=2 --nproc_per_node=2 --max_restarts=3 --shutdown_timeout 9 --rdzv_conf timeout=7,join_timeout=8",
             "--nodes 2 --nproc-per-node=2 --max-restarts 3 --grace 9s --rdzv-timeout 8s",
         ),
-        ("--nnodes=1:2 --rdzv-conf timeout=60 --role a --rdzv_id x", "--nodes=1:2 --rdzv-timeout 60s --role a --name x"),
+        (
+            "--nnodes=1:2 --rdzv-conf timeout=60 --role a --rdzv_id x",
+            "--nodes=1:2 --rdzv-timeout 60s --role a --name x",
+        ),
         (
             "--master_port 29501 --numa_binding node --virtual_local_rank",
             "--master-port 29501 --numa-binding node --virtual-local-rank",
         ),
     ],
 )
-def test_what_means_the_same_is_the_same_plan(distlaunch: Cli, theirs: str, ours: str) -> None:
+def test_options_that_mean_the_same_give_the_same_plan(distlaunch: Cli, theirs: str, ours: str) -> None:
     assert plan(distlaunch, *theirs.split()) == plan(distlaunch, *ours.split())
 
 
-def test_what_is_not_needed_is_noted_and_changes_nothing(distlaunch: Cli) -> None:
+def test_an_option_that_is_not_needed_is_noted_and_changes_nothing(distlaunch: Cli) -> None:
     flags = [f"--{name}" if name in spellings._FLAGS else f"--{name}=1" for name in spellings.NOTED]
 
     sent, said = plan(distlaunch, *flags)
@@ -69,7 +76,7 @@ def test_what_is_not_needed_is_noted_and_changes_nothing(distlaunch: Cli) -> Non
 
 
 @pytest.mark.parametrize("backend", ["local", "slurm", "ansible", "k8s"])
-def test_what_means_nothing_here_names_the_way_out(distlaunch: Cli, backend: str) -> None:
+def test_an_option_that_means_nothing_here_is_refused_with_the_alternative(distlaunch: Cli, backend: str) -> None:
     name = {"local": "rdzv_endpoint", "slurm": "node_rank", "ansible": "master-addr", "k8s": "local_addr"}[backend]
 
     done = distlaunch(backend, "--nnodes", "2", f"--{name}", "1", "x.py")
@@ -114,7 +121,7 @@ def test_wrong_values_are_one_error(distlaunch: Cli, options: str, says: str) ->
 
 
 def shown(distlaunch: Cli, *options: str) -> list[str]:
-    """What the workers of two nodes with two workers each are seen to write."""
+    """What is shown of the output of two nodes with two workers each."""
     distlaunch.write("rank.sh", 'echo "at $RANK"')
     done = distlaunch("local", "--nnodes", "2", "--nproc_per_node", "2", *options, "--no_python", "sh", "rank.sh")
     assert done.exit_code == 0, done.stderr
@@ -131,11 +138,11 @@ def shown(distlaunch: Cli, *options: str) -> list[str]:
         ("-t 3 --log-ranks 2", [2]),
     ],
 )
-def test_what_is_shown(distlaunch: Cli, options: str, ranks: list[int]) -> None:
+def test_the_ranks_that_torchrun_would_show_are_shown(distlaunch: Cli, options: str, ranks: list[int]) -> None:
     assert shown(distlaunch, *options.split()) == [f"at {rank}" for rank in ranks]
 
 
-def test_they_are_no_part_of_the_help(distlaunch: Cli) -> None:
+def test_they_are_not_in_the_help(distlaunch: Cli) -> None:
     done = distlaunch("slurm", "--help")
 
     assert "--rdzv" not in done.stdout.replace("--rdzv-timeout", "")

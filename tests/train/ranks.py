@@ -1,4 +1,4 @@
-"""Ranks on this machine under torchrun's contract, without torchrun: its variables, one stream of lines from each, one end."""
+"""Ranks on this machine as torchrun starts them, without torchrun: with its variables, streams of lines and one end."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Popen = Callable[..., Any]
 """As `subprocess.Popen`, whatever starts the process."""
 
-TOLD_CHARS = 8_000
-"""Of each stream that is shown when a test fails."""
+SHOWN_CHARS = 8_000
+"""How much of each stream is shown when a test fails."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What ranks did that have ended."""
+    """The results of ranks that have ended."""
 
     codes: list[int]
     """Exit code of each rank, or minus its signal."""
@@ -61,9 +61,16 @@ class Ranks:
     """Running ranks; leaving the block kills what is left of them, with all that they have started."""
 
     def __init__(
-        self, popen: Popen, argv: Sequence[str], *, count: int, env: Mapping[str, str], directory: Path, watched: bool = True
+        self,
+        popen: Popen,
+        argv: Sequence[str],
+        *,
+        count: int,
+        env: Mapping[str, str],
+        directory: Path,
+        watched: bool = True,
     ) -> None:
-        """Start `count` ranks of `argv`. Where they are `watched`, as by torchrun, the failure of one ends the others."""
+        """Start `count` ranks of `argv`; if they are `watched`, as by torchrun, the failure of one ends the others."""
         self._held = ports.lent()
         self._said: list[tuple[list[str], list[str]]] = [([], []) for _ in range(count)]
         self._ended: dict[int, int] = {}
@@ -94,11 +101,13 @@ class Ranks:
         self._held.close()
         for rank, streams in enumerate(self._said):  # pytest shows it where the test fails
             for name, lines in zip(("stdout", "stderr"), streams, strict=True):
-                text = "".join(lines)[-TOLD_CHARS:]
-                sys.stdout.write(f"--- {name} of rank {rank}, exit code {self._ended.get(rank)}\n{text}" if text else "")
+                text = "".join(lines)[-SHOWN_CHARS:]
+                sys.stdout.write(
+                    f"--- {name} of rank {rank}, exit code {self._ended.get(rank)}\n{text}" if text else ""
+                )
 
     def line(self, rank: int, begin: str) -> str:
-        """Wait for the first line of a rank's stdout that begins so; fails where the rank ends without it."""
+        """Wait for the first line of a rank's stdout that starts with `begin`; fails if the rank ends without it."""
         seen = 0
         with self._changed:
             while True:
@@ -108,29 +117,31 @@ class Ranks:
                     return found
                 seen = len(lines)
                 if rank in self._ended:
-                    raise AssertionError(f"rank {rank} ended with {self._ended[rank]}, and no line begins with {begin!r}")
+                    raise AssertionError(
+                        f"rank {rank} ended with {self._ended[rank]}, and no line begins with {begin!r}"
+                    )
                 self._changed.wait()
 
     def signal(self, rank: int, number: int) -> None:
-        """Send a signal to a rank, itself."""
+        """Send a signal to a rank's own process."""
         self.processes[rank].send_signal(number)
 
     def has_ended(self, rank: int) -> bool:
-        """Whether a rank has."""
+        """Whether a rank has ended."""
         return rank in self._ended
 
     def status(self, rank: int) -> str:
-        """What the kernel says of a rank's process."""
+        """What the kernel reports about a rank's process."""
         return Path(f"/proc/{self.processes[rank].pid}/status").read_text()
 
     def ended(self, rank: int) -> int:
-        """Wait for the end of one rank; its exit code."""
+        """Wait for the end of one rank; return its exit code."""
         with self._changed:
             self._changed.wait_for(lambda: rank in self._ended)
             return self._ended[rank]
 
     def kill(self) -> None:
-        """SIGKILL for all ranks, and wait for their ends."""
+        """Kill all ranks, and wait until they have ended."""
         self._watched = False
         for process in self.processes:
             process.kill()
@@ -140,7 +151,9 @@ class Ranks:
         """Wait for the end of all ranks."""
         codes = [self.ended(rank) for rank in range(len(self.processes))]
         outs, errs = (["".join(streams[which]) for streams in self._said] for which in (0, 1))
-        return Done(codes, outs, errs, [json.loads(path.read_text()) if path.exists() else None for path in self._errors])
+        return Done(
+            codes, outs, errs, [json.loads(path.read_text()) if path.exists() else None for path in self._errors]
+        )
 
     def _follow(self, rank: int) -> None:
         """On a thread for each rank: its lines as they come, then its end."""
@@ -153,7 +166,11 @@ class Ranks:
         with self._changed:
             self._ended[rank] = code
             self._changed.notify_all()
-            others = [other for other in range(len(self.processes)) if other not in self._ended] if code and self._watched else []
+            others = (
+                [other for other in range(len(self.processes)) if other not in self._ended]
+                if code and self._watched
+                else []
+            )
         for other in others:
             self.processes[other].terminate()
 
@@ -166,7 +183,7 @@ class Ranks:
 
 
 def variables(rank: int, count: int, port: int) -> dict[str, str]:
-    """What `torchrun --standalone --nproc-per-node COUNT` tells a rank."""
+    """The variables that `torchrun --standalone --nproc-per-node COUNT` gives a rank."""
     mine = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     size = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(count))
     node = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
@@ -177,7 +194,7 @@ def variables(rank: int, count: int, port: int) -> dict[str, str]:
 
 
 def kill_group(leader: int) -> None:
-    """SIGKILL for a process and all that it has started in its session."""
+    """Kill a process and all that it has started in its session."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:

@@ -80,8 +80,10 @@ def test_all_lessons_hold(ranks: Together) -> None:
     assert "wrong" not in done.stdout
 
 
-def test_pairs_of_ranks(ranks: Together, tmp_path: Path) -> None:
-    done = ranks(3, "collectives.py", "--pairs", str(tmp_path / "p.svg"), "-e", "64K", "--json", str(tmp_path / "p.json"))
+def test_every_pair_of_ranks_is_measured(ranks: Together, tmp_path: Path) -> None:
+    done = ranks(
+        3, "collectives.py", "--pairs", str(tmp_path / "p.svg"), "-e", "64K", "--json", str(tmp_path / "p.json")
+    )
 
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "p.json").read_text())
@@ -90,7 +92,7 @@ def test_pairs_of_ranks(ranks: Together, tmp_path: Path) -> None:
     assert len(ET.parse(tmp_path / "p.svg").getroot().findall("{*}rect")) == 1 + 2 * 9
 
 
-def test_pictures_as_png(alone: Alone, tmp_path: Path) -> None:
+def test_pictures_are_drawn_as_png(alone: Alone, tmp_path: Path) -> None:
     import matplotlib.image
     from comm import links, pairs, png
     from comm.timing import Row
@@ -98,7 +100,9 @@ def test_pictures_as_png(alone: Alone, tmp_path: Path) -> None:
     done = alone("collectives.py", "-b", "64", "-e", "256", "--iters", "1", "--plot", str(tmp_path / "alone.png"))
     rows = [Row("all_reduce", size, size // 4, "float32", 3, 1e-4, size / 1e5, size / 1e5, 0) for size in (64, 4096)]
     png.plot(str(tmp_path / "plot.png"), rows, links.Limit(9.0, "given"), "two ranks")
-    png.heat_map(str(tmp_path / "pairs.png"), pairs.Matrix(["n1", "n2"], [[0, 1e-5], [1e-5, 0]], [[0, 2], [2, 0]]), "two")
+    png.heat_map(
+        str(tmp_path / "pairs.png"), pairs.Matrix(["n1", "n2"], [[0, 1e-5], [1e-5, 0]], [[0, 2], [2, 0]]), "two"
+    )
 
     assert done.returncode == 0, done.stderr
     for name in ("alone.png", "plot.png", "pairs.png"):
@@ -111,7 +115,9 @@ def test_alone_it_is_a_world_of_one(alone: Alone) -> None:
     assert done.returncode == 0, done.stderr
     assert "1 ranks on 1 host over gloo" in done.stdout
     rings = ["ring_send_recv", "ring_isend_irecv"]
-    assert [line.split()[0] for line in done.stdout.splitlines() if "a ring of one rank is not supported" in line] == rings
+    assert [
+        line.split()[0] for line in done.stdout.splitlines() if "a ring of one rank is not supported" in line
+    ] == rings
     assert alone("collectives.py", "--lesson", "ping-pong").stderr.endswith("start with --nproc-per-node 2\n")
 
 
@@ -135,17 +141,19 @@ def test_wrong_input_is_one_line(alone: Alone, args: tuple[str, ...], message: s
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 9])
-def test_in_a_tournament_all_meet_once_and_nobody_twice_at_a_time(ranks: int) -> None:
+def test_in_a_tournament_all_pairs_meet_once_and_no_rank_plays_twice_at_a_time(ranks: int) -> None:
     from comm import pairs
 
     played = pairs.rounds(ranks)
 
-    assert sorted(pair for pairs_ in played for pair in pairs_) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
+    assert sorted(pair for pairs_ in played for pair in pairs_) == [
+        (a, b) for a in range(ranks) for b in range(a + 1, ranks)
+    ]
     assert all(len({rank for pair in pairs_ for rank in pair}) == 2 * len(pairs_) for pairs_ in played)
 
 
 def test_slow_links_and_hosts_are_found_by_comparing() -> None:
-    from comm import pairs, show
+    from comm import heat_map, pairs
 
     names = [f"n{number}" for number in range(5)]
 
@@ -158,11 +166,11 @@ def test_slow_links_and_hosts_are_found_by_comparing() -> None:
     assert (link.slow(), link.slow_ranks()) == ([(1, 3, 0.2)], [])
     host = matrix({(0, 2): 1.0, (1, 2): 1.0, (2, 3): 1.0, (2, 4): 1.0})
     assert host.slow_ranks() == [2]
-    assert "n2" in show.heat_map(host, "test")
-    assert len(show.terminal_map(host)) == 13
+    assert "n2 - n3: 1</title>" in heat_map.svg(host, "test")
+    assert len(heat_map.terminal(host).splitlines()) == 15
 
 
-def test_the_limit_line_is_the_fastest_rdma_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_line_is_that_of_the_fastest_rdma_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from comm import links
 

@@ -1,4 +1,4 @@
-"""reduce.py: every rank says what it had and what it has, and fails if that is wrong."""
+"""reduce.py: every rank prints its value before and after, and fails if the result is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks that these tests start are those that torchrun starts."""
+"""The ranks that these tests start are like those that torchrun starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ if rank:
     sys.exit(3)
 signal.pause()
 """
-OF_A_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE")
+OF_A_RUN = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
 """Differ from run to run; the last says whether torchrun's agent serves the store, or rank 0."""
 
 
@@ -72,7 +78,7 @@ def test_nothing_is_left_of_them_after_their_block(start: Start, tmp_path: Path)
 
     assert len(set(pids)) == 4
     assert [running.ended(rank) for rank in range(2)] == [-signal.SIGKILL] * 2
-    wait_until("the ends of what was killed", lambda: not any(map(is_running, pids)), limit_s=60)
+    wait_until("the killed processes to exit", lambda: not any(map(is_running, pids)), limit_s=60)
 
 
 def is_running(pid: int) -> bool:

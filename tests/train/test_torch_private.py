@@ -35,7 +35,7 @@ def test_resized_images_are_the_same_without_it(monkeypatch: pytest.MonkeyPatch)
     assert slots[0].float().std() > 1
 
 
-def test_a_cpu_of_which_torch_says_nothing_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_of_which_torch_knows_nothing_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from trainer import torch_private
 

@@ -93,12 +93,15 @@ def test_torchvisions_sets_are_in_memory_as_they_are(tmp_path: Path) -> None:
         assert found[1].tolist() == labels[part].tolist()
 
 
-def test_a_synthetic_sample_is_the_same_whoever_asks() -> None:
+def test_a_synthetic_sample_is_the_same_in_every_batch_and_source() -> None:
     import torch
     from trainer.datasets.synthetic import Synthetic
 
     def made(numbers: list[int], seed: int = 1, first: int = 0) -> tuple[Tensor, Tensor]:
-        images, labels = torch.empty(len(numbers), 3, 16, 12, dtype=torch.uint8), torch.empty(len(numbers), dtype=torch.int64)
+        images, labels = (
+            torch.empty(len(numbers), 3, 16, 12, dtype=torch.uint8),
+            torch.empty(len(numbers), dtype=torch.int64),
+        )
         source = Synthetic((3, 16, 12), classes=5, samples=10, seed=seed, first=first)
         assert source.fill(np.array(numbers), 0, images, labels) == []
         return images, labels

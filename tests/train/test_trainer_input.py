@@ -33,7 +33,10 @@ def prepare(*argv: str, world_size: int = 2) -> None:
         (["--model", "resnet81"], r"unknown model 'resnet81': did you mean resnet18 or .*--list-models prints all \d+"),
         (["--model", "zzz"], r"unknown model 'zzz': --list-models prints all \d+"),
         (["--data", "nmist"], "--data nmist: no such directory, and none of digits, imagenet, mnist"),
-        (["--data", "mnist", "--data-dir", "/nowhere"], "--data mnist: not in /nowhere; add --download, or set --data-dir"),
+        (
+            ["--data", "mnist", "--data-dir", "/nowhere"],
+            "--data mnist: not in /nowhere; add --download, or set --data-dir",
+        ),
         (["--optimizer", "adam"], "invalid choice: 'adam' .*adamw.*sgd"),
         (["--warmup", "2"], "--warmup must be between 0 and 1, not 2.0"),
         (["--comm-hook", "bf16", "--sync", "fsdp"], "--comm-hook belongs to --sync ddp, not to fsdp"),
@@ -61,7 +64,7 @@ def prepare(*argv: str, world_size: int = 2) -> None:
         (["--bogus"], "unrecognized arguments: --bogus; --help lists all flags"),
     ],
 )
-def test_a_wrong_flag_is_named_with_what_would_do(argv: list[str], message: str) -> None:
+def test_a_wrong_flag_is_named_with_what_would_be_valid(argv: list[str], message: str) -> None:
     from trainer.errors import InputError
 
     with pytest.raises(InputError, match=message):
@@ -76,9 +79,12 @@ def test_more_ranks_than_samples_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "wanted", "argv"), [("sklearn", "scikit-learn", []), ("torchvision", "torchvision", ["--model", "resnet18"])]
+    ("package", "wanted", "argv"),
+    [("sklearn", "scikit-learn", []), ("torchvision", "torchvision", ["--model", "resnet18"])],
 )
-def test_a_missing_package_is_named(package: str, wanted: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(
+    package: str, wanted: str, argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from trainer.errors import InputError
 
     real = importlib.util.find_spec
@@ -102,7 +108,7 @@ def test_the_default_batch_is_shared_among_the_ranks(world_size: int) -> None:
         ("a.yaml", "lr: 0.5\nepochs: 3\nimage_shape: 1x8x8\naugment: false\nmodel: small\n"),
     ],
 )
-def test_a_flag_goes_before_the_file_and_print_config_says_where_each_is_from(
+def test_a_flag_overrides_the_file_and_print_config_shows_where_each_value_is_from(
     name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from trainer.flags import parse
@@ -156,14 +162,17 @@ def test_two_ranks_with_a_wrong_flag_print_one_line(ranks: Together) -> None:
     assert refusal(ranks, "--epochs", "0") == "train.py: error: --epochs must be at least 1, not 0\n"
 
 
-def test_what_is_wrong_on_another_rank_is_said_with_its_host(ranks: Together, tmp_path: Path) -> None:
+def test_an_error_on_another_rank_is_reported_with_its_host(ranks: Together, tmp_path: Path) -> None:
     (tmp_path / "drawn.py").write_text(
-        "import os, torch\ndef net(num_classes):\n    return torch.nn.Flatten() if os.environ['RANK'] == '0' else None\n"
+        "import os, torch\n"
+        "def net(num_classes):\n    return torch.nn.Flatten() if os.environ['RANK'] == '0' else None\n"
     )
 
     line = refusal(ranks, "--model", "drawn:net", "--image-shape", "1x1x10", env={"PYTHONPATH": str(tmp_path)})
 
-    assert line.startswith(f"train.py: error: rank 1 on {socket.gethostname()}: --model drawn:net: net returned NoneType")
+    assert line.startswith(
+        f"train.py: error: rank 1 on {socket.gethostname()}: --model drawn:net: net returned NoneType"
+    )
 
 
 def test_a_directory_that_cannot_be_written_is_refused(ranks: Together, tmp_path: Path) -> None:

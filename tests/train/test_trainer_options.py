@@ -1,4 +1,4 @@
-"""Settings of train.py that change how it computes or what it shows, on one rank: two runs have all of them."""
+"""Settings of train.py that change how it computes or what it shows, on one rank: two runs cover all of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ sys.exit(status)
 
 @pytest.fixture(scope="module")
 def about(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """train.py, which says at its end in which type and order of memory it computed, and with which algorithms."""
+    """train.py, which prints at its end the type and memory order in which it computed, and the algorithms."""
     path: Path = tmp_path_factory.mktemp("about") / "about.py"
     path.write_text(ABOUT.format(scripts=str(scripts)))
     return path
@@ -60,10 +60,17 @@ def about(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(alone: Alone, about: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Directory and output of a run by a YAML file."""
+    """Directory and output of a run with a YAML file of settings."""
     directory = tmp_path_factory.mktemp("first")
     (directory / "settings.yaml").write_text(SETTINGS)
-    argv = ["--config", str(directory / "settings.yaml"), "--out", str(directory), "--tensorboard", str(directory / "tb")]
+    argv = [
+        "--config",
+        str(directory / "settings.yaml"),
+        "--out",
+        str(directory),
+        "--tensorboard",
+        str(directory / "tb"),
+    ]
     run = alone(about, *argv, "--log-every", "1")
     assert run.returncode == 0, run.stderr
     return directory, run.stdout
@@ -85,7 +92,12 @@ def test_a_yaml_file_sets_them_and_the_checkpoint_keeps_them(first: tuple[Path, 
     saved = newest(first[0])
 
     stored = saved["config"]
-    assert (stored["precision"], stored["optimizer"], stored["scale_lr"], stored["deterministic"]) == ("bf16", "sgd", 64, True)
+    assert (stored["precision"], stored["optimizer"], stored["scale_lr"], stored["deterministic"]) == (
+        "bf16",
+        "sgd",
+        64,
+        True,
+    )
     assert stored["image_shape"] in ([3, 8, 8], (3, 8, 8))
     assert "average" in saved
 
@@ -111,23 +123,36 @@ def test_tensorboard_has_what_the_metrics_have(first: tuple[Path, str]) -> None:
         assert [point.value for point in points] == pytest.approx([row[field] for row in metrics(directory, event)])
 
 
-def test_a_run_comes_out_the_same_again_and_compares_itself(first: tuple[Path, str], alone: Alone, tmp_path: Path) -> None:
+def test_a_repeated_run_has_the_same_result_and_is_compared_with_the_first(
+    first: tuple[Path, str], alone: Alone, tmp_path: Path
+) -> None:
     directory = first[0]
     argv = ["--config", str(directory / "settings.yaml"), "--out", str(tmp_path), "--log-every", "1"]
-    run = alone("train.py", *argv, "--baseline", str(directory / "metrics.jsonl"), "--report", str(tmp_path / "report.svg"))
+    run = alone(
+        "train.py", *argv, "--baseline", str(directory / "metrics.jsonl"), "--report", str(tmp_path / "report.svg")
+    )
 
     assert run.returncode == 0, run.stderr
     assert [row["loss"] for row in metrics(tmp_path, "train")] == [row["loss"] for row in metrics(directory, "train")]
     assert newest(tmp_path)["progress"] == newest(directory)["progress"]
     assert "of the baseline's speed per rank" in run.stdout
     picture = (tmp_path / "report.svg").read_text()
-    panels = ("loss per sample", "test accuracy, %", "images/s", "time waiting for data, %", "learning rate", "own work per step")
+    panels = (
+        "loss per sample",
+        "test accuracy, %",
+        "images/s",
+        "time waiting for data, %",
+        "learning rate",
+        "own work per step",
+    )
     assert [name for name in panels if name not in picture] == []
     assert "small on synthetic, 1 rank, ddp" in picture
 
 
-def test_ranks_that_start_from_a_file_go_on_with_its_weights(first: tuple[Path, str], ranks: Together, tmp_path: Path) -> None:
-    """With a rate of next to nothing, the weights after a step are those of the file."""
+def test_ranks_that_start_from_a_file_have_its_weights(
+    first: tuple[Path, str], ranks: Together, tmp_path: Path
+) -> None:
+    """With a tiny learning rate, the weights after a step are those of the file."""
     import torch
 
     directory, weights = first[0], tmp_path / "weights.pt"
@@ -177,10 +202,21 @@ atexit.register(lambda: print("compiled", sorted(seen)))
 
 
 def test_a_compiled_model_learns(alone: Alone, tmp_path: Path) -> None:
-    """One that takes the compiler little time; it learns what the same model learns without."""
+    """A model that compiles quickly; it learns what the same model learns without the compiler."""
     (tmp_path / "flat.py").write_text(FLAT)
     env = {"PYTHONPATH": str(tmp_path)}
-    argv = ["--data", "synthetic", "--samples", "256", "--image-shape", "1x4x4", "--classes", "4", "--model", "flat:net"]
+    argv = [
+        "--data",
+        "synthetic",
+        "--samples",
+        "256",
+        "--image-shape",
+        "1x4x4",
+        "--classes",
+        "4",
+        "--model",
+        "flat:net",
+    ]
     argv += ["--epochs", "1", "--precision", "fp32"]
 
     plain = alone("train.py", *argv, "--metrics", str(tmp_path / "plain/metrics.jsonl"), env=env)

@@ -1,4 +1,4 @@
-"""Who trains on which sample, and who counts which: arithmetic, without torch."""
+"""Which rank trains on which sample, and which one evaluates it: arithmetic, without torch."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 
 def test_an_order_is_the_same_in_every_process_and_version() -> None:
-    """A run may go on elsewhere, and later."""
+    """A run may resume elsewhere, and later."""
     assert permute(np.arange(10), 10, key(3, 1)).tolist() == [7, 8, 0, 4, 2, 6, 5, 9, 3, 1]
     drawn = uniforms(np.array([0, 7]), 2, key(3, 1)).tolist()
     assert drawn == [[0.08186662151819157, 0.03437789279177694], [0.5453921259972266, 0.9822571716911047]]
     assert order(97, 4, 1, 2, seed=5).take(2, 8, 16).tolist() == [15, 84, 52, 89]
 
 
-def test_an_epoch_goes_on_where_it_was_left() -> None:
+def test_an_epoch_continues_where_it_was_left() -> None:
     whole = steps(97, 8, 2)
     _, third = list(order(97, 8, 1, 2).spans())[1]
 
@@ -126,5 +126,5 @@ def test_the_evaluation_counts_each_sample_once(samples: int, batch: int, world:
 
     counted = collections.Counter(index for steps_ in by_rank for step in steps_ for index in step.tolist())
     assert counted == collections.Counter(range(samples))
-    assert len({len(steps_) for steps_ in by_rank}) == 1, "a rank would wait for another"
+    assert len({len(steps_) for steps_ in by_rank}) == 1, "else a rank would wait for another"
     assert max(len(step) for steps_ in by_rank for step in steps_) <= batch

@@ -28,7 +28,7 @@ def slow_maths() -> Peak:
 
 
 def layer() -> nn.Module:
-    """8 numbers to 4: two products a sample in a step, as nobody asks for the gradient of its input."""
+    """8 numbers to 4: two products per sample and step, as the gradient of its input is not needed."""
     from torch import nn
     from trainer import roofline
 
@@ -103,7 +103,7 @@ def test_the_summary_compares_ranks_and_runs() -> None:
     assert len(summary([start, {**ROW, "own_s_per_step": [1.0, 1.05, 1.0]}], None)) == 1, "within what is usual"
 
 
-def test_the_share_is_in_the_summary() -> None:
+def test_the_share_of_the_roofline_is_in_the_summary() -> None:
     from trainer.report import summary
 
     start = {"event": "start", "world_size": 2, "hosts": ["a", "b"]}

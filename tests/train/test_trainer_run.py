@@ -146,7 +146,7 @@ def test_the_same_command_again_finds_nothing_left_to_do(digits: tuple[str, Path
     assert run.stdout.splitlines()[-1] == stdout.splitlines()[-1]
 
 
-def test_what_a_crash_leaves_in_the_metrics_is_taken_out(digits: tuple[str, Path], alone: Alone, tmp_path: Path) -> None:
+def test_what_a_crash_leaves_in_the_metrics_is_removed(digits: tuple[str, Path], alone: Alone, tmp_path: Path) -> None:
     """Lines of steps after the checkpoint, and half a line."""
     (tmp_path / "checkpoint-00000144.pt").write_bytes((digits[1] / "checkpoint-00000144.pt").read_bytes())
     written = [record for record in records(digits[1] / "metrics.jsonl") if record["event"] != "finished"][: 1 + 3 * 12]
@@ -195,7 +195,9 @@ def test_all_ranks_hold_the_same_weights_from_start_to_end(ranks: Together, scri
 
 
 def test_resnet18_trains_on_synthetic_images(ranks: Together, tmp_path: Path) -> None:
-    flags = "--model resnet18 --data synthetic --image-shape 3x32x32 --samples 24 --classes 4 --batch-size 4 --log-every 2"
+    flags = (
+        "--model resnet18 --data synthetic --image-shape 3x32x32 --samples 24 --classes 4 --batch-size 4 --log-every 2"
+    )
     done = ranks(2, "train.py", *flags.split(), "--workers", "1", "--out", str(tmp_path))
 
     assert done.codes == [0, 0], done.stderr
@@ -205,14 +207,19 @@ def test_resnet18_trains_on_synthetic_images(ranks: Together, tmp_path: Path) ->
 
 def test_on_a_terminal_a_bar_shows_how_far_the_epoch_is(popen: Popen, scripts: Path, tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
-    always = "trainer.bar.EVERY_S = 0"  # else as often as the machine is slow
-    driver.write_text(f"import sys; sys.path.insert(0, {str(scripts)!r})\nimport train, trainer.bar\n{always}\ntrain.main()\n")
+    always = "trainer.bar.EVERY_S = 0"  # else by time, which depends on the host
+    driver.write_text(
+        f"import sys; sys.path.insert(0, {str(scripts)!r})\nimport train, trainer.bar\n{always}\ntrain.main()\n"
+    )
     ours, theirs = pty.openpty()
     argv = [sys.executable, str(driver), "--epochs", "2"]
     process = popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment())
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # EIO: nobody has it open any more
+    with (
+        contextlib.suppress(OSError),
+        open(ours, "rb", buffering=0) as terminal,
+    ):  # EIO: no process has it open any more
         while read := terminal.read(4096):
             shown += read
     stdout, _ = process.communicate()
@@ -222,5 +229,5 @@ def test_on_a_terminal_a_bar_shows_how_far_the_epoch_is(popen: Popen, scripts: P
     bars = {int(text.replace(b",", b"")): (len(full), len(rest)) for full, rest, text in drawn}
     assert bars.keys() == set(range(0, 1438, 128))
     assert bars == {done: (round(30 * done / 1438), 30 - round(30 * done / 1438)) for done in bars}
-    assert shown.endswith(b"\r\x1b[K"), "it is taken away at the end"
+    assert shown.endswith(b"\r\x1b[K"), "it is removed at the end"
     assert "#" not in stdout

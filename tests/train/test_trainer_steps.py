@@ -1,4 +1,4 @@
-"""A step of the trainer is what plain torch makes of the same samples; rates and averages are those of their formulas."""
+"""A step of the trainer does what plain torch does with the same samples; rates and averages follow their formulas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with process_group() as world:
     assert trainer.train() == 0
     for ours, plain in zip(trainer.net.parameters(), net.parameters()):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-    for ours, plain in zip(trainer.average.shadow.values(), average):
+    for ours, plain in zip(trainer.update.average.shadow.values(), average):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         for parameter, kept in zip(net.parameters(), average):
@@ -66,11 +66,14 @@ with process_group() as world:
 """
 
 
-def test_steps_of_three_ranks_are_those_of_plain_torch_on_all_samples(ranks: Together, scripts: Path, tmp_path: Path) -> None:
-    """With unequal shares, in parts, clipped, smoothed, with momentum, decay of weights only; a moving average is tested."""
+def test_steps_of_three_ranks_are_those_of_plain_torch_on_all_samples(
+    ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """With unequal shares, accumulation, clipping, smoothing, momentum and weight decay; a moving average is tested."""
     driver, metrics = tmp_path / "driver.py", tmp_path / "metrics.jsonl"
     driver.write_text(PLAIN.format(scripts=str(scripts)))
-    flags = "--epochs 1 --data synthetic --samples 100 --image-shape 1x8x8 --classes 6 --batch-size 8 --accumulate 2 --seed 7"
+    flags = "--epochs 1 --data synthetic --samples 100 --image-shape 1x8x8 --classes 6 --batch-size 8"
+    flags += " --accumulate 2 --seed 7"
     flags += " --optimizer sgd --lr 0.05 --momentum 0.8 --weight-decay 0.1 --clip-norm 0.7 --label-smoothing 0.1"
     flags += " --schedule constant --warmup 0 --ema-decay 0.75 --log-every 2"
 
@@ -108,14 +111,16 @@ def test_steps_of_three_ranks_are_those_of_plain_torch_on_all_samples(ranks: Tog
         ("constant", 1.0, 1.0),
     ],
 )
-def test_the_learning_rate_rises_in_the_warm_up_and_then_follows_its_schedule(schedule: str, share: float, part: float) -> None:
+def test_the_learning_rate_rises_in_the_warm_up_and_then_follows_its_schedule(
+    schedule: str, share: float, part: float
+) -> None:
     from trainer.optim import learning_rate
 
     assert learning_rate(3.0, share, schedule=schedule, warmup=0.2) == pytest.approx(3.0 * part)
 
 
 @pytest.mark.parametrize(("more", "peak"), [((), 0.5), (("--scale-lr", "64"), 0.5 * 32 * 4 / 64)])
-def test_each_step_gets_the_rate_of_its_place_in_the_run(more: tuple[str, ...], peak: float) -> None:
+def test_each_step_has_the_learning_rate_of_its_place_in_the_run(more: tuple[str, ...], peak: float) -> None:
     """A quarter of the third of four epochs; with the linear rule for the batch of all ranks."""
     import torch
     from trainer.checkpoint import Progress
@@ -142,7 +147,9 @@ def test_only_weights_decay_and_what_is_frozen_is_left_alone(kind: str) -> None:
 
     optimizer = make_optimizer(parse(["--optimizer", kind, "--weight-decay", "0.3", "--momentum", "0.7"], 1), net)
 
-    decays: dict[Any, float] = {one: group["weight_decay"] for group in optimizer.param_groups for one in group["params"]}
+    decays: dict[Any, float] = {
+        one: group["weight_decay"] for group in optimizer.param_groups for one in group["params"]
+    }
     assert decays == {net[0].weight: 0.3, net[0].bias: 0.0, net[1].weight: 0.0, net[1].bias: 0.0}
     if kind == "sgd":
         assert {(group["momentum"], group["nesterov"]) for group in optimizer.param_groups} == {(0.7, True)}
@@ -170,18 +177,24 @@ def test_the_average_is_in_place_within_its_block_only() -> None:
     assert average.shadow["weight"].item() == pytest.approx(1.19)
 
 
-def test_all_that_a_setting_can_be_is_checked() -> None:
-    """What only makes sense together, and the limits of numbers."""
+def test_limits_and_combinations_of_settings_are_checked() -> None:
+    """Settings that need or exclude one another, and the limits of numbers."""
     from trainer.errors import InputError
     from trainer.flags import parse
 
     for argv, message in [
         (["--accumulate", "65", "--batch-size", "64"], "--accumulate 65 parts cannot be made of --batch-size 64"),
-        (["--ema-decay", "0.9", "--sync", "async-parameter-server"], "--ema-decay needs ranks that hold the same weights"),
+        (
+            ["--ema-decay", "0.9", "--sync", "async-parameter-server"],
+            "--ema-decay needs ranks that hold the same weights",
+        ),
         (["--precision", "fp16", "--sync", "parameter-server"], "has no place; take bf16"),
         (["--clip-norm", "0"], "--clip-norm must be above 0"),
         (["--label-smoothing", "1.1"], "--label-smoothing must be between 0 and 1"),
     ]:
         with pytest.raises(InputError, match=message):
             parse(argv, 1)
-    assert parse(["--accumulate", "64", "--batch-size", "64", "--label-smoothing", "1", "--warmup", "0"], 1).accumulate == 64
+    assert (
+        parse(["--accumulate", "64", "--batch-size", "64", "--label-smoothing", "1", "--warmup", "0"], 1).accumulate
+        == 64
+    )

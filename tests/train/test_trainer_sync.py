@@ -1,7 +1,8 @@
-"""Every way of synchronising makes DDP's steps: they train in one process tree, from the same start, on the same batches."""
+"""Every way of synchronising makes DDP's steps: all train in one process tree, from one start, on the same batches."""
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,15 +28,18 @@ with process_group() as world:
         sys.argv = ["train.py", "--epochs", "2", *flags]
         trainer = train.Trainer(world)
         sizes = set()
-        hook = trainer.net.register_forward_hook(lambda net, args, out: sizes.add(len(args[0])) if net.training else None)
+        note = lambda net, args, out: sizes.add(len(args[0])) if net.training else None
+        hook = trainer.net.register_forward_hook(note)
         parts = any(hasattr(parameter, "full_tensor") for parameter in trainer.net.parameters())
-        about = {{"ddp": isinstance(trainer.forward, DistributedDataParallel), "parts": parts}}
+        about = {{"ddp": isinstance(trainer.network.forward, DistributedDataParallel), "parts": parts}}
         assert trainer.train() == 0
         hook.remove()
-        weights = {{key: getattr(value, "full_tensor", lambda: value)() for key, value in trainer.net.state_dict().items()}}
+        state = trainer.net.state_dict()
+        weights = {{key: getattr(value, "full_tensor", lambda: value)() for key, value in state.items()}}
         if world.rank == 0:
-            torch.save({{"weights": weights, "largest": max(sizes, default=0), **about}}, Path({out!r}) / (name + ".pt"))
-        del trainer, hook
+            saved = {{"weights": weights, "largest": max(sizes, default=0), **about}}
+            torch.save(saved, Path({out!r}) / (name + ".pt"))
+        del trainer, hook, state
 """
 SAME = {
     "ddp": [],
@@ -46,17 +50,31 @@ SAME = {
     "accumulated": ["--accumulate", "4"],
     "sent by rank 0": ["--init", "broadcast"],
 }
+HAS_FSDP = tuple(map(int, version("torch").split(".")[:2])) >= (2, 6)
+if not HAS_FSDP:
+    del SAME["fsdp"]
 OTHERS = {
     "async": ["--sync", "async-parameter-server", "--epochs", "8", "--batch-size", "32"],
     "bf16 hook": ["--comm-hook", "bf16"],
     "powersgd": ["--comm-hook", "powersgd"],
-    "clipped, averaged": ["--clip-norm", "0.5", "--ema-decay", "0.9", "--optimizer", "sgd", "--lr", "0.1", "--schedule", "step"],
+    "clipped, averaged": [
+        "--clip-norm",
+        "0.5",
+        "--ema-decay",
+        "0.9",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.1",
+        "--schedule",
+        "step",
+    ],
 }
 
 
 @pytest.fixture(scope="module")
 def trained(ranks: Together, scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The directory with the weights that each way ended with, and what the runs said."""
+    """The directory with the weights that each way ended with, and what the runs printed."""
     out = tmp_path_factory.mktemp("weights")
     driver = out / "driver.py"
     driver.write_text(DRIVER.format(scripts=str(scripts), runs={**SAME, **OTHERS}, out=str(out)))
@@ -78,7 +96,7 @@ def weights(out: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name in SAME if name != "ddp"])
-def test_it_ends_with_ddps_weights(trained: tuple[Path, str], name: str) -> None:
+def test_other_ways_to_make_the_same_steps_end_with_ddps_weights(trained: tuple[Path, str], name: str) -> None:
     import torch
 
     ours, ddp = weights(trained[0], name), weights(trained[0], "ddp")
@@ -88,12 +106,12 @@ def test_it_ends_with_ddps_weights(trained: tuple[Path, str], name: str) -> None
         torch.testing.assert_close(ours[key], expected, rtol=2e-3, atol=2e-4)
 
 
-def test_each_is_what_its_name_says(trained: tuple[Path, str]) -> None:
+def test_each_way_is_what_its_name_says(trained: tuple[Path, str]) -> None:
     about = {name: saved(trained[0], name) for name in (*SAME, *OTHERS)}
 
     by_ddp = {name for name, one in about.items() if one["ddp"]}
     assert by_ddp == {name for name, flags in {**SAME, **OTHERS}.items() if "--sync" not in flags}
-    assert {name for name, one in about.items() if one["parts"]} == {"fsdp"}
+    assert {name for name, one in about.items() if one["parts"]} == {"fsdp"} & {*SAME}
     assert (about["accumulated"]["largest"], about["ddp"]["largest"]) == (16, 64)
 
 
@@ -114,7 +132,7 @@ def test_one_process_with_two_devices_ends_with_ddps_weights(
         torch.testing.assert_close(ours[key], expected, rtol=2e-3, atol=2e-4)
 
 
-def test_what_is_not_the_same_learns(trained: tuple[Path, str]) -> None:
+def test_ways_that_make_other_steps_learn_too(trained: tuple[Path, str]) -> None:
     ends = [float(line.split()[2].rstrip("%")) for line in trained[1].splitlines() if line.startswith("test accuracy")]
 
     learnt = dict(zip([*SAME, *OTHERS], ends, strict=True))
@@ -132,8 +150,20 @@ def test_data_parallel_is_one_process(ranks: Together) -> None:
     assert "--sync data-parallel is one process with many devices; started were 2 ranks" in done.errs[0]
 
 
+@pytest.mark.skipif(not HAS_FSDP, reason="--sync fsdp needs torch 2.6")
 def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_cannot_shard(ranks: Together) -> None:
-    flags = ("--data", "synthetic", "--samples", "16", "--image-shape", "3x32x32", "--model", "resnet18", "--batch-size", "4")
+    flags = (
+        "--data",
+        "synthetic",
+        "--samples",
+        "16",
+        "--image-shape",
+        "3x32x32",
+        "--model",
+        "resnet18",
+        "--batch-size",
+        "4",
+    )
 
     done = ranks(2, "train.py", *flags, "--optimizer", "sgd", "--sync", "fsdp")
     refused = ranks(2, "train.py", *flags, "--sync", "fsdp", "--channels-last", "on", watched=False)
@@ -142,3 +172,17 @@ def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_canno
     assert "test accuracy" in done.stdout
     assert refused.codes == [2, 2]
     assert "--sync fsdp cannot shard weights that lie channels-last" in refused.stderr
+
+
+def test_an_older_torch_refuses_fsdp_in_one_sentence(ranks: Together, scripts: Path, tmp_path: Path) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        f"import sys; sys.path.insert(0, {str(scripts)!r})\n"
+        "import torch\nfrom torch.torch_version import TorchVersion\n"
+        "torch.__version__ = TorchVersion('2.4.1')\nimport train\nsys.exit(train.main())\n"
+    )
+
+    done = ranks(2, driver, "--epochs", "1", "--sync", "fsdp", watched=False)
+
+    assert set(done.codes) == {2}
+    assert "--sync fsdp needs torch 2.6 or newer; this is 2.4.1" in done.stderr

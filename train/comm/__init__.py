@@ -1,1 +1,1 @@
-"""What collectives.py measures, how, and how it is shown. Needs torch and nothing else."""
+"""The operations, timing and output of collectives.py, also used by doctor.py. Needs only torch."""

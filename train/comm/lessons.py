@@ -1,4 +1,4 @@
-"""What the field's teaching shows, to run and to read: each lesson is checked, and raises `AssertionError` if it fails."""
+"""Textbook lessons on collectives, to run and to read. Each is checked, and raises `AssertionError` if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lesson = Callable[[torch.device], Iterator[str]]
 
 
 def check(holds: bool, what: str) -> None:
-    """All ranks together: raise where it does not hold on one."""
+    """Raise `AssertionError` on all ranks if `holds` is false on any."""
     box: list[bool] = [False] * dist.get_world_size()
     dist.all_gather_object(box, holds)
     if not all(box):
@@ -39,10 +39,14 @@ def ping_pong(device: torch.device) -> Iterator[str]:
             if device.type == "cuda":
                 torch.cuda.synchronize()
             times[size] = time.perf_counter() - began
-        check(rank > 1 or bool((message == 3).all()), f"a message of {size} bytes comes back three times with one added")
+        check(
+            rank > 1 or bool((message == 3).all()), f"a message of {size} bytes comes back three times with one added"
+        )
         yield f"{size:>9} bytes there and back: {times[size] * 1e6:10.1f} us"
     latency, large = times[8] / 2, times[1 << 24] / 2
-    yield f"latency about {latency * 1e6:.1f} us, bandwidth about {(1 << 24) / max(large - latency, 1e-9) / 1e9:.2f} GB/s"
+    yield (
+        f"latency about {latency * 1e6:.1f} us, bandwidth about {(1 << 24) / max(large - latency, 1e-9) / 1e9:.2f} GB/s"
+    )
 
 
 def ring_all_reduce(device: torch.device) -> Iterator[str]:

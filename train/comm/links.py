@@ -1,4 +1,4 @@
-"""The link rate that bounds busbw, from what this host says of itself; and who is near whom."""
+"""The link rate that bounds busbw, as the host's hardware reports it, and the host of each rank."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import torch.distributed as dist
 
 
 class Limit(NamedTuple):
-    """The line that no measurement should cross."""
+    """The rate that no measurement should exceed."""
 
     gbytes_per_s: float
     what: str
 
 
 def hosts() -> list[str]:
-    """The host of each rank. A host is told by its boot, not by its name."""
+    """The name and boot id of each rank's host; the boot id tells hosts of the same name apart."""
     found: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(found, f"{socket.gethostname()} {_text('/proc/sys/kernel/random/boot_id')}")
     return found
 
 
 def limit(device: torch.device, spans_hosts: bool) -> Limit | None:
-    """NVLink or HBM inside a host of GPUs, the node's RDMA ports or its Ethernet link between hosts; None where nothing tells."""
+    """NVLink within a host of GPUs, RDMA ports or Ethernet between hosts; None if no rate is reported."""
     if spans_hosts:
         return _rdma() or _ethernet()
     return _nvlink() if device.type == "cuda" else None
 
 
 def _nvlink() -> Limit | None:
-    """The sum of one GPU's NVLinks, one direction."""
+    """The summed rate of one GPU's NVLinks, in one direction."""
     said = _run("nvidia-smi", "nvlink", "-s", "-i", "0")
     rates = [float(rate) for rate in re.findall(r"Link \d+: ([\d.]+) GB/s", said)]
     return Limit(sum(rates), f"{len(rates)} NVLinks") if rates else None
@@ -55,18 +55,18 @@ def _rdma() -> Limit | None:
 def _ethernet() -> Limit | None:
     name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or _towards(os.environ.get("MASTER_ADDR", ""))
     speed = _text(f"/sys/class/net/{name}/speed") if name else ""
-    real = os.path.exists(f"/sys/class/net/{name}/device")  # a veth claims 10 Gb/s, and means nothing by it
+    real = os.path.exists(f"/sys/class/net/{name}/device")  # a veth reports 10 Gb/s, which means nothing
     if not speed.isdigit() or not real:
         return None
     return Limit(int(speed) / 8000, f"{name}, {int(speed) / 1000:g} Gb/s")
 
 
 def _towards(address: str) -> str | None:
-    """The interface on which packets to the master leave."""
+    """The interface through which packets to the master leave."""
     try:
         info = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(info[0], socket.SOCK_DGRAM) as sock:
-            sock.connect(info[4])  # asks for the route; sends nothing
+            sock.connect(info[4])  # looks up the route; sends nothing
             own = sock.getsockname()[0]
     except OSError:
         return None

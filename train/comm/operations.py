@@ -1,7 +1,7 @@
-"""Collective and point-to-point operations: what each does with a number of bytes, its factor for busbw, and its check.
+"""Collective and point-to-point operations: buffer sizes, the busbw factor, and the check of each.
 
-Size and bandwidths are nccl-tests': algbw = size / time, busbw = algbw * factor, where the factor makes the number comparable
-with the speed of the link whatever the number of ranks.
+Size and bandwidths are defined as in nccl-tests: algbw = size / time, busbw = algbw * factor. The factor makes busbw
+comparable with the link's speed for any number of ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Callable
 import torch
 import torch.distributed as dist
 
-DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")}
+DTYPES = {
+    name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
+}
 
 
 @dataclass
@@ -27,24 +29,24 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation; `sizes` gives elements of source and target for the total number of elements and the ranks."""
+    """One operation; `sizes` maps the total number of elements and of ranks to the elements of source and target."""
 
     name: str
     factor: Callable[[int], float]
     sizes: Callable[[int, int], tuple[int, int]]
     run: Callable[[Buffers], None]
     expected: Callable[[Buffers], torch.Tensor | None]
-    """What `target` must hold after one run on a fresh `source`; None: this rank's target is not defined."""
+    """What `target` must hold after one run on a fresh `source`; None if this rank's target is undefined."""
 
     per_rank: bool = False
-    """The size is divided among the ranks: at least one element each."""
+    """Whether the size is divided among the ranks, with at least one element each."""
 
     even: bool = False
-    """Needs pairs: an odd last rank only waits."""
+    """Whether ranks work in pairs; an odd last rank only waits."""
 
 
 def pattern(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """What rank `rank` brings: small whole numbers, whose sums every type holds exactly for up to 15 ranks (uint8: 84)."""
+    """The source of rank `rank`: small integers, whose sums every type holds exactly for up to 85 ranks."""
     return ((torch.arange(count, device=like.device) + rank) % 3 + 1).to(like.dtype)
 
 
@@ -85,7 +87,7 @@ def _partner(buffers: Buffers) -> int | None:
 
 
 def _send_recv(buffers: Buffers) -> None:
-    """Even ranks send and then receive, odd ones the other way round: one way at a time, as a ping-pong."""
+    """Even ranks send, then receive; odd ranks do the reverse: one direction at a time, as in a ping-pong."""
     partner = _partner(buffers)
     if partner is None:
         return
@@ -120,7 +122,7 @@ def _ring(buffers: Buffers) -> tuple[int, int]:
 
 
 def _ring_send_recv(buffers: Buffers) -> None:
-    """Blocking: rank 0 sends first, all others receive first, or nobody ever would."""
+    """Blocking: rank 0 sends first and all others receive first, else the ring would deadlock."""
     right, left = _ring(buffers)
     if buffers.rank == 0:
         dist.send(buffers.source, right)
@@ -176,16 +178,34 @@ OPERATIONS = {
         Operation("all_reduce", lambda r: 2 * _but_own(r), _all, _all_reduce, lambda b: _sum(b, b.target.numel())),
         Operation("broadcast", _one, _all, _broadcast, _from(lambda _: 0)),
         Operation("reduce", _one, _all, _reduce, lambda b: _sum(b, b.target.numel()) if b.rank == 0 else None),
-        Operation("all_gather", _but_own, lambda n, r: (n // r, n // r * r), _all_gather, _expect_gather, per_rank=True),
-        Operation("reduce_scatter", _but_own, lambda n, r: (n // r * r, n // r), _reduce_scatter, _expect_scatter, per_rank=True),
-        Operation("all_to_all", _but_own, lambda n, r: (n // r * r, n // r * r), _all_to_all, _expect_all_to_all, per_rank=True),
-        Operation("send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner), even=True),  # there and back in the time
+        Operation(
+            "all_gather", _but_own, lambda n, r: (n // r, n // r * r), _all_gather, _expect_gather, per_rank=True
+        ),
+        Operation(
+            "reduce_scatter",
+            _but_own,
+            lambda n, r: (n // r * r, n // r),
+            _reduce_scatter,
+            _expect_scatter,
+            per_rank=True,
+        ),
+        Operation(
+            "all_to_all",
+            _but_own,
+            lambda n, r: (n // r * r, n // r * r),
+            _all_to_all,
+            _expect_all_to_all,
+            per_rank=True,
+        ),
+        Operation(
+            "send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner), even=True
+        ),  # there and back within the time
         Operation("isend_irecv", _one, _all, _isend_irecv, _from(_partner), even=True),
         Operation("ring_send_recv", _one, _all, _ring_send_recv, _from(lambda b: _ring(b)[1])),
         Operation("ring_isend_irecv", _one, _all, _ring_isend_irecv, _from(lambda b: _ring(b)[1])),
     )
 }
-"""By name."""
+"""The operations by name."""
 
 IN_PLACE = {"all_reduce", "broadcast", "reduce"}
-"""They work on `target`, which then starts as a copy of `source`."""
+"""Operations that work on `target`, which then starts as a copy of `source`."""

@@ -1,4 +1,4 @@
-"""Every rank with every other: latency and bandwidth of each pair, in rounds in which no rank is in two pairs."""
+"""Latency and bandwidth of every pair of ranks, measured in rounds with no rank in two pairs."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _PATIENCE_S = 0.5
 
 @dataclass(frozen=True)
 class Matrix:
-    """Of each pair, [one][other]; symmetric, 0 on the diagonal."""
+    """Latency and bandwidth of each pair, as [one][other]; symmetric, 0 on the diagonal."""
 
     names: list[str]
     latency_s: list[list[float]]
     gbytes_per_s: list[list[float]]
 
     def slow(self, factor: float = 2.0) -> list[tuple[int, int, float]]:
-        """Pairs far below the median bandwidth, and further than is usual: (one, other, part of the median), slowest first."""
+        """Pairs whose bandwidth is an outlier below the median: (one, other, part of the median), slowest first."""
         ranks = range(len(self.names))
         pairs = {(a, b): self.gbytes_per_s[a][b] for a in ranks for b in ranks if a < b}
         if not pairs:
             return []
-        # Of four ranks half the pairs are a slow one's: the median leans to the good, the deviation to the small.
+        # With four ranks, half the pairs include a slow one: take the higher median rate, the lower median deviation.
         middle = statistics.median_high(pairs.values())
         spread = statistics.median_low(abs(math.log(rate / middle)) for rate in pairs.values())
         limit = middle / max(factor, math.exp(4 * spread))
         return sorted(((a, b, rate / middle) for (a, b), rate in pairs.items() if rate < limit), key=lambda it: it[2])
 
     def slow_ranks(self) -> list[int]:
-        """Ranks most of whose pairs are slow: it is the rank's own link."""
+        """Ranks with most of their pairs slow, which points to the rank's own link."""
         slow = self.slow()
         often = {rank: sum(rank in pair[:2] for pair in slow) for rank in range(len(self.names))}
         return [rank for rank, count in often.items() if count * 2 > len(self.names) - 1 and count > 1]
 
 
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """A tournament: everybody meets everybody once, nobody is in two pairs at a time (the circle method)."""
+    """Round-robin pairing: all ranks meet once, and none is in two pairs of a round (the circle method)."""
     players: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
     found = []
     for _ in range(len(players) - 1):
@@ -53,7 +53,10 @@ def rounds(ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def measure(device: torch.device, names: list[str], *, size_bytes: int, repeats: int = 5) -> Matrix:
-    """Ping-pong of 8 bytes, then of `size_bytes`, of every pair, the best of the repeats; every rank gets the whole matrix."""
+    """Time a ping-pong of 8 bytes, then of `size_bytes`, for every pair, best of the repeats.
+
+    Every rank gets the whole matrix.
+    """
     ranks, rank = dist.get_world_size(), dist.get_rank()
     small, large = (torch.ones(max(1, size // 4), device=device) for size in (8, size_bytes))
     mine = torch.zeros(2, ranks, dtype=torch.float64)
@@ -72,7 +75,7 @@ def measure(device: torch.device, names: list[str], *, size_bytes: int, repeats:
 
 
 def _ping_pong(tensor: torch.Tensor, partner: int, *, first: bool, repeats: int) -> float:
-    """The shortest time there and back; on a slow link of as many as fit into half a second, at least one."""
+    """The shortest round trip of `repeats`; on a slow link, of as many as fit into half a second, at least one."""
     _there_and_back(tensor[:1], partner, first=first)  # opens the connection
     best = _there_and_back(tensor, partner, first=first)
     more = torch.tensor([min(repeats - 1, int(_PATIENCE_S / best))], device=tensor.device)

@@ -1,8 +1,8 @@
-"""What passes between hosts: which ports open, and how large a packet arrives whole. Needs a store, no process group, no root.
+"""Network paths between hosts: open ports and the path MTU. Needs a store, but no process group and no root.
 
-Every node answers at a few ports of its own, and tries all others' at once. A connection shows that the port is open; full
-segments over it, that the path takes what the interfaces promise. Datagrams that must not be fragmented show how much it takes:
-a large one goes ahead of a small one, so that a slow host is not mistaken for a lost packet.
+Every node answers at a few ports of its own and tries all other nodes' ports at once. A connection shows that the port
+is open; full segments over it show that the path takes what the interfaces promise. Unfragmentable datagrams measure
+how much it takes: a large one precedes a small one, so that a slow host does not look like loss.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from typing import Any, NamedTuple
 _FIRST = 10_000
 _MEET_S = 120.0
 _QUIET_S = 4.0
-"""No connection came or ended for so long: longer than the retransmission of two lost SYNs."""
+"""Stop when no connection opens or ends for this long: longer than the retransmission of two lost SYNs."""
 
-_MTUS = (9216, 9000, 8950, 8900, 8500, 4096, 2044, 1500, 1480, 1460, 1450, 1440, 1420, 1400, 1380, 1350, 1320, 1280, 1024, 576)
-"""Of Ethernet, IPoIB, and of the usual tunnels in them."""
+_MTUS = (
+    9216, 9000, 8950, 8900, 8500, 4096, 2044, 1500, 1480, 1460,
+    1450, 1440, 1420, 1400, 1380, 1350, 1320, 1280, 1024, 576,
+)  # fmt: skip
+"""MTUs of Ethernet, IPoIB, and the usual tunnels in them."""
 
 _SMALL = 100
 _TRIES, _PROOFS, _TRY_S = 6, 4, 1.0
@@ -35,21 +38,24 @@ _HEADER = struct.Struct("!II")
 
 
 class Peer(NamedTuple):
-    """Where another node answers."""
+    """The address and ports at which another node answers."""
 
     node: int
     address: str
     mtu: int
     ports: dict[str, int]
-    """By the range that each stands for."""
+    """One port of each range, by the range's name."""
 
     udp: int
 
 
 def ranges() -> dict[str, range]:
-    """Where ports are taken from: for rendezvous outside of what the kernel gives away, for gloo and NCCL inside."""
+    """The port ranges to probe: gloo and NCCL listen in the kernel's ephemeral range, rendezvous outside it."""
     low, high = 32_768, 60_999
-    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file,
+    ):
         low, high = map(int, file.read().split())
     middle = (_FIRST + low) // 2
     borders = [(_FIRST, middle), (middle, low), (low, high + 1), (high + 1, 65_536)]
@@ -57,7 +63,7 @@ def ranges() -> dict[str, range]:
 
 
 class Answerer:
-    """Full segments at a port of each range, and an echo of the head of each datagram; in a thread, until `close`."""
+    """Sends full segments at a port of each range and echoes each datagram's header, in a thread until `close`."""
 
     def __init__(self, address: str) -> None:
         family = _family(address)
@@ -68,7 +74,7 @@ class Answerer:
                 try:
                     sock = socket.create_server((address, port), family=family, backlog=1024)
                 except OSError:
-                    continue  # taken
+                    continue  # in use
                 sock.setblocking(False)
                 self._selector.register(sock, selectors.EVENT_READ, True)
                 self.ports[name] = port
@@ -86,7 +92,7 @@ class Answerer:
         while not self._closing:
             for key, _ in self._selector.select(0.1):
                 assert isinstance(key.fileobj, socket.socket)
-                with contextlib.suppress(OSError):  # whoever it was is gone
+                with contextlib.suppress(OSError):  # the peer has disconnected
                     if key.data:
                         _send_segments(key.fileobj.accept()[0])
                     else:
@@ -103,7 +109,7 @@ class Answerer:
 
 
 def _send_segments(sock: socket.socket) -> None:
-    """Packets as large as the connection allows, one by one: a card that splits large sends would hide what the path does."""
+    """Send packets of the largest size, one by one: a NIC that splits large sends would hide the path's limit."""
     with sock:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -117,25 +123,25 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def own_address(master: str) -> str:
-    """From which address of ours packets to the master leave; on the master it is the master's."""
+    """The local address from which packets to the master leave; on the master, the master's."""
     info = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(info[0], socket.SOCK_DGRAM) as sock:
-        sock.connect(info[4])  # asks for the route; sends nothing
+        sock.connect(info[4])  # looks up the route; sends nothing
         return str(sock.getsockname()[0])
 
 
 def route_mtu(sock: socket.socket) -> int:
-    """What the kernel takes the way to the peer of a connected socket to be."""
+    """The path MTU to the peer of a connected socket, as the kernel knows it."""
     if sock.family == socket.AF_INET6:
         return sock.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
     return sock.getsockopt(socket.IPPROTO_IP, _IP_MTU)
 
 
 def look(store: Any, node: int, nodes: int, master: str) -> dict[str, Any]:
-    """Try all other nodes; called once per node, by all of them.
+    """Try all other nodes; called once on every node.
 
-    Returns `address`, `mtu`; `blocked`: [node, range of ports, why] of each that did not open; and `narrow`: [node, bytes that
-    pass or None, bytes that should] of each path that takes less than both ends' interfaces.
+    Returns `address`, `mtu`, `blocked`: [node, range of ports, why] for each port that did not open, and `narrow`:
+    [node, bytes that pass or None, bytes that should] for each path that takes less than the interfaces at both ends.
     """
     address = own_address(master)
     addresses = _tell_all(store, "address", node, nodes, address)
@@ -154,7 +160,7 @@ def look(store: Any, node: int, nodes: int, master: str) -> dict[str, Any]:
 
 
 def _tell_all(store: Any, what: str, node: int, nodes: int, value: Any) -> list[Any]:
-    """Every node's value, by node."""
+    """Publish this node's value and return every node's, by node."""
     store.set(f"paths/{what}/{node}", json.dumps(value))
     names = [f"paths/{what}/{other}" for other in range(nodes)]
     store.wait(names, timedelta(seconds=_MEET_S))
@@ -170,7 +176,7 @@ def _mtu_towards(others: dict[int, str]) -> int:
 
 
 def blocked(peers: list[Peer]) -> list[tuple[int, str, str]]:
-    """Ports that do not open, or over which full segments do not come: (node, range, why)."""
+    """Ports that do not open, or over which full segments do not arrive: (node, range, why)."""
     selector = selectors.DefaultSelector()
     found: dict[tuple[int, str], str] = {}
     for peer in peers:
@@ -198,12 +204,12 @@ def blocked(peers: list[Peer]) -> list[tuple[int, str, str]]:
 
 
 def _step(selector: selectors.BaseSelector, sock: socket.socket, key: selectors.SelectorKey) -> str | None:
-    """Go on with one connection; what is known of it now, empty where it is as it should be."""
+    """Advance one connection; return its problem, empty if there is none, or None if nothing is new."""
     if key.events == selectors.EVENT_WRITE:
         problem = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not problem:
             selector.modify(sock, selectors.EVENT_READ, key.data)
-            return "stalled"  # until its end has come
+            return "stalled"  # until the peer closes it
     else:
         try:
             problem = 0
@@ -224,7 +230,7 @@ def _why(problem: int) -> str:
 
 
 class _Probe:
-    """Datagrams to one peer, none of which may be fragmented."""
+    """Probes one peer with datagrams with the don't-fragment bit set."""
 
     def __init__(self, peer: Peer, own_mtu: int) -> None:
         self.peer, self.expected = peer, min(own_mtu, peer.mtu, 65_535)
@@ -239,20 +245,20 @@ class _Probe:
 
     @property
     def done(self) -> bool:
-        """Whether all is known, or nothing will be."""
+        """Whether the result is certain, or the tries are used up."""
         return self.passed >= self.expected or self.proofs >= _PROOFS or self.tries > _TRIES
 
     def send(self) -> None:
-        """A large one ahead of a small one; from the second time on, those of all usual sizes."""
+        """Send a large datagram ahead of a small one; from the second try on, also all usual sizes between them."""
         self.tries += 1
         self.due = time.monotonic() + _TRY_S
         sizes = [self.expected] + [size for size in _MTUS if _SMALL < size < self.expected] * (self.tries > 1)
         for size in [*sizes, _SMALL]:
-            with contextlib.suppress(OSError):  # larger than our own interface takes, or a refusal of one before it
+            with contextlib.suppress(OSError):  # above the local interface's MTU, or an earlier one was refused
                 self.sock.send(_HEADER.pack(self.tries, size).ljust(size - self._headers, b"\0"))
 
     def receive(self) -> None:
-        """Take one answer."""
+        """Process one answer."""
         with contextlib.suppress(OSError, struct.error):
             number, size = _HEADER.unpack(self.sock.recv(64))
             self.passed = max(self.passed, size)
@@ -262,7 +268,7 @@ class _Probe:
 
 
 def narrow(peers: list[Peer], own_mtu: int) -> list[tuple[int, int | None, int]]:
-    """Paths that take less than both ends' interfaces: (node, bytes that pass, bytes that should); None: no datagram passes."""
+    """Paths that take less than the interfaces at both ends: (node, bytes that pass or None, bytes that should)."""
     probes = [_Probe(peer, own_mtu) for peer in peers]
     selector = selectors.DefaultSelector()
     for probe in probes:

@@ -1,4 +1,4 @@
-"""The pictures of `show` as PNG, by matplotlib, where it is installed."""
+"""The pictures of `show` as PNG; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plot(path: str, rows: Sequence[Row], limit: Limit | None, title: str) -> None:
-    """Busbw over size, both logarithmic; the limit as a dashed line."""
+    """Busbw over size on logarithmic axes, with the limit as a dashed line."""
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     for name in dict.fromkeys(row.operation for row in rows):
@@ -22,7 +22,7 @@ def plot(path: str, rows: Sequence[Row], limit: Limit | None, title: str) -> Non
     if limit:
         axes.axhline(limit.gbytes_per_s, color="black", linestyle="--", label=f"{limit.gbytes_per_s:g}: {limit.what}")
     axes.set_xscale("log", base=2)
-    if limit or any(row.busbw > 0 for row in rows):  # one rank alone has none
+    if limit or any(row.busbw > 0 for row in rows):  # a single rank's busbw is 0
         axes.set_yscale("log")
     axes.set(xlabel="size, bytes", ylabel="busbw, GB/s", title=title)
     axes.grid(alpha=0.3)
@@ -31,7 +31,7 @@ def plot(path: str, rows: Sequence[Row], limit: Limit | None, title: str) -> Non
 
 
 def heat_map(path: str, matrix: Matrix, title: str) -> None:
-    """Bandwidth left, latency right; dark is good in both."""
+    """Bandwidth on the left, latency on the right; dark is good in both."""
     count = len(matrix.names)
     figure = Figure(figsize=(2 * max(5, count * 0.35), max(4, count * 0.35)), layout="constrained")
     figure.suptitle(title)

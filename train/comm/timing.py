@@ -1,4 +1,4 @@
-"""Times an operation at a size: checked first, warmed up, then timed by the clock that is right for the device."""
+"""Time an operation at a size: check it, warm up, then time it by the clock that suits the device."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Row:
     dtype: str
     iterations: int
     time_s: float
-    """Of one run, the mean over the ranks."""
+    """Seconds of one run, the mean over the ranks."""
 
     algbw: float
     """GB/s (10^9)."""
 
     busbw: float
     wrong: int | None
-    """Elements that were not what they should be, over all ranks; None: not checked."""
+    """Wrong elements over all ranks; None if not checked."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """The row as plain JSON."""
         return asdict(self)
 
 
@@ -44,14 +44,14 @@ class Manner:
     dtype: str = "float32"
     warmup: int = 5
     iterations: int = 0
-    """0: as many as fit into `seconds`, from 3 to 1000."""
+    """Timed runs; 0 for as many as fit into `seconds`, from 3 to 1000."""
 
     seconds: float = 0.5
     check: bool = True
 
 
 def measure(operation: Operation, size_bytes: int, manner: Manner) -> Row:
-    """One row; every rank calls it with the same arguments and gets the same row."""
+    """Measure one row; every rank calls this with the same arguments and gets the same row."""
     dtype = DTYPES[manner.dtype]
     ranks = dist.get_world_size()
     item = torch.empty((), dtype=dtype).element_size()
@@ -69,13 +69,23 @@ def measure(operation: Operation, size_bytes: int, manner: Manner) -> Row:
         target.zero_()  # sums of sums would overflow
     warm = seconds_of(operation, buffers, max(1, manner.warmup), manner.device)
     iterations = manner.iterations or agreed(min(1000, max(3, int(manner.seconds / max(warm, 1e-7)))))
-    taken = torch.tensor([seconds_of(operation, buffers, iterations, manner.device)], dtype=torch.float64, device=manner.device)
+    taken = torch.tensor(
+        [seconds_of(operation, buffers, iterations, manner.device)], dtype=torch.float64, device=manner.device
+    )
     dist.all_reduce(taken)
     time_s = taken.item() / ranks
     whole = max(has, gets) * item
     algbw = whole / time_s / 1e9
     return Row(
-        operation.name, whole, max(has, gets), manner.dtype, iterations, time_s, algbw, algbw * operation.factor(ranks), wrong
+        operation.name,
+        whole,
+        max(has, gets),
+        manner.dtype,
+        iterations,
+        time_s,
+        algbw,
+        algbw * operation.factor(ranks),
+        wrong,
     )
 
 
@@ -87,7 +97,7 @@ def agreed(value: int) -> int:
 
 
 def seconds_of(operation: Operation, buffers: Buffers, iterations: int, device: torch.device) -> float:
-    """Seconds of one run. On a GPU by its own clock: calls return before the work is done."""
+    """Seconds per run. A GPU is timed by its own clock, since calls return before the work is done."""
     if device.type == "cuda":
         begin, end = _event(), _event()
         torch.cuda.synchronize()

@@ -1,1 +1,1 @@
-"""The modules of `train.py`: data, model, loop, checkpoint, log. They need torch and each other, nothing else of this project."""
+"""The modules of `train.py`: data, model, loop, checkpoint, log. They need torch, but no other part of this project."""

@@ -1,4 +1,4 @@
-"""A bar that shows how far the epoch is, on a terminal."""
+"""A progress bar of the epoch, on a terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ EVERY_S = 0.2
 
 
 class Bar:
-    """One line on stderr that is drawn over; nothing where stderr is no terminal, or `shown` is False."""
+    """One line on stderr, redrawn in place; nothing if stderr is not a terminal, or `shown` is False."""
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown and sys.stderr.isatty()
         self._drawn, self._next_s = False, 0.0
 
     def show(self, epoch: int, done: int, samples: int) -> None:
-        """`done` of the epoch's `samples` have been trained on."""
+        """Show that `done` of the epoch's `samples` have been trained on."""
         if not self.shown or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + EVERY_S
@@ -27,7 +27,7 @@ class Bar:
         self._drawn = True
 
     def clear(self) -> None:
-        """Before other text."""
+        """Remove the bar before other output."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

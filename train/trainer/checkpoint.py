@@ -1,13 +1,13 @@
-"""Checkpoints that are whole or not there, written beside the training: a step waits for a copy in memory, not for a disk.
+"""Atomic checkpoints, written during training: a step waits for a copy in memory, not for a disk.
 
-Rank 0 copies weights and optimizer to buffers that it keeps, and a thread writes them; all ranks go on from what rank 0 reads.
-With --sync fsdp every rank writes its shard (torch.distributed.checkpoint; the directory's `.metadata` comes last).
+Rank 0 copies weights and optimizer state to buffers that it keeps, and a thread writes them. On resume, all ranks get
+what rank 0 reads. With --sync fsdp, every rank writes and reads its shard (torch.distributed.checkpoint; the
+directory's `.metadata` comes last).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from trainer import sharded
 from trainer.errors import InputError
+from trainer.files import whole
 from trainer.saved import Saved, newest_first, read, remove, write_whole
 from trainer.snapshot import Snapshot, broadcast_state, random_state, set_random_state
 
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
     from trainer.world import World
 
 SAME = ("data", "model", "image_shape", "classes", "samples", "seed", "split")
-"""Settings that must not differ between a checkpoint and the run that goes on from it."""
+"""Settings that must not differ between a checkpoint and the run that resumes from it."""
 MARGIN_S = 1.0
-"""Kept of the time until a deadline for everything else that a run's end needs."""
+"""Time reserved before a deadline for the rest of the shutdown."""
 
 
 @dataclass
 class Progress:
-    """How far the training is; counts are over all ranks."""
+    """The training's progress; counts are over all ranks."""
 
     epoch: int = 0
     """Epochs finished."""
 
     epoch_samples: int = 0
-    """Samples seen of the epoch that is under way."""
+    """Samples seen of the current epoch."""
 
     step: int = 0
     samples: int = 0
@@ -55,27 +56,28 @@ class Progress:
 
 
 class Checkpoints:
-    """Those of one run, in `--out`. Every rank holds one and calls the same methods."""
+    """The checkpoints of one run, in `--out`. Every rank holds one and calls the same methods."""
 
     def __init__(self, config: Config, world: World, parts: dict[str, Any]) -> None:
         """`parts` are what is saved, each with `state_dict` and `load_state_dict`: model, optimizer, ..."""
         self.config, self.world, self.parts = config, world, parts
         self.sharded = config.sync == "fsdp"
         self.resumed: Optional[Saved] = None
-        """What `restore` went back to."""
+        """The checkpoint that `restore` loaded."""
         self.stall_s = 0.0
         """How long the last `save`, and `copied` after it, kept the training waiting."""
         self.newest: Optional[Path] = None
-        """The newest that is complete, as rank 0 knows."""
+        """The newest complete checkpoint, known to rank 0."""
         self._snapshot, self._writer = Snapshot(), ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._copying: Optional[Future[None]] = None
         self._writing: Optional[Future[None]] = None
         self._best = -1.0
 
     def restore(self) -> Progress:
-        """Make `--out` ready and go back to the checkpoint that `--resume` means, if there is one.
+        """Prepare `--out` and load the checkpoint that `--resume` selects, if there is one.
 
-        Weights, optimizer state and random state are rank 0's reading; ends the run where `--out` or the file is of no use.
+        Rank 0 reads weights, optimizer state and random state for all ranks; each rank reads its shards. Exits the run
+        if `--out` or the file is unusable.
         """
         world = self.world
         found = world.together(lambda: self._find() if world.rank == 0 else None)
@@ -90,14 +92,17 @@ class Checkpoints:
             for name, part in self.parts.items():
                 if name in state:
                     part.load_state_dict(state[name])
-        if len(about.random) == world.world_size:  # else no rank of then is this one: its own seed stands
+        if len(about.random) == world.world_size:  # else the ranks do not correspond: each keeps its seed
             set_random_state(about.random[world.rank], world)
         return Progress(**about.progress)
 
-    def save(self, progress: Progress, accuracy: Optional[float] = None, *, deadline: Optional[float] = None) -> Optional[Path]:
-        """Begin to write --out/checkpoint-STEP; its path, or None without `--out`. The training can go on, up to `copied`.
+    def save(
+        self, progress: Progress, accuracy: Optional[float] = None, *, deadline: Optional[float] = None
+    ) -> Optional[Path]:
+        """Start writing --out/checkpoint-STEP; return its path, or None without `--out`.
 
-        The one before must be complete first, whose buffers this one takes; None if it is not until `deadline`.
+        The training may continue until `copied`. The previous checkpoint must be complete first, since its buffers are
+        reused; None if it is not by `deadline`.
         """
         if self.config.out is None:
             return None
@@ -109,7 +114,11 @@ class Checkpoints:
         dist.all_gather_object(random, random_state(self.world))
         about = {"progress": asdict(progress), "random": random, "config": self.config.to_json()}
         path = self.config.out / f"checkpoint-{progress.step:08d}{'' if self.sharded else '.pt'}"
-        state = {name: part.state_dict() for name, part in self.parts.items()} if self.sharded or self.world.rank == 0 else {}
+        state = (
+            {name: part.state_dict() for name, part in self.parts.items()}
+            if self.sharded or self.world.rank == 0
+            else {}
+        )
         if self.sharded:
             self._writing = sharded.save(
                 path, self.parts, about, self.world, writer=self._writer, written=lambda: self._written(path, accuracy)
@@ -117,15 +126,15 @@ class Checkpoints:
         elif self.world.rank == 0:
             copy, copied = self._snapshot.take(state, self.parts["model"].buffers())
             copying = self._writer.submit(copied)
-            self._copying = copying if self.world.device.type == "cpu" else None  # a GPU's stream keeps the order by itself
+            self._copying = copying if self.world.device.type == "cpu" else None  # a GPU's stream keeps the order
             self._writing = self._writer.submit(self._write, path, {**copy, **about}, copying, accuracy)
         self.stall_s = time.perf_counter() - begin_s
-        if self.config.sync == "async-parameter-server":  # whose weights change at any time
+        if self.config.sync == "async-parameter-server":  # its weights change at any time
             self.copied()
         return path
 
     def copied(self) -> bool:
-        """Wait until weights and optimizer may change: what is being saved has a copy of them. Whether that had been open."""
+        """Wait until weights and optimizer state are copied and may change; return whether a copy was pending."""
         if self._copying is None:
             return False
         begin_s, copying, self._copying = time.perf_counter(), self._copying, None
@@ -134,17 +143,19 @@ class Checkpoints:
         return True
 
     def poll(self, wait_s: Optional[float] = 0.0) -> None:
-        """Look whether what was being written is complete, waiting up to `wait_s`; on rank 0 a failure is said once."""
+        """Check whether the current write is complete, waiting up to `wait_s`; rank 0 prints a failure once."""
         if self._writing is None or not wait([self._writing], wait_s).done:
             return
         error, self._writing = self._writing.exception(), None
         if error is not None and self.world.rank == 0:
             free = shutil.disk_usage(self.config.out or ".").free // 2**20
             text = (str(error).splitlines() or [type(error).__name__])[0]
-            sys.stderr.write(f"no checkpoint was saved: {text} ({free:,} MB free in {self.config.out}); the run continues\n")
+            sys.stderr.write(
+                f"no checkpoint was saved: {text} ({free:,} MB free in {self.config.out}); the run continues\n"
+            )
 
     def finish(self, deadline: Optional[float] = None) -> Optional[Path]:
-        """Wait for what is being written, if need be only until `deadline` (unix seconds); the newest complete, on rank 0."""
+        """Wait for the current write, at most until `deadline` (unix seconds); return the newest path, on rank 0."""
         self.poll(None if deadline is None else max(0.0, deadline - MARGIN_S - time.time()))
         if self._writing is not None and self.world.rank == 0:
             sys.stderr.write(f"the last checkpoint was not complete at the deadline; the newest is {self.newest}\n")
@@ -152,25 +163,24 @@ class Checkpoints:
 
     @property
     def late(self) -> bool:
-        """Whether `finish` gave up waiting: then the process cannot end by itself before the disk answers."""
+        """Whether `finish` gave up waiting: then the process cannot exit normally before the disk responds."""
         return self._writing is not None
 
     def _write(self, path: Path, state: dict[str, Any], copying: Future[None], accuracy: Optional[float]) -> None:
-        """On the writer's thread, after the copying."""
+        """Write on the writer's thread, after the copy."""
         copying.result()
         write_whole(state, path)
         self._written(path, accuracy)
 
     def _written(self, path: Path, accuracy: Optional[float]) -> None:
-        """A complete checkpoint: note whether it is the best, and drop all but the newest few and the best."""
+        """After a checkpoint is complete, record whether it is the best; keep only the newest few and the best."""
         if self.world.rank != 0:
             return
         self.newest, best = path, path.parent / "best.json"
         if accuracy is not None and accuracy > self._best:
             self._best = accuracy
-            part = best.with_name("best.json.part")
-            part.write_text(json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n", encoding="utf-8")
-            os.replace(part, best)
+            with whole(best) as part:
+                part.write_text(json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n", encoding="utf-8")
         kept = _best(path.parent).get("checkpoint")
         for old in newest_first(path.parent)[self.config.keep :]:
             if old.name != kept:
@@ -186,7 +196,7 @@ class Checkpoints:
                     pass
             except OSError as error:
                 raise InputError(f"--out {config.out}: cannot write there: {error.strerror}") from error
-            for part in config.out.glob("checkpoint-*.part"):  # of a run that was killed while it wrote
+            for part in config.out.glob("checkpoint-*.part"):  # left by a run that was killed while writing
                 remove(part)
             candidates = newest_first(config.out)
         if config.resume == "never":
@@ -206,19 +216,25 @@ class Checkpoints:
         return None
 
     def _check(self, saved: Saved) -> Saved:
-        """`saved`, if this run can go on from it; raises `InputError` that names what differs."""
+        """`saved`, if this run can resume from it; raises `InputError` that names the differences."""
         then, now = saved.config, self.config.to_json()
-        differing = [f"{name} {then.get(name)!r}, this run {now[name]!r}" for name in SAME if then.get(name) != now[name]]
+        differing = [
+            f"{name} {then.get(name)!r}, this run {now[name]!r}" for name in SAME if then.get(name) != now[name]
+        ]
         if differing:
-            raise InputError(f"{saved.path} has {'; '.join(differing)}: choose another --out, or --resume never to start anew")
+            raise InputError(
+                f"{saved.path} has {'; '.join(differing)}: choose another --out, or --resume never to start anew"
+            )
         if saved.sharded != self.sharded:
             ours, theirs = ("in shards", "as one file") if self.sharded else ("as one file", "in shards")
-            raise InputError(f"{saved.path} was saved {theirs}, --sync {self.config.sync} saves {ours}: choose another --out")
+            raise InputError(
+                f"{saved.path} was saved {theirs}, --sync {self.config.sync} saves {ours}: choose another --out"
+            )
         return saved
 
 
 def _best(directory: Path) -> dict[str, Any]:
-    """What `best.json` says; empty if there is none."""
+    """The contents of `best.json`; empty if there is none."""
     try:
         found = json.loads((directory / "best.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""From an image's bytes to its place in a batch: decoded, cropped, resized and flipped as uint8."""
+"""From an image's bytes to its place in a batch: decode, crop, resize and flip as uint8."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRIES = 10
-"""Crops that are drawn until one fits in the image, as in torchvision's RandomResizedCrop."""
+"""How many crops are drawn at most until one fits in the image, as in torchvision's RandomResizedCrop."""
 DRAWS = 4 * TRIES + 1
 """Random numbers that the augmentation of one image needs."""
 AREA, RATIO = (0.08, 1.0), (math.log(3 / 4), math.log(4 / 3))
 EVAL_CROP = 0.875
-"""Share of the shorter side that is looked at in evaluation: 224 of 256."""
+"""Share of the shorter side that evaluation uses: 224 of 256."""
 
 
 def decode(blob: bytearray, channels: int) -> Tensor:
@@ -34,13 +34,13 @@ def decode(blob: bytearray, channels: int) -> Tensor:
 
 
 def need_torchvision(what: str) -> None:
-    """Raise `InputError` where torchvision is missing."""
+    """Raise `InputError` if torchvision is missing."""
     if importlib.util.find_spec("torchvision") is None:
         raise InputError(f"{what} needs torchvision: pip install torchvision")
 
 
 def random_crop(height: int, width: int, draws: Sequence[float]) -> tuple[int, int, int, int]:
-    """Top, left, height and width of a random part of an image: torchvision's RandomResizedCrop, with given random numbers.
+    """Top, left, height and width of a random crop: torchvision's RandomResizedCrop, with given random numbers.
 
     `draws` are numbers in [0, 1), four per try. Source: Szegedy et al., "Going deeper with convolutions".
     """
@@ -51,7 +51,12 @@ def random_crop(height: int, width: int, draws: Sequence[float]) -> tuple[int, i
         ratio = math.exp(RATIO[0] + shape * (RATIO[1] - RATIO[0]))
         crop_width, crop_height = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
         if 0 < crop_width <= width and 0 < crop_height <= height:
-            return int(down * (height - crop_height + 1)), int(right * (width - crop_width + 1)), crop_height, crop_width
+            return (
+                int(down * (height - crop_height + 1)),
+                int(right * (width - crop_width + 1)),
+                crop_height,
+                crop_width,
+            )
     narrow, wide = math.exp(RATIO[0]), math.exp(RATIO[1])
     crop_height = min(height, round(width / narrow)) if width < narrow * height else height
     crop_width = min(width, round(height * wide)) if width > wide * height else width
@@ -59,17 +64,18 @@ def random_crop(height: int, width: int, draws: Sequence[float]) -> tuple[int, i
 
 
 def center_crop(height: int, width: int, shape: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Top, left, height and width of the middle that evaluation looks at, of the proportions of `shape`."""
+    """Top, left, height and width of the central crop for evaluation, in the proportions of `shape`."""
     scale = min(height / shape[0], width / shape[1]) * EVAL_CROP
     crop_height, crop_width = max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
     return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
 
 
 def place(image: Tensor, slot: Tensor, draws: Sequence[float] | None) -> None:
-    """Write a crop of `image`, resized, to `slot`: (channels, height, width) both, of any size.
+    """Write a crop of `image`, resized, to `slot`; both are (channels, height, width), of any size.
 
-    Random crop and flip by `draws`, or the middle if None. The result is that of transforms.v2.functional.resized_crop with
-    antialias, which would take a copy more: here the kernel below it writes to the batch itself.
+    Crop and flip are random by `draws`; without them the crop is the centre. The result is that of
+    transforms.v2.functional.resized_crop with antialias, which would take an extra copy: here the underlying kernel
+    writes to the batch itself.
     """
     height, width = slot.shape[-2:]
     source = image.shape[-2:]
@@ -82,9 +88,9 @@ def place(image: Tensor, slot: Tensor, draws: Sequence[float] | None) -> None:
 
 
 def shift_and_flip(images: Tensor, draws: NDArray[Any], flip: bool, pad: int = 4) -> Tensor:
-    """The augmentation of small images: each moved by up to `pad` pixels, zeros coming in, and every other one mirrored.
+    """Augment small images: shift each by up to `pad` pixels, padded with zeros, and if `flip`, mirror a random half.
 
-    (n, channels, height, width) of any type, with `draws` of shape (n, 3); a new tensor.
+    `images` is (n, channels, height, width) of any type, `draws` (n, 3); the result is a new tensor.
     """
     height, width = images.shape[-2:]
     padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))

@@ -1,4 +1,4 @@
-"""The errors that are not bugs."""
+"""Errors that are not bugs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class InputError(ValueError):
 
 
 class TrainingError(RuntimeError):
-    """The training cannot go on: a damaged sample where none is allowed, a loss that is no number, memory that is used up."""
+    """The training cannot continue: a damaged sample with --strict, a loss that is not finite, or no memory left."""
 
 
 def explained(error: RuntimeError) -> RuntimeError:
-    """`error`, or where memory was used up what to do about it."""
+    """`error`, or a `TrainingError` with advice if memory ran out."""
     text = (str(error).splitlines() or [""])[0]
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
         advice = "a lower --batch-size; more --accumulate, with the same result; --precision bf16; --sync fsdp"

@@ -1,4 +1,4 @@
-"""From the command line and a file to a `Config`."""
+"""Build a `Config` from the command line and a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Speaks on rank 0 only, and raises `InputError` instead of leaving on its own."""
+    """Prints help on rank 0 only, and raises `InputError` instead of exiting on an error."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists all flags")
@@ -32,25 +32,33 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str], world_size: int) -> Config:
     """The configuration that the command line `argv` asks for; raises `InputError`.
 
-    A flag goes before the file that `--config` names, and that before the defaults. `--help`, `--list-models` and
-    `--print-config` end the process.
+    Flags override the `--config` file, which overrides the defaults. `--help`, `--list-models` and `--print-config` end
+    the process.
     """
     given = vars(_parser().parse_args(argv))
-    file, show, list_models = given.pop("config", None), given.pop("print_config", False), given.pop("list_models", False)
+    file, show, list_models = (
+        given.pop("config", None),
+        given.pop("print_config", False),
+        given.pop("list_models", False),
+    )
     if list_models:
-        from trainer.model import list_models as names  # imports torchvision: a second and a half
+        from trainer.model import list_models as names  # imports torchvision, which takes 1.5 s
 
         _say_and_end("\n".join(names()))
     values = {**(_read_file(file) if file else {}), **given}
     config = Config(**_resolved(dict(values), world_size))
     if show:
-        origin = {name: "flag" if name in given else "file" if name in values else "default" for name in config.to_json()}
-        _say_and_end("\n".join(f"{name} = {json.dumps(value)}  # {origin[name]}" for name, value in config.to_json().items()))
+        origin = {
+            name: "flag" if name in given else "file" if name in values else "default" for name in config.to_json()
+        }
+        _say_and_end(
+            "\n".join(f"{name} = {json.dumps(value)}  # {origin[name]}" for name, value in config.to_json().items())
+        )
     return config
 
 
 def _resolved(values: dict[str, Any], world_size: int) -> dict[str, Any]:
-    """`values` with the defaults that depend on others."""
+    """`values` with the defaults that depend on other settings."""
     data = values.get("data", "digits")
     found = datasets.find(data, values.get("reader", "index"))
     if values.get("model", "auto") == "auto":
@@ -72,28 +80,43 @@ def _resolved(values: dict[str, Any], world_size: int) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """A flag for each field, in the fields' order; only those that were given are in the result."""
-    parser = _Parser(prog="train.py", description="Train an image classifier under torchrun, or alone.", allow_abbrev=False)
-    parser.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="settings, as TOML or YAML")
-    parser.add_argument("--print-config", action="store_true", default=argparse.SUPPRESS, help="print all settings, and stop")
+    """A parser with a flag for each field, in the fields' order; its result holds only the flags that were given."""
+    parser = _Parser(
+        prog="train.py", description="Train an image classifier under torchrun, or alone.", allow_abbrev=False
+    )
     parser.add_argument(
-        "--list-models", action="store_true", default=argparse.SUPPRESS, help="print torchvision's names for --model, and stop"
+        "--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="settings, as TOML or YAML"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", default=argparse.SUPPRESS, help="print all settings, and stop"
+    )
+    parser.add_argument(
+        "--list-models",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print torchvision's names for --model, and stop",
     )
     for one in fields(Config):
         kind = _kind(one.name)
-        text = one.metadata["help"].replace("(%(default)s)", f"({one.default})").replace("DATASETS", ", ".join(datasets.NAMES))
+        text = (
+            one.metadata["help"]
+            .replace("(%(default)s)", f"({one.default})")
+            .replace("DATASETS", ", ".join(datasets.NAMES))
+        )
         common: dict[str, Any] = {"dest": one.name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if kind is bool:
             parser.add_argument(flag(one.name), action=argparse.BooleanOptionalAction, **common)
         else:
             metavar = one.metadata["metavar"] if one.metadata["choices"] is None else None
             convert = _shape if kind is tuple else kind
-            parser.add_argument(flag(one.name), type=convert, choices=one.metadata["choices"], metavar=metavar, **common)
+            parser.add_argument(
+                flag(one.name), type=convert, choices=one.metadata["choices"], metavar=metavar, **common
+            )
     return parser
 
 
 def _kind(name: str) -> Any:
-    """The type of a field, without its Optional."""
+    """The type of a field, without `Optional`."""
     hint = get_type_hints(Config)[name]
     inner = [one for one in get_args(hint) if one is not type(None)]
     chosen = inner[0] if type(None) in get_args(hint) else hint
@@ -101,7 +124,7 @@ def _kind(name: str) -> Any:
 
 
 def _shape(text: str) -> tuple[int, int, int]:
-    """`3x224x224` as numbers."""
+    """Parse `3x224x224`."""
     parts = text.lower().split("x")
     if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 3x224x224")
@@ -110,9 +133,9 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """The settings in a TOML or YAML file, checked as if they were flags; raises `InputError`."""
+    """The settings in a TOML or YAML file, checked like flags; raises `InputError`."""
     if path.exists() and not path.is_file():
-        raise InputError(f"--config {path}: this is no file")  # a pipe would be waited for by every rank
+        raise InputError(f"--config {path}: this is no file")  # every rank would block on a pipe
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

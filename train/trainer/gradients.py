@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def gradients_of(net: nn.Module) -> list[Tensor]:
-    """All gradients, in the parameters' order; zeros where a parameter had no part."""
+    """All gradients, in the parameters' order; zeros for a parameter that took no part."""
     parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
     for parameter in parameters:
         if parameter.grad is None:
@@ -22,6 +22,6 @@ def flat(tensors: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def unflatten(flat: Tensor, tensors: list[Tensor]) -> None:
-    """Write the values of `flat`, (total,), back to where `flat` took them from."""
+    """Write the values of `flat`, (total,), back to the tensors that `flat` took them from."""
     for tensor, values in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors])):
         tensor.copy_(values.view(tensor.shape))

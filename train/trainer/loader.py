@@ -1,4 +1,4 @@
-"""Batches, ahead of time: threads fill pinned memory, and on GPUs a stream of its own copies while the step before computes."""
+"""Batches, loaded ahead: threads fill pinned memory, and a CUDA stream copies it while the last step computes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from trainer.world import World
 
 AHEAD = 3
-"""Batches that are under way while one is trained on."""
+"""Batches being loaded while one is trained on."""
 GRAIN = 4
-"""Images that a thread decodes before it looks for the next: their order in the batch does not depend on it."""
+"""Images that a thread decodes per task: their order in the batch does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Batch:
     """One rank's samples of one step, on its device."""
 
     images: Tensor
-    """(n, channels, height, width), uint8 or float32 as the source has them; see `Normalise`"""
+    """(n, channels, height, width), uint8 or float32, as in the source; see `Normalise`."""
 
     labels: Tensor
-    """int64, (n,)"""
+    """int64, (n,)."""
 
     start: int
     end: int
     """First and past-the-last sample of this step in the epoch's order, over all ranks."""
 
     weight: float
-    """What this rank's mean loss counts: the ranks' means are averaged, but not all need have the same number of samples."""
+    """The weight of this rank's mean loss: the ranks' means are averaged, but their numbers of samples may differ."""
 
     samples: int
-    """Samples of this rank that count: all, or none where the rank only keeps the others company."""
+    """Samples of this rank that count: all, or none if it only takes part in the others' collectives."""
 
     numbers: Numbers
     """Their numbers in the data set."""
@@ -64,21 +64,21 @@ class _Job(NamedTuple):
     end: int
     numbers: Numbers
     samples: int
-    """Of `numbers`, those that count."""
+    """How many of `numbers` count."""
 
 
 class _Pending(NamedTuple):
-    """A batch that threads write to."""
+    """A batch that threads are filling."""
 
     job: _Job
     images: Tensor
     labels: Tensor
     parts: list[tuple[int, Future[list[int]]]]
-    """The first sample of each part of the batch, and what `Source.fill` says of it."""
+    """For each part of the batch, its first sample and the result of `Source.fill`."""
 
 
 class Batches:
-    """The batches of one rank: of training, epoch by epoch, and of the test set."""
+    """One rank's batches of the training set, epoch by epoch, and of the test set."""
 
     def __init__(self, data: Data, config: Config, world: World) -> None:
         self.data, self.config, self.world = data, config, world
@@ -87,7 +87,7 @@ class Batches:
         self._pool = _single_threads(self.threads) if self.threads else None
 
     def train(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of `epoch` that are left after its first `start` samples."""
+        """The batches of `epoch` after its first `start` samples."""
         return self._batches(self.data.train, self._training(epoch, start), epoch)
 
     def test(self) -> Iterator[Batch]:
@@ -95,7 +95,7 @@ class Batches:
         return self._batches(self.data.test, self._testing(), None)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
@@ -111,7 +111,7 @@ class Batches:
             yield _Job(0, samples, mine if len(mine) else np.zeros(1, np.int64), len(mine))
 
     def _batches(self, source: Source, jobs: Iterator[_Job], epoch: Optional[int]) -> Iterator[Batch]:
-        """`jobs` as batches on the device, the next one on its way while one is worked on."""
+        """`jobs` as batches on the device; the next one is prepared while one is in use."""
         loaded = self._load(source, jobs, epoch)
         try:
             yield from _copied(loaded, self.world) if self.world.device.type == "cuda" else loaded
@@ -119,7 +119,7 @@ class Batches:
             loaded.close()
 
     def _load(self, source: Source, jobs: Iterator[_Job], epoch: Optional[int]) -> Generator[Batch, None, None]:
-        """`jobs` as batches in memory, in their order."""
+        """`jobs` as batches in memory, in order."""
         pending: collections.deque[_Pending] = collections.deque()
         ahead = AHEAD if self._pool else 0
         begin_s = time.perf_counter()
@@ -141,7 +141,7 @@ class Batches:
                     part.cancel()
 
     def _begin(self, source: Source, job: _Job, epoch: Optional[int]) -> _Pending:
-        """Have a batch filled, by threads where there are any."""
+        """Start filling a batch, by threads if there are any."""
         count, pin = len(job.numbers), self.world.device.type == "cuda"
         order = torch.channels_last if source.shape[0] == 3 else torch.contiguous_format
         images = torch.empty((count, *source.shape), dtype=source.dtype, pin_memory=pin, memory_format=order)
@@ -161,21 +161,23 @@ class Batches:
         return done
 
     def _end(self, source: Source, pending: _Pending) -> tuple[_Job, Tensor, Tensor]:
-        """Wait for a batch, and take what is damaged out of it."""
+        """Wait for a batch, and remove its damaged samples."""
         job, images, labels, parts = pending
         bad = [first + place for first, part in parts for place in part.result()]
         if not bad:
             return job, images, labels
         good = np.setdiff1d(np.arange(len(labels)), bad)
         if not len(good):
-            raise TrainingError(f"all {len(bad)} samples of a batch are damaged, the first of them {source.name(job.numbers[0])}")
+            raise TrainingError(
+                f"all {len(bad)} samples of a batch are damaged, the first of them {source.name(job.numbers[0])}"
+            )
         kept = torch.from_numpy(good)
         counted = min(job.samples, len(good))
         return job._replace(numbers=job.numbers[good], samples=counted), images[kept], labels[kept]
 
 
 def thread_count(config: Config, world: World, source: Source) -> int:
-    """`--workers`, or this rank's share of the cores for images that must be decoded."""
+    """Threads that load: `--workers`, or this rank's share of the cores to decode images, else up to 4 (GPU) or 0."""
     if config.workers is not None:
         return config.workers
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -186,11 +188,11 @@ def thread_count(config: Config, world: World, source: Source) -> int:
 
 
 def _single_threads(count: int) -> ThreadPoolExecutor:
-    """Threads that do not start further ones for each operation: the batch is divided among them already."""
+    """A pool whose threads run each operation on one thread: the batch is already divided among them."""
     all_there = threading.Barrier(count + 1)
 
     def begin() -> None:
-        torch.get_num_threads()  # sets this thread's number to the process's, which would otherwise happen later
+        torch.get_num_threads()  # applies the process's count to this thread, which would otherwise happen later
         torch.set_num_threads(1)
         all_there.wait()
 
@@ -199,12 +201,12 @@ def _single_threads(count: int) -> ThreadPoolExecutor:
     for _ in range(count):
         pool.submit(int)
     all_there.wait()
-    torch.set_num_threads(number)  # MKL's number is the process's: give it back to the training
+    torch.set_num_threads(number)  # MKL's count is per process: restore it for the training
     return pool
 
 
 def _copied(loaded: Iterator[Batch], world: World) -> Iterator[Batch]:
-    """`loaded` on the GPU: a batch is copied, on a stream of its own, while the one before it is worked on."""
+    """`loaded` on the GPU: a batch is copied, on a separate stream, while the previous one is in use."""
     stream: Any = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]
     waiting: Optional[tuple[Batch, torch.cuda.Event]] = None
     for batch in itertools.chain(loaded, [None]):
@@ -218,21 +220,23 @@ def _copied(loaded: Iterator[Batch], world: World) -> Iterator[Batch]:
             on_device, copied = ready
             training = torch.cuda.current_stream(world.device)
             training.wait_event(copied)
-            on_device.images.record_stream(training)  # else the copying stream could take this memory while it is read
+            on_device.images.record_stream(training)  # else the copying stream could reuse this memory while it is read
             on_device.labels.record_stream(training)
             yield on_device
 
 
 class Normalise:
-    """uint8 images to numbers with mean 0 and deviation 1, on the device; what is float already stays as it is."""
+    """Images with mean 0 and deviation 1, on the device; data without `std` is only converted to `dtype`."""
 
-    def __init__(self, data: Data, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format) -> None:
+    def __init__(
+        self, data: Data, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> None:
         self.dtype, self.memory_format = dtype, memory_format
         shape = (1, -1, 1, 1)
         self.scale = torch.tensor([1 / one for one in data.std]).view(shape).to(device, dtype) if data.std else None
         self.shift = torch.tensor([-m / s for m, s in zip(data.mean, data.std)]).view(shape).to(device, dtype)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) of any type to the same of `dtype`."""
+        """Normalise images (n, channels, height, width) of any type; return them as `dtype`."""
         images = images.to(dtype=self.dtype, memory_format=self.memory_format)
         return images if self.scale is None else torch.addcmul(self.shift, images, self.scale)

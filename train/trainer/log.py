@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import socket
 import sys
 import time
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 
 from trainer.bar import Bar
 from trainer.errors import InputError, TrainingError
+from trainer.files import whole
+from trainer.loop import OwnTime
 from trainer.report import check_report, draw, read_baseline, summary
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from trainer.config import Config
     from trainer.datasets.dataset import Data
     from trainer.loader import Batch
-    from trainer.loop import OwnTime, Score
+    from trainer.loop import Score
     from trainer.stop import StopVote
     from trainer.world import World
 
@@ -33,7 +34,7 @@ HEADER = "epoch      samples    batch  loss/sample  load us/sample  train us/sam
 
 
 class Row:
-    """What one rank has measured since a row began."""
+    """One rank's measurements since the row began."""
 
     def __init__(self) -> None:
         self.losses: list[tuple[Tensor, Batch]] = []
@@ -47,17 +48,17 @@ class Row:
 
 
 class RunLog:
-    """Measures between rows and prints them; all ranks hold one and call the same methods, rank 0 writes.
+    """Measures rows and prints them; every rank holds one and calls the same methods, rank 0 writes.
 
-    A row's loss is the mean over its samples. Its times are what a rank spent per sample of its own, waiting for data and
-    training, averaged over the ranks: host time, with the GPU waited for at the end of each row and nowhere else.
+    A row's loss is the mean over its samples. Its times are host times per sample of a rank's own, waiting for data and
+    training, averaged over the ranks. The GPU is waited for at the end of each row and nowhere else.
     """
 
-    def __init__(self, config: Config, world: World, checkpoints: Checkpoints, own_time: OwnTime) -> None:
-        """Opens `--metrics`; ends the run if that fails."""
-        self.config, self.world, self.checkpoints, self.own_time = config, world, checkpoints, own_time
+    def __init__(self, config: Config, world: World, checkpoints: Checkpoints) -> None:
+        """Open `--metrics`; exit the run if that fails."""
+        self.config, self.world, self.checkpoints, self.own_time = config, world, checkpoints, OwnTime(world.device)
         self.records: list[dict[str, Any]] = []
-        """Everything that was recorded, by the runs before this one, too."""
+        """All records, including those of the runs that this one resumes."""
         self._saving: Optional[Path] = None
         self.metrics = world.together(self._open)
         self.bar = Bar(world.rank == 0)
@@ -68,7 +69,7 @@ class RunLog:
             self.board = SummaryWriter(str(config.tensorboard))
 
     def _open(self) -> Optional[Path]:
-        """Rank 0's metrics file, begun, with what a resumed run had written up to its checkpoint; raises `InputError`."""
+        """Rank 0's metrics file, started with a resumed run's records up to its checkpoint; raises `InputError`."""
         check_report(self.config)
         self.baseline = read_baseline(self.config)
         path, resumed = self.config.metrics, self.checkpoints.resumed
@@ -77,28 +78,29 @@ class RunLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.records = _records_until(path, resumed.progress["step"]) if resumed else []
-            part = path.with_name(path.name + ".part")
-            part.write_text("".join(json.dumps(record) + "\n" for record in self.records), encoding="utf-8")
-            os.replace(part, path)
+            with whole(path) as part:
+                part.write_text("".join(json.dumps(record) + "\n" for record in self.records), encoding="utf-8")
         except OSError as error:
             raise InputError(f"--metrics {path}: cannot write there: {error.strerror}") from error
         return path
 
     def start(self, data: Data, model: nn.Module, progress: Progress, dtype: torch.dtype) -> None:
-        """Say what is about to be trained, where, and the table's head."""
+        """Print what is trained, where, and the table's header."""
         config, world, resumed = self.config, self.world, self.checkpoints.resumed
         for problem in data.problems:
             self.say(f"warning: {problem}")
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self.say(
             f"{config.data}: {len(data.train):,} training and {len(data.test):,} test samples, "
-            f"{'x'.join(map(str, config.image_shape))}, {data.classes} classes; model {config.model}, {parameters:,} parameters"
+            f"{'x'.join(map(str, config.image_shape))}, {data.classes} classes; "
+            f"model {config.model}, {parameters:,} parameters"
         )
         how = "" if config.sync == "ddp" else f", {config.sync}"
         how += "" if dtype == torch.float32 else f", {str(dtype).rpartition('.')[2]}"
         self.say(
-            f"{_count(world.world_size, 'rank')}, {world.backend} on {world.device.type}{how}: {config.batch_size} samples per "
-            f"rank and step, {config.batch_size * world.world_size} in all; {_count(config.epochs, 'epoch')}"
+            f"{_count(world.world_size, 'rank')}, {world.backend} on {world.device.type}{how}: "
+            f"{config.batch_size} samples per rank and step, {config.batch_size * world.world_size} in all; "
+            f"{_count(config.epochs, 'epoch')}"
         )
         if resumed:
             into = f" and {progress.epoch_samples:,} samples of the next" if progress.epoch_samples else ""
@@ -114,13 +116,13 @@ class RunLog:
         self.record("start", **origin, **where, parameters=parameters, config=config.to_json())
 
     def begin_row(self) -> None:
-        """Measure from here: what came before (an evaluation, a checkpoint) belongs to no row."""
+        """Start measuring a row; time spent before it (an evaluation, a checkpoint) belongs to no row."""
         self.own_time.take_s()
         self._row = Row()
 
     @property
     def steps(self) -> int:
-        """Since the row began."""
+        """Steps since the row began."""
         return len(self._row.losses)
 
     def add(self, batch: Batch, loss: Tensor, done: Progress, epoch_samples: int) -> None:
@@ -130,19 +132,19 @@ class RunLog:
         self.bar.show(done.epoch, done.epoch_samples, epoch_samples)
 
     def row(self, progress: Progress, lr: float) -> None:
-        """End a row within an epoch, and begin the next."""
+        """End a row within an epoch, and start the next."""
         self.say(self.end_row(progress, lr))
         self.begin_row()
 
     def end_row(self, progress: Progress, lr: float) -> str:
-        """Record the row that `begin_row` began and return it as text, up to the accuracy.
+        """Record the row that `begin_row` started, and return it as text, up to the accuracy.
 
-        Raises `TrainingError` on all ranks where a loss was no number.
+        Raises `TrainingError` on all ranks if a loss is not finite.
         """
         row = self._row
         losses = (
             torch.stack([loss for loss, _ in row.losses]).double().tolist()
-        )  # waits for the GPU: the clock below sees its work
+        )  # waits for the GPU, so the times below include its work
         wall_s, own_s = time.perf_counter() - row.begin_s, self.own_time.take_s() + row.load_s
         own_loss = sum(loss * batch.samples for loss, (_, batch) in zip(losses, row.losses) if batch.samples)
         every = self.world.gather(own_loss, row.samples, row.load_s, wall_s, own_s / max(1, self.steps))
@@ -158,14 +160,16 @@ class RunLog:
         }
         epoch = progress.epoch + (progress.epoch_samples > 0)
         own = [round(one[4], 6) for one in every]
-        self.record("train", epoch=epoch, step=progress.step, samples=progress.samples, **numbers, lr=lr, own_s_per_step=own)
+        self.record(
+            "train", epoch=epoch, step=progress.step, samples=progress.samples, **numbers, lr=lr, own_s_per_step=own
+        )
         return (
             f"{epoch:5d}  {progress.samples:11,d}  {numbers['batch_size']:7d}  {numbers['loss']:11.4f}"
             f"  {numbers['load_us_per_sample']:14.1f}  {numbers['train_us_per_sample']:15.1f}"
         )
 
     def _no_number(self, losses: list[float], progress: Progress) -> None:
-        """Find the first step and rank whose loss is none, and raise."""
+        """Find the first step and rank with a loss that is not finite, and raise."""
         found: list[Any] = [None] * self.world.world_size
         first = next((place for place, loss in enumerate(losses) if not math.isfinite(loss)), None)
         mine = None
@@ -180,28 +184,37 @@ class RunLog:
         step, rank, loss, numbers = min(one for one in found if one)
         newest = self.world.from_rank_0(str(self.checkpoints.finish() or "none"))
         raise TrainingError(
-            f"the loss is {loss} at step {step} on rank {rank}, samples {', '.join(map(str, numbers))}; newest checkpoint: "
-            f"{newest}. A lower --lr, --clip-norm 1 or --precision fp32 may help"
+            f"the loss is {loss} at step {step} on rank {rank}, samples {', '.join(map(str, numbers))}; "
+            f"newest checkpoint: {newest}. A lower --lr, --clip-norm 1 or --precision fp32 may help"
         )
 
     def epoch(self, row: str, progress: Progress, score: Score, damaged: int) -> None:
-        """Print an epoch's last row with the test accuracy beside it."""
+        """Print an epoch's last row with the test accuracy."""
         self.say(f"{row}  {score.accuracy:13.2%}")
         if damaged:
             self.say(f"{_count(damaged, 'damaged sample')} skipped so far")
-        self.record("test", epoch=progress.epoch, step=progress.step, samples=progress.samples, damaged=damaged, **_fields(score))
+        self.record(
+            "test",
+            epoch=progress.epoch,
+            step=progress.step,
+            samples=progress.samples,
+            damaged=damaged,
+            **_fields(score),
+        )
 
     def saved(self, path: Optional[Path]) -> None:
-        """A checkpoint is being written; recorded after the next step, when it is known how long it kept the training waiting."""
+        """Note a checkpoint that is being written; it is recorded after the next step, when its stall is known."""
         self._saving = path
 
     def _record_saved(self) -> None:
         if (path := self._saving) is not None:
-            self.record("checkpoint", step=int(path.stem.rpartition("-")[2]), file=str(path), stall_s=self.checkpoints.stall_s)
+            self.record(
+                "checkpoint", step=int(path.stem.rpartition("-")[2]), file=str(path), stall_s=self.checkpoints.stall_s
+            )
             self._saving = None
 
     def finished(self, score: Score, progress: Progress, ceiling: Optional[float] = None) -> None:
-        """The last lines of a run that came to its end, and its picture; `ceiling`: a GPU's roofline, in images per second."""
+        """Print the last lines of a finished run, and draw it; `ceiling`: a GPU's roofline, in images per second."""
         self._record_saved()
         for line in summary(self.records, self.baseline, ceiling) if self.world.rank == 0 else ():
             self.say(line)
@@ -212,7 +225,7 @@ class RunLog:
         self.close()
 
     def stopped(self, progress: Progress, saved: Optional[Path], stop: StopVote) -> None:
-        """The last line of a run that a signal ended."""
+        """Print the last line of a run that a signal stopped."""
         self._record_saved()
         kept = f"saved {saved}" if saved else "nothing saved" if self.config.out else "nothing saved without --out"
         name = stop.signal_name
@@ -222,7 +235,7 @@ class RunLog:
         self.close()
 
     def close(self) -> None:
-        """Flush what TensorBoard gets."""
+        """Flush and close TensorBoard's event file."""
         if self.board:
             self.board.close()
 
@@ -234,7 +247,7 @@ class RunLog:
             sys.stdout.flush()
 
     def record(self, event: str, **values: Any) -> None:
-        """Append one JSON line to the metrics, on rank 0; a full disk is said once and does not end the training."""
+        """Append one JSON line to the metrics, on rank 0; a write error is printed once and does not end the run."""
         if self.world.rank != 0:
             return
         record = {"event": event, "time_s": time.time(), **values}
@@ -262,7 +275,7 @@ def _fields(score: Score) -> dict[str, float]:
 
 
 def _records_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of `path` up to `step`: a run that died went on after its checkpoint, and may have left half a line."""
+    """The records of `path` up to `step`: a killed run may have written more after its checkpoint, and half a line."""
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:

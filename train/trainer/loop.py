@@ -1,4 +1,4 @@
-"""What the training loop asks for: the model's score, and how long a rank worked for itself."""
+"""Parts of the training loop: the model's score, and the time a rank spends on its own work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Score(NamedTuple):
-    """How the model does on the test set, over all ranks."""
+    """The model's result on the test set, over all ranks."""
 
     correct: int
     total: int
@@ -24,7 +24,7 @@ class Score(NamedTuple):
     """Mean per sample."""
 
     correct5: int
-    """Samples whose class is among the five likeliest."""
+    """Samples whose class is among the five most likely."""
 
     @property
     def accuracy(self) -> float:
@@ -45,11 +45,12 @@ class Interrupted(Exception):  # noqa: N818  # not an error
 def evaluate(
     forward: Callable[[Tensor], Tensor], net: nn.Module, batches: Batches, world: World, stopping: Callable[[], bool]
 ) -> Score:
-    """Score `forward`, which calls `net` without its wrapper: ranks may hold unequal shares. Each test sample is counted once.
+    """Score `forward` on the test set, over all ranks; each sample is counted once.
 
-    Raises `Interrupted` where the ranks agree that they are `stopping`.
+    `forward` must call `net` without its wrapper, because ranks may hold unequal shares. Raises `Interrupted` if the
+    ranks agree that they are `stopping`.
     """
-    for buffer in net.buffers():  # running means differ by rank; rank 0's are what a checkpoint holds
+    for buffer in net.buffers():  # running means differ by rank; a checkpoint holds rank 0's
         dist.broadcast(buffer, src=0)
     correct = torch.zeros((), dtype=torch.float64, device=world.device)
     correct5, loss, total = torch.zeros_like(correct), torch.zeros_like(correct), 0
@@ -70,9 +71,9 @@ def evaluate(
 
 
 class OwnTime:
-    """How long this rank worked for itself, without waiting for another: the slowest rank is the one with the most of it.
+    """The time this rank spends on its own work, without waiting for others; the slowest rank has the most.
 
-    On a GPU two events in its stream measure it, which nothing waits for until the total is asked for.
+    On a GPU, two events in its stream measure it; nothing waits for them until the total is read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -80,23 +81,23 @@ class OwnTime:
         self._begin_s, self._total_s = 0.0, 0.0
         self._events: list[tuple[Any, Any]] = []
 
-    def begin(self) -> None:
-        """From here."""
+    def __enter__(self) -> None:
+        """Start measuring."""
         if self.gpu:
             event: Any = torch.cuda.Event
             self._events.append((event(enable_timing=True), event(enable_timing=True)))
             self._events[-1][0].record()
         self._begin_s = time.perf_counter()
 
-    def end(self) -> None:
-        """To here."""
+    def __exit__(self, *_: object) -> None:
+        """Stop measuring."""
         if self.gpu:
             self._events[-1][1].record()
         else:
             self._total_s += time.perf_counter() - self._begin_s
 
     def take_s(self) -> float:
-        """Seconds since the last call; the GPU must have been waited for."""
+        """Seconds measured since the last call; the GPU must have been synchronized."""
         total_s = self._total_s + sum(float(begin.elapsed_time(end)) for begin, end in self._events) / 1000
         self._total_s, self._events = 0.0, []
         return total_s

@@ -1,4 +1,4 @@
-"""The models: a small one of our own, and torchvision's by name."""
+"""The models: a small one, torchvision's by name, and the user's own functions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
 class SmallNet(nn.Module):
-    """Three convolutions for small images: (n, channels, height, width) to logits (n, classes), about 70,000 parameters.
+    """Three convolutions, about 70,000 parameters: images (n, channels, height, width) to logits (n, classes).
 
-    It normalises by groups, not by batches: no sample's result depends on which others share its batch, so training does
-    not depend on the number of ranks.
+    It normalises by groups, not by batches: a sample's result does not depend on the rest of its batch, so training
+    does not depend on the number of ranks.
     """
 
     def __init__(self, channels: int, classes: int) -> None:
@@ -56,9 +56,9 @@ def list_models() -> list[str]:
 
 
 def build_model(config: Config, classes: int, device: torch.device) -> nn.Module:
-    """The model that `config` names on `device`, with weights from the seed, the same on every rank, or from `--weights`.
+    """The model that `config` names, on `device`, with weights from the seed (the same on every rank) or `--weights`.
 
-    Raises `InputError` for an unknown name, weights that do not fit, and images that the model cannot take.
+    Raises `InputError` for an unknown name, weights that do not fit, or images that the model cannot take.
     """
     torch.manual_seed(config.seed)
     channels, height, width = config.image_shape
@@ -78,7 +78,9 @@ def build_model(config: Config, classes: int, device: torch.device) -> nn.Module
         except (RuntimeError, AssertionError, ValueError, TypeError) as error:
             shape = "x".join(map(str, config.image_shape))
             advice = "try --image-shape 3x224x224"
-            raise InputError(f"{config.model} cannot take images of {shape} ({_first_line(error)}); {advice}") from error
+            raise InputError(
+                f"{config.model} cannot take images of {shape} ({_first_line(error)}); {advice}"
+            ) from error
         if tuple(logits.shape) != (1, classes):
             raise InputError(f"{config.model} gives {tuple(logits.shape)} for one image; (1, {classes}) is needed")
     return model.train()
@@ -95,7 +97,7 @@ def _torchvision_model(name: str, classes: int, side: int) -> nn.Module:
 
 
 def _users_model(name: str, classes: int) -> nn.Module:
-    """What the function of `module:function` returns for `num_classes`; the module may be in the working directory."""
+    """The model that `module:function` returns for `num_classes`; the module may be in the working directory."""
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
@@ -112,7 +114,7 @@ def _users_model(name: str, classes: int) -> nn.Module:
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
-    """Weights from a file: a state dict, or a checkpoint of train.py."""
+    """Load weights from a file: a state dict, or a checkpoint of train.py."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state.get("model", state))
@@ -120,12 +122,14 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         raise InputError(f"--weights {path}: {error.strerror}") from error
     except (RuntimeError, EOFError, pickle.UnpicklingError, AttributeError, TypeError) as error:
         lines = str(error).splitlines()
-        detail = lines[1].strip() if len(lines) > 1 and lines[0].startswith("Error(s) in loading") else _first_line(error)
+        detail = (
+            lines[1].strip() if len(lines) > 1 and lines[0].startswith("Error(s) in loading") else _first_line(error)
+        )
         raise InputError(f"--weights {path}: not weights of this model: {detail}") from error
 
 
 def fingerprint(model: nn.Module) -> int:
-    """A hash of all parameters and buffers, bit by bit: equal on ranks that start alike."""
+    """A hash of the bits of all parameters and buffers, equal on ranks with the same weights."""
     value = 0
     for tensor in model.state_dict().values():
         value = zlib.crc32(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, value)
@@ -133,7 +137,7 @@ def fingerprint(model: nn.Module) -> int:
 
 
 def compute_type(config: Config, device: torch.device) -> torch.dtype:
-    """What `--precision` means on this device."""
+    """The type that `--precision` selects on this device."""
     named = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if config.precision != "auto":
         return named[config.precision]
@@ -143,17 +147,17 @@ def compute_type(config: Config, device: torch.device) -> torch.dtype:
 
 
 def memory_format(config: Config) -> torch.memory_format:
-    """What `--channels-last` means for these images; torch's fully_shard takes no weights that lie in such an order."""
+    """The memory format that `--channels-last` selects; torch's fully_shard takes no channels-last weights."""
     fits = config.image_shape[0] == 3 and config.sync != "fsdp"
     wanted = config.channels_last == "on" or (config.channels_last == "auto" and fits)
     return torch.channels_last if wanted else torch.contiguous_format
 
 
 def keep_freed_memory(device: torch.device) -> None:
-    """On a CPU, have the C library keep what a step frees for the next one; the process then keeps the most that it ever had.
+    """On a CPU, make the C library keep freed memory for the next step; the process then stays at its peak size.
 
-    Otherwise glibc gives each large tensor back to the kernel, and every step takes a page fault per 4 KiB of its activations
-    (mallopt(3)): 70,000 for ResNet-18 on 16 images of 224, 6 % of the step.
+    Otherwise glibc returns each large tensor to the kernel, and every step takes a page fault per 4 KiB of its
+    activations (mallopt(3)): 70,000 for ResNet-18 on 16 images of 224x224, 6 % of the step.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if device.type == "cpu" and mallopt:
@@ -162,14 +166,14 @@ def keep_freed_memory(device: torch.device) -> None:
 
 
 def _options(name: str, side: int) -> dict[str, Any]:
-    """What some models want said: no second classifier that only training would use, and the size of the images."""
+    """Options that some models need: no auxiliary classifier, which only training would use, and the image size."""
     if name in ("googlenet", "inception_v3"):
         return {"aux_logits": False, "init_weights": True}
     return {"image_size": side} if name.startswith("vit_") else {}
 
 
 def _torchvision() -> Any:
-    """`torchvision.models`; it takes a second and a half to import, so only a run that names such a model pays."""
+    """`torchvision.models`, imported only when a run needs it, since that takes a second and a half."""
     if importlib.util.find_spec("torchvision") is None:
         raise InputError("models other than small need torchvision: pip install torchvision")
     from torchvision import models

@@ -1,10 +1,10 @@
-"""Steps: the optimizer, its learning rate, and the moving average of the weights."""
+"""The optimizer, its learning rate, and the moving average of the weights."""
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ContextManager, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from trainer.config import Config
 
 STEP_SCHEDULE = ((0.9, 0.001), (2 / 3, 0.01), (1 / 3, 0.1))
-"""Share of the run from which the rate is that part of its peak."""
+"""Share of the run, and the part of the peak rate from there on."""
 
 
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """AdamW or SGD over all parameters; biases and norms do not decay. Fused: one pass over memory for a step."""
+    """AdamW or SGD over all parameters; biases and norms do not decay. Fused: a step is one pass over memory."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     groups = [
         {"params": [one for one in parameters if one.ndim > 1], "weight_decay": config.weight_decay},
@@ -28,12 +28,16 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     groups = [group for group in groups if group["params"]]
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, fused=True)
-    kernel = "foreach" if config.sync == "fsdp" else "fused"  # torch cannot shard the fused one
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **{kernel: True})
+    kernel = "foreach" if config.sync == "fsdp" else "fused"  # torch cannot shard fused SGD
+    return torch.optim.SGD(
+        groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **{kernel: True}
+    )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, config: Config, done: Progress, epoch_samples: int, ranks: int) -> float:
-    """Give the coming step its learning rate, which is returned."""
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, config: Config, done: Progress, epoch_samples: int, ranks: int
+) -> float:
+    """Set the learning rate of the next step, and return it."""
     share = (done.epoch + done.epoch_samples / epoch_samples) / config.epochs
     peak = config.lr * (config.batch_size * ranks / config.scale_lr if config.scale_lr else 1)
     lr = learning_rate(peak, share, schedule=config.schedule, warmup=config.warmup)
@@ -45,8 +49,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, config: Config, done: Pr
 def learning_rate(peak: float, share: float, *, schedule: str = "cosine", warmup: float = 0.1) -> float:
     """The rate when `share` of the run is done: a linear rise over the share `warmup`, then by `schedule`.
 
-    It depends on nothing else, so it survives a restart on another number of ranks.
-    Source of rule and warm-up: Goyal et al., "Accurate, Large Minibatch SGD".
+    It depends on nothing else, so it is the same after a restart on another number of ranks.
+    Source of the scaling rule and the warm-up: Goyal et al., "Accurate, Large Minibatch SGD".
     """
     if share < warmup:
         return peak * (share / warmup + 0.01)
@@ -55,6 +59,43 @@ def learning_rate(peak: float, share: float, *, schedule: str = "cosine", warmup
     if schedule == "step":
         return peak * next((part for begin, part in STEP_SCHEDULE if share >= begin), 1.0)
     return peak
+
+
+class Update:
+    """Applies gradients to the weights: the optimizer, the scaling of fp16's losses, and the average of the weights."""
+
+    def __init__(
+        self, config: Config, net: nn.Module, trained: nn.Module, *, scales: bool, device: torch.device
+    ) -> None:
+        """`trained` is the module whose parameters the optimizer updates; `scales`: scale losses, as fp16 needs."""
+        self._net, self._clip_norm = net, config.clip_norm
+        self.optimizer = make_optimizer(config, trained)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
+        self.average = Average(net, config.ema_decay) if config.ema_decay else None
+
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint holds of it, by name."""
+        parts = {"optimizer": self.optimizer, "scaler": self.scaler, "average": self.average}
+        return {name: part for name, part in parts.items() if part}
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss, a scalar."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def clip(self) -> None:
+        """Limit the norm of the gradients to `clip_norm`, if that is set."""
+        if self._clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self._net.parameters(), self._clip_norm)
+
+    def step(self) -> None:
+        """Apply the gradients to the weights; with fp16, skip the step if they overflowed."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def averaged(self) -> ContextManager[None]:
+        """A context in which the model has the averaged weights, if there is an average."""
+        return self.average.in_place() if self.average else nullcontext()
 
 
 class Average:
@@ -67,7 +108,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Count one step."""
+        """Add one step to the average."""
         self._blend(_local(self.shadow), _local(self.parameters), None)
 
     @contextmanager
@@ -87,11 +128,11 @@ class Average:
             shadow.copy_(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The average, for a checkpoint."""
         return dict(self.shadow)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Restore the average from a checkpoint."""
         for name, shadow in self.shadow.items():
             shadow.copy_(state[name])
 

@@ -1,7 +1,7 @@
-"""Which rank trains on which sample, and when: functions of the seed and the epoch, worked out for one step at a time.
+"""Which rank trains on which sample, and when: functions of the seed and the epoch, computed one step at a time.
 
-Nothing here is as long as the data set, so a billion samples need no more memory than ten, and going on in the middle of an
-epoch costs what its beginning costs.
+Nothing here grows with the data set, so a billion samples need no more memory than ten, and resuming in the middle of
+an epoch costs as much as starting it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         """Samples of an epoch, over all ranks."""
 
         def spans(self, start: int = 0) -> Iterator[tuple[int, int]]:
-            """First and past-the-last place of each step in the epoch's order, over all ranks, from place `start` on."""
+            """First and past-the-last place of each step in the epoch's order over all ranks, from `start` on."""
 
         def take(self, epoch: int, start: int, end: int) -> NDArray[np.int64]:
             """This rank's sample numbers of the step from `start` to `end`."""
@@ -39,15 +39,17 @@ def make_order(config: Config, world: World, samples: int) -> Order:
     place: dict[str, Any] = {"rank": world.rank, "world_size": world.world_size, "seed": config.seed}
     if config.split == "exact":
         return ExactOrder(samples, config.batch_size, **place)
-    return ShuffledOrder(samples, config.batch_size, **place, probability=config.sample_probability or 1 / world.world_size)
+    return ShuffledOrder(
+        samples, config.batch_size, **place, probability=config.sample_probability or 1 / world.world_size
+    )
 
 
 class ExactOrder:
     """Over all ranks, every sample comes exactly once per epoch.
 
-    All ranks know the same permutation, from the seed and the epoch. Each step takes the next `batch_size * world_size` samples
-    of it and deals them out; the last takes what is left. When that is less than two for each rank, it joins the step before.
-    The samples of a step do not depend on the number of ranks.
+    All ranks derive the same permutation from the seed and the epoch. Each step deals out the next
+    `batch_size * world_size` samples of it; the last takes the rest. If that is less than two per rank, it joins the
+    step before. The samples of a step do not depend on the number of ranks.
     """
 
     def __init__(self, samples: int, batch_size: int, *, rank: int, world_size: int, seed: int) -> None:
@@ -55,7 +57,7 @@ class ExactOrder:
         self.step_samples = batch_size * world_size
 
     def spans(self, start: int = 0) -> Iterator[tuple[int, int]]:
-        """See `Order`; a run that goes on with another number of ranks sees the rest of the epoch once."""
+        """See `Order`; a run resumed on another number of ranks sees the rest of the epoch once."""
         while start < self.epoch_samples:
             end = start + self.step_samples
             if self.epoch_samples - end < 2 * self.world_size:
@@ -64,18 +66,20 @@ class ExactOrder:
             start = end
 
     def take(self, epoch: int, start: int, end: int) -> NDArray[np.int64]:
-        """See `Order`; empty where a resumed epoch has fewer samples left than there are ranks."""
+        """See `Order`; empty if a resumed epoch has fewer samples left than there are ranks."""
         places = np.arange(start + self.rank, end, self.world_size)
         return permute(places, self.epoch_samples, key(self.seed, epoch))
 
 
 class ShuffledOrder:
-    """Every rank has a shuffle of its own, by seed and rank, and takes the share `probability` of the samples per epoch.
+    """Every rank has its own shuffle, by seed and rank, and takes the share `probability` of the samples per epoch.
 
-    Samples may come on several ranks in an epoch, or on none: the textbook's way, without a word between the ranks.
+    A sample may come on several ranks in an epoch, or on none: the textbook method, without any communication.
     """
 
-    def __init__(self, samples: int, batch_size: int, *, rank: int, world_size: int, seed: int, probability: float) -> None:
+    def __init__(
+        self, samples: int, batch_size: int, *, rank: int, world_size: int, seed: int, probability: float
+    ) -> None:
         self.samples, self.rank, self.world_size, self.seed = samples, rank, world_size, seed
         steps = max(1, round(samples * probability) // batch_size)
         self.step_samples = batch_size * world_size
@@ -95,17 +99,17 @@ class ShuffledOrder:
 def eval_batches(samples: int, batch_size: int, *, rank: int, world_size: int) -> Iterator[NDArray[np.int64]]:
     """The test samples that one rank counts: each of `samples` belongs to exactly one rank, none is repeated.
 
-    All ranks have the same number of batches, as models whose ranks work together in `forward` need it; the last can be empty.
+    All ranks have the same number of batches, as models that communicate in `forward` need; the last can be empty.
     """
     for first in range(0, samples, batch_size * world_size):
         yield np.arange(first + rank, min(first + batch_size * world_size, samples), world_size)
 
 
 def permute(places: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """Where a permutation of 0 to `size` - 1, chosen by `key`, sends `places`; of shape (n,), as `places`.
+    """The image of `places` under a permutation of 0 to `size` - 1, chosen by `key`; of shape (n,), like `places`.
 
-    A Feistel network permutes the numbers of 2b bits, the smallest such range that holds `size`; a result outside is sent
-    through again until it falls inside (cycle walking), which takes less than 4 turns on average.
+    A Feistel network permutes the numbers of 2b bits, the smallest such range that holds `size`. A result outside is
+    permuted again until it falls inside (cycle walking), in less than 4 turns on average.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
@@ -124,7 +128,7 @@ def permute(places: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]
 def uniforms(samples: NDArray[np.int64], count: int, key: int) -> NDArray[np.float64]:
     """`count` random numbers in [0, 1) for each of `samples`, of shape (n, count).
 
-    They are a function of the sample and the key alone: an image is cropped alike whichever rank and thread meets it.
+    They depend on the sample and the key alone: an image is cropped the same way on any rank and thread.
     """
     words: Any = samples.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
     drawn = _mix_array(words ^ np.uint64(_mix(key))) >> np.uint64(11)
@@ -132,7 +136,7 @@ def uniforms(samples: NDArray[np.int64], count: int, key: int) -> NDArray[np.flo
 
 
 def key(*parts: int) -> int:
-    """One number below 2**64 from several."""
+    """Hash several numbers to one below 2**64."""
     value = 0
     for part in parts:
         value = _mix(value + part + 0x9E3779B97F4A7C15)

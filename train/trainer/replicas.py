@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Replicas(nn.Module):
-    """`net` on many devices at once; images and logits are those of the first."""
+    """`net` on many devices at once; the logits return to the images' device."""
 
     def __init__(self, net: nn.Module, devices: list[torch.device]) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Replicas(nn.Module):
         """Logits (n, classes) of images (n, channels, height, width)."""
         shares = images.chunk(len(self.devices))
         kind = images.device.type
-        autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)  # both are settings of a thread
+        autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)  # both settings are per thread
         running = [self.threads.submit(self._run, number, share, *autocast) for number, share in enumerate(shares)]
         return torch.cat([one.result().to(images.device) for one in running])
 

@@ -1,4 +1,4 @@
-"""What a run was like as a whole: a few lines, and a picture."""
+"""A summary of a run: a few lines, and a picture."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from trainer.config import Config
 
 STRAGGLER = 1.1
-"""A rank that works so many times longer than the median rank holds the others up."""
+"""A rank that works this many times as long as the median rank holds the others up."""
 
 
 def check_report(config: Config) -> None:
-    """Raise `InputError` where a picture or event files are asked for and cannot be made."""
+    """Raise `InputError` if a picture or event files are requested but cannot be made."""
     if config.report not in (None, "none"):
         if Path(config.report).suffix not in (".png", ".svg"):
             raise InputError(f"--report {config.report}: name a .png or .svg file, or none")
@@ -39,13 +39,13 @@ def read_baseline(config: Config) -> Optional[float]:
     except OSError as error:
         raise InputError(f"--baseline {config.baseline}: {error.strerror}") from error
     except (ValueError, KeyError, StopIteration) as error:
-        raise InputError(f"--baseline {config.baseline}: no metrics of a run of train.py") from error
+        raise InputError(f"--baseline {config.baseline}: not the metrics of a run of train.py") from error
 
 
 def summary(records: list[dict[str, Any]], baseline: Optional[float], ceiling: Optional[float] = None) -> list[str]:
     """Throughput, share of loading, and the slowest rank, as lines; none for a run without a row.
 
-    `baseline`: images per second and rank of another run; `ceiling`: those that one GPU could reach at best.
+    `baseline`: images per second and rank of another run; `ceiling`: the most that one GPU could reach.
     """
     rows = [record for record in records if record["event"] == "train"]
     if not rows:
@@ -64,13 +64,14 @@ def summary(records: list[dict[str, Any]], baseline: Optional[float], ceiling: O
         slowest, usual = max(range(ranks), key=own.__getitem__), statistics.median_low(own)
         if own[slowest] > usual * STRAGGLER:
             lines.append(
-                f"slowest: rank {slowest} on {start['hosts'][slowest]}, {own[slowest] / usual:.2f} times the median's own work"
+                f"slowest: rank {slowest} on {start['hosts'][slowest]}, "
+                f"{own[slowest] / usual:.2f} times the median's own work"
             )
     return lines
 
 
 def draw(records: list[dict[str, Any]], config: Config) -> None:
-    """The run as a picture: loss, accuracy, throughput, share of loading, own work by rank. A failure is said, no more."""
+    """Draw loss, accuracy, throughput, share of loading, and own work by rank. A failure is printed, not raised."""
     file = config.report or (str(config.out / "report.png") if config.out else "none")
     rows = [record for record in records if record["event"] == "train"]
     if file == "none" or not rows:
@@ -78,7 +79,7 @@ def draw(records: list[dict[str, Any]], config: Config) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         sys.stderr.write(f"no {file} without matplotlib: pip install matplotlib, or --report none\n")
         return
-    from matplotlib.figure import Figure  # without pyplot: it needs no display, and half the time
+    from matplotlib.figure import Figure  # not pyplot: it needs no display, and imports in half the time
 
     ranks = [record for record in records if record["event"] == "start"][-1]["world_size"]
     tests = [record for record in records if record["event"] == "test"]
@@ -107,7 +108,7 @@ def draw(records: list[dict[str, Any]], config: Config) -> None:
 
 
 def _throughput(records: list[dict[str, Any]]) -> float:
-    """Images per second, the median of the rows: the first, which warms up, does not count where there are more."""
+    """Images per second, the median of the rows; the first, which warms up, is left out if there are more."""
     rows = [record["samples_per_s"] for record in records if record["event"] == "train"]
     return float(statistics.median(rows[1:] or rows))
 
@@ -118,6 +119,6 @@ def _load_share(row: dict[str, Any]) -> float:
 
 
 def _own_time(rows: list[dict[str, Any]], ranks: int) -> list[float]:
-    """Seconds per step that each rank worked for itself, the median of the rows with as many ranks."""
+    """Each rank's own work in seconds per step, the median of the rows with this number of ranks."""
     own = [row["own_s_per_step"] for row in rows if len(row.get("own_s_per_step", [])) == ranks]
     return [statistics.median(values) for values in zip(*own)]

@@ -1,10 +1,11 @@
-"""How fast a GPU could make the training steps of a model at best: its roofline.
+"""The roofline of a model: how fast a GPU could run its training steps at best.
 
-After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM
-52(4), 2009, for each operation of a step by itself: it takes at least its arithmetic over the GPU's peak, and at least the bytes
-that it reads and writes over the memory's bandwidth. Counted are matrix products, convolutions and attention, with torch's own
-formulas for their arithmetic, and normalisations, which read their input twice: once for the statistics. Everything else is
-taken to be fused into these and to cost nothing, and so are the optimizer and the exchange between ranks.
+After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
+architectures", CACM 52(4), 2009, applied to each operation of a step: it takes at least its arithmetic over the GPU's
+peak, and at least the bytes that it reads and writes over the memory bandwidth. Matrix products, convolutions and
+attention are counted with torch's own formulas for their arithmetic, and normalisations, which read their input twice:
+once for the statistics. Everything else, including the optimizer and the exchange between ranks, is taken to be fused
+into these and to cost nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BATCH = 32
-"""Samples of the step that is counted: enough that the weights weigh as little as in a real one."""
+"""Samples of the counted step: enough that the weights' share of the traffic is as small as in a real step."""
 
 
 class Peak(NamedTuple):
-    """What a GPU can do at most."""
+    """A GPU's peak rates."""
 
     half_flops: float
     """Dense bfloat16 or float16 operations per second."""
@@ -36,7 +37,7 @@ class Peak(NamedTuple):
     """float32 operations per second, without TF32."""
 
     bytes_per_s: float
-    """Of its memory."""
+    """Bandwidth of its memory."""
 
 
 PEAKS = {
@@ -51,16 +52,16 @@ PEAKS = {
     "V100": Peak(125e12, 15.7e12, 0.9e12),
     "MI300X": Peak(1307e12, 163e12, 5.3e12),
 }
-"""From the makers' data sheets, by a part of the device's name; the first that fits."""
+"""From the vendors' data sheets, by a part of the device's name; the first match counts."""
 
 
 def peak_of(device_name: str) -> Optional[Peak]:
-    """The peak of a GPU with this name; None for one that is not known."""
+    """The peak of a GPU with this name; None if it is unknown."""
     return next((peak for part, peak in PEAKS.items() if part in device_name), None)
 
 
 def outline(model: nn.Module, device: torch.device) -> Optional[nn.Module]:
-    """A copy without memory, to be counted; None where that makes no sense: on a CPU, and on a GPU that is not known."""
+    """A copy without memory, for counting; None on a CPU and on an unknown GPU, which have no peak here."""
     if device.type != "cuda" or peak_of(torch.cuda.get_device_name(device)) is None:
         return None
     return on_meta(model)
@@ -70,41 +71,45 @@ def on_meta(model: nn.Module) -> nn.Module:
     """A copy of the model on the `meta` device."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(
+            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
+        )
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
     return copy.deepcopy(model, memo)
 
 
 def ceiling(model: nn.Module, image_shape: Sequence[int], dtype: torch.dtype, device_name: str) -> Optional[float]:
-    """`images_per_s` of an outline on the GPU with this name; None where the model cannot be counted."""
+    """`images_per_s` of an outline on the GPU with this name; None if the model cannot be counted."""
     peak = peak_of(device_name)
     if peak is None:
         return None
     try:
         return images_per_s(model, image_shape, dtype, peak)
-    except Exception:  # noqa: BLE001  # somebody's model, that asks a tensor for its values: no reason to end a training
+    except Exception:  # noqa: BLE001  # a user's model may read a tensor's values: no reason to end a training
         return None
 
 
 def images_per_s(model: nn.Module, image_shape: Sequence[int], dtype: torch.dtype, peak: Peak) -> float:
-    """The most images (channels, height, width) per second that one GPU could train `model` with, computing in `dtype`.
+    """The most images (channels, height, width) per second on which one GPU could train `model`, computing in `dtype`.
 
-    The model is counted on the `meta` device, where it must be: no memory is used, nothing is computed.
+    The model must be on the `meta` device, where it is counted without using memory or computing anything.
     """
     if not SEES_OPERATIONS:
-        raise NotImplementedError(f"torch {torch.__version__} lacks torch.utils._python_dispatch, which counts operations")
+        raise NotImplementedError(
+            f"torch {torch.__version__} lacks torch.utils._python_dispatch, which counts operations"
+        )
     images = torch.empty(_BATCH, *image_shape, device="meta")
     labels = torch.empty(_BATCH, dtype=torch.long, device="meta")
     with _Bound(peak) as bound:
-        # As under autocast: all that is counted computes in `dtype`.
+        # As under autocast: every counted operation computes in `dtype`.
         loss = cross_entropy(model.to(dtype)(images.to(dtype)).float(), labels)
         loss.backward()  # type: ignore[no-untyped-call]
     return float(_BATCH / bound.seconds)
 
 
 class _Bound(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up what each operation takes at least."""
+    """Adds up the least time that each operation takes."""
 
     def __init__(self, peak: Peak) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -126,5 +131,5 @@ class _Bound(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _size(leaves: Sequence[Any]) -> int:
-    """Bytes of all tensors among them."""
+    """Bytes of all tensors among `leaves`."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))

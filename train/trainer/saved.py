@@ -1,8 +1,7 @@
-"""Checkpoints as files: which there are, reading one, and writing one whole."""
+"""Checkpoint files: list them, read one, write one atomically."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 from dataclasses import dataclass
@@ -11,42 +10,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.errors import InputError
+from trainer.files import sync_to_disk, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ABOUT = "run.pt"
-"""Of a sharded checkpoint, the part that is no shard."""
+"""The file of a sharded checkpoint that is not a shard."""
 LAST = ".metadata"
-"""Of a sharded checkpoint, the file that is written last."""
+"""The file of a sharded checkpoint that is written last."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was read."""
+    """A checkpoint that has been read."""
 
     path: str
     progress: dict[str, int]
     random: list[Any]
-    """Of each rank, what its random number generators were at."""
+    """The state of each rank's random number generators."""
 
     config: dict[str, Any]
     """The settings of the run that saved it."""
 
     tensors: dict[str, Any]
-    """State of model, optimizer and so on; empty if `sharded`: those are read by all ranks together."""
+    """State of model, optimizer and so on; empty if `sharded`, since all ranks read that together."""
 
     sharded: bool = False
 
 
 def newest_first(directory: Path) -> list[Path]:
-    """The complete checkpoints in `directory`."""
+    """The complete checkpoints in `directory`, newest first."""
     whole = [path for path in directory.glob("checkpoint-*") if path.suffix == ".pt" or (path / LAST).exists()]
     return sorted(whole, key=lambda path: path.stem, reverse=True)
 
 
 def read(path: Path) -> Saved:
-    """The checkpoint at `path`; raises `InputError` when there is none, or it is damaged."""
+    """The checkpoint at `path`; raises `InputError` if it is missing or damaged."""
     sharded = path.is_dir()
     try:
         if sharded and not (path / LAST).exists():
@@ -64,29 +64,18 @@ def read(path: Path) -> Saved:
 
 
 def write_whole(state: dict[str, Any], path: Path) -> None:
-    """The file appears under its name complete and on disk, or not at all; raises `OSError` or `RuntimeError`."""
-    part = path.with_name(path.name + ".part")
-    try:
-        torch.save(state, str(part))  # by name: C++ writes then, and the training keeps the interpreter
+    """Write a file that appears under its name complete and on disk, or not at all.
+
+    Raises `OSError` or `RuntimeError`.
+    """
+    with whole(path) as part:
+        torch.save(state, str(part))  # by name, so that C++ writes it, and leaves the GIL to the training
         sync_to_disk(part)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_to_disk(path.parent)  # the new name, too
-
-
-def sync_to_disk(path: Path) -> None:
-    """fsync a file or a directory."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync_to_disk(path.parent)  # makes the rename durable
 
 
 def remove(path: Path) -> None:
-    """A checkpoint of either kind, or nothing. The last file goes first: half a checkpoint is none."""
+    """Remove a checkpoint of either kind, if present; `LAST` goes first, so that the rest never counts as one."""
     if path.is_dir():
         (path / LAST).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)

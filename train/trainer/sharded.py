@@ -1,4 +1,4 @@
-"""Checkpoints of a model that is spread over the ranks, by torch.distributed.checkpoint."""
+"""Checkpoints of a model sharded over the ranks, by torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.saved import ABOUT, remove, sync_to_disk
+from trainer.files import sync_to_disk
+from trainer.saved import ABOUT, remove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +27,7 @@ def save(
     writer: ThreadPoolExecutor,
     written: Callable[[], None],
 ) -> Future[None]:
-    """Begin to write all ranks' shards to the directory `path`; the result is there when the last file is."""
+    """Start writing all ranks' shards to the directory `path`; the future completes with the last file."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -41,7 +42,7 @@ def save(
     def finish() -> None:
         try:
             saving.result()
-        except CheckpointException as error:  # whose own text names ranks, and no reason
+        except CheckpointException as error:  # its own text names ranks, but no reason
             rank, (reason, _) = min(error.failures.items(), key=lambda item: item[0])
             raise RuntimeError(f"rank {rank}: {reason}") from error
         written()
@@ -56,14 +57,16 @@ def load(path: str, parts: dict[str, Any]) -> None:
 
     state = _state(parts)
     load_shards(state, checkpoint_id=path)
-    set_state_dict(parts["model"], parts["optimizer"], model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        parts["model"], parts["optimizer"], model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
     for name, part in parts.items():
         if name not in ("model", "optimizer"):
             part.load_state_dict(state[name])
 
 
 def _state(parts: dict[str, Any]) -> dict[str, Any]:
-    """The state of all parts, with parameters by name: so it can be read on another number of ranks."""
+    """The state of all parts, with parameters by name, so that any number of ranks can read it."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model: nn.Module = parts["model"]
@@ -76,7 +79,7 @@ _groups: list[Any] = []
 
 
 def _group() -> Any:
-    """A gloo group for the thread that saves: its messages never mix with the training's."""
+    """A gloo group for the saving thread: its messages never mix with the training's."""
     if not _groups:
         _groups.append(dist.new_group(backend="gloo"))
     return _groups[0]

@@ -1,4 +1,4 @@
-"""A copy of the training's state in memory, and its way from rank 0 to all ranks."""
+"""A copy of the training's state in memory, and its broadcast from rank 0 to all ranks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """Copies a state into buffers that it keeps: the second copy costs what copying memory costs, and no page faults."""
+    """Copies a state into buffers that it keeps: from the second copy on, without page faults."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
 
     @torch.no_grad()
     def take(self, state: dict[str, Any], changing: Iterable[Tensor] = ()) -> tuple[dict[str, Any], Callable[[], None]]:
-        """A copy of `state`, and what makes it whole, to be called once before it is read; it is valid until the next call.
+        """A copy of `state`, and a function that completes it, to be called once before it is read.
 
-        On a CPU only `changing`, what the next forward pass changes, is copied here, and the rest by that call: it may run on
-        another thread during the next forward and backward pass, and must be over before the optimizer's step. Source: Mohan et
-        al., "CheckFreq: Frequent, Fine-Grained DNN Checkpointing". A GPU's copies are in its stream before the next step
-        changes anything; there the call waits for them.
+        The copy is valid until the next call. On a CPU, only `changing`, which the next forward pass changes, is copied
+        here, and the rest by the function: it may run on another thread during the next forward and backward pass, and
+        must finish before the optimizer's step. Source: Mohan et al., "CheckFreq: Frequent, Fine-Grained DNN
+        Checkpointing". On a GPU, the copies precede the next step in its stream, and the function waits for them.
         """
         tensors = _tensors(state)
         copies = {path: self._buffer(path, tensor) for path, tensor in tensors.items()}
@@ -54,7 +54,7 @@ class Snapshot:
 
 
 def broadcast_state(state: Optional[dict[str, Any]], world: World) -> dict[str, Any]:
-    """Rank 0's `state` on every rank: first its shape, then tensor by tensor, as no pickle of it would need twice the memory."""
+    """Rank 0's `state` on every rank, its structure first, then each tensor: one pickle would need twice the memory."""
     tensors = _tensors(state or {})
     shapes = [(path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors.items()]
     bare, shapes = world.from_rank_0((_replaced(state or {}, dict.fromkeys(tensors)), shapes))
@@ -68,7 +68,7 @@ def broadcast_state(state: Optional[dict[str, Any]], world: World) -> dict[str, 
 
 
 def random_state(world: World) -> dict[str, Any]:
-    """What this rank's generators are at, of torch, Python and numpy."""
+    """The state of this rank's random number generators: torch, Python and numpy."""
     version, numbers, gauss = random.getstate()
     _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
     state: dict[str, Any] = {"cpu": torch.get_rng_state(), "python": [version, list(numbers), gauss]}
@@ -79,7 +79,7 @@ def random_state(world: World) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], world: World) -> None:
-    """Go back to what `random_state` returned."""
+    """Restore what `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
@@ -98,7 +98,7 @@ def _tensors(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Te
 
 
 def _replaced(value: Any, by: Any, path: tuple[Any, ...] = ()) -> Any:
-    """`value` with what `by` has for each path; containers are new."""
+    """`value` with the values of `by` at their paths; containers are new."""
     if path in by:
         return by[path]
     if isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""Where samples come from. A source writes the samples of given numbers to their places in a batch, from any thread.
+"""Sources of samples. A source writes the samples of given numbers to their places in a batch, from any thread.
 
-`fill(numbers, epoch, images, labels)` writes to `images`, (n, channels, height, width) of the source's `dtype`, and to `labels`,
-int64 of shape (n,), and returns the places whose samples are damaged. `epoch` chooses the augmentation; None means none.
+`fill(numbers, epoch, images, labels)` writes to `images`, (n, channels, height, width) of the source's `dtype`, and to
+`labels`, int64 of shape (n,), and returns the places of damaged samples. `epoch` chooses the augmentation; None for
+none.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         """uint8 for images that are normalised on the device, else float32."""
 
         decodes: bool
-        """Whether a sample takes so long that threads are worth it."""
+        """Whether a sample takes long enough for threads to be worthwhile."""
 
         def __len__(self) -> int: ...
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
             """See the module's docstring."""
 
         def name(self, number: int) -> str:
-            """What to call a sample in a message."""
+            """The name of a sample in messages."""
 
     class Files(Protocol):
         """Encoded images and their classes: `datasets.shards.ShardSet`, `datasets.directory.Directory`."""
@@ -53,19 +54,21 @@ if TYPE_CHECKING:
             """An image's bytes and its class; raises `OSError`."""
 
         def name(self, number: int) -> str:
-            """What to call the sample in a message."""
+            """The name of a sample in messages."""
 
 
 NAMED = 10
-"""Damaged samples that each rank names; more are counted."""
+"""Damaged samples that each rank names; further ones are only counted."""
 
 
 class InMemory:
-    """Samples that fit in memory: `images` (n, channels, height, width), `labels` (n,). `moves` and `flips` augment them."""
+    """Samples in memory: `images` (n, channels, height, width), `labels` (n,); augmented by `moves` and `flips`."""
 
     decodes = False
 
-    def __init__(self, images: Tensor, labels: Tensor, *, seed: int = 0, moves: bool = False, flips: bool = False) -> None:
+    def __init__(
+        self, images: Tensor, labels: Tensor, *, seed: int = 0, moves: bool = False, flips: bool = False
+    ) -> None:
         self.images, self.labels, self.seed, self.moves, self.flips = images, labels, seed, moves, flips
         channels, height, width = images.shape[1:]
         self.shape, self.dtype = (channels, height, width), images.dtype
@@ -93,7 +96,9 @@ class EncodedImages:
 
     decodes, dtype = True, torch.uint8
 
-    def __init__(self, files: Files, shape: Shape, *, seed: int, strict: bool = False, classes: int | None = None) -> None:
+    def __init__(
+        self, files: Files, shape: Shape, *, seed: int, strict: bool = False, classes: int | None = None
+    ) -> None:
         self.files, self.shape, self.seed, self.strict, self.classes = files, shape, seed, strict, classes
         self.damaged: set[int] = set()
         """Numbers of the samples that this rank could not use so far."""
@@ -103,7 +108,7 @@ class EncodedImages:
         return len(self.files)
 
     def fill(self, numbers: Numbers, epoch: Optional[int], images: Tensor, labels: Tensor) -> list[int]:
-        """See the module's docstring. Raises `TrainingError` for a damaged image where `strict`."""
+        """See the module's docstring. If `strict`, raises `TrainingError` for a damaged image."""
         draws: Sequence[Any] = [None] * len(numbers)
         if epoch is not None:
             draws = order.uniforms(numbers, decode.DRAWS, order.key(self.seed, epoch)).tolist()
@@ -116,7 +121,7 @@ class EncodedImages:
                     raise ValueError(f"class {classes[slot]} is not one of the {self.classes}")  # noqa: TRY301
                 decode.place(decode.decode(blob, self.shape[0]), images[slot], draws[slot])
             except TrainingError:
-                raise  # there is nothing to go on with
+                raise  # no samples are left to continue with
             except (RuntimeError, OSError, ValueError) as error:
                 self._report(number, error)
                 bad.append(slot)
@@ -140,7 +145,7 @@ class EncodedImages:
 
 
 class Part:
-    """A fixed random part of another source: places `first` to `first + count` of its samples in an order of their own."""
+    """A fixed random part of another source: places `first` to `first + count` in a permutation of its samples."""
 
     def __init__(self, source: Source, first: int, count: int) -> None:
         self.source, self.first, self.count = source, first, count

@@ -1,4 +1,4 @@
-"""Signals: one step at which all ranks stop, however many of them were asked to, and whenever."""
+"""Signals: all ranks stop at the same step, no matter which ranks receive a signal, or when."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from trainer.world import World
 
 STATUS = 128 + signal.SIGTERM
-"""With this a run ends that was asked to stop: start me again, I go on from my checkpoint."""
+"""Exit status of a run that was asked to stop: when started again, it resumes from its checkpoint."""
 TOGETHER_S = 2.0
-"""Signals this close to the first are the same request, which may come by two ways. Slurm repeats its own for longer, and has
-SIGKILL for those who mean it: in its jobs a second signal changes nothing."""
+"""Signals this close to the first are the same request, which may arrive by two paths. Slurm repeats its own for
+longer, and has SIGKILL for a forced end: in its jobs, a second signal changes nothing."""
 
 
 class StopVote:
-    """Turns SIGTERM and SIGUSR1 into an agreement of all ranks. Make it on the main thread.
+    """Turns SIGTERM and SIGUSR1 into an agreement of all ranks. Must be created on the main thread.
 
-    The question is asked after each step and answered one step later, when the answer is long there: no step waits for it.
+    Ranks vote after each step and read the result one step later, when it has long arrived: no step waits for it.
     """
 
     def __init__(self, world: World, every: int = 1) -> None:
         self.world, self.every = world, every
         self.signal_name = ""
-        """Of the signal that stopped the run, once all agree."""
+        """The signal that stopped the run, once all agree."""
         self.deadline: Optional[float] = None
-        """Unix seconds at which this run will be killed, once all agree, if anybody knows."""
+        """Unix seconds at which this run will be killed, if known, once all agree."""
         self._number, self._first_s, self._calls = 0, 0.0, 0
         self._asked: tuple[torch.Tensor, Optional[dist.Work]] = (torch.zeros(2), None)
         self._heard, mouth = socket.socketpair()
@@ -44,7 +44,7 @@ class StopVote:
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def _listen(self) -> None:
-        """On a thread of its own: Python runs its handlers on the main thread, which may be waiting for a peer, in C++."""
+        """Runs on a thread: Python runs its handlers on the main thread, which may be waiting for a peer in C++."""
         while True:
             for number in self._heard.recv(64):
                 if number in (signal.SIGTERM, signal.SIGUSR1):
@@ -59,7 +59,7 @@ class StopVote:
             self._number, self._first_s = number, now_s
 
     def agreed(self) -> bool:
-        """Whether any rank was asked to stop, before its last call of this; the answer is the same on all ranks."""
+        """Whether any rank was asked to stop before its last call of this method; the same on all ranks."""
         self._calls += 1
         if self._calls % self.every:
             return False
@@ -76,14 +76,14 @@ class StopVote:
         return False
 
     def close(self) -> None:
-        """Wait for the last question: no rank leaves while another one still needs its answer."""
+        """Wait for the last vote: no rank may leave while another one still needs the result."""
         if self._asked[1] is not None:
             self._asked[1].wait()
             self._asked = self._asked[0], None
 
 
 def _noted(*_: object) -> None:
-    """What the main thread does for a signal: nothing, but the thread that listens has heard of it."""
+    """Ignore a signal on the main thread; the listening thread handles it."""
 
 
 def _deadline() -> float:

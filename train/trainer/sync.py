@@ -1,7 +1,8 @@
-"""How the ranks train one model together (`--sync`), each way as readable as its name.
+"""How the ranks train one model together (`--sync`).
 
-All of them make the same step from the same samples: the mean over all samples of the step. They differ in who sends what to
-whom. `ddp` and `fsdp` are torch's own and the ones to use; the others show what those do, and what came before them.
+All methods but the asynchronous one make the same step from the same samples: the mean over all samples of the step.
+They differ in which ranks send what to which. `ddp` and `fsdp` are torch's own and the ones to use; the others show
+what those do, and what came before them.
 """
 
 from __future__ import annotations
@@ -26,47 +27,47 @@ if TYPE_CHECKING:
 
 
 class Sync:
-    """The contract. A step is: `forward` and backward, `average`, clipping, `update`; this one is for a single rank."""
+    """The interface. A step is `forward` and backward, `average`, clipping, `update`. The base suits a single rank."""
 
     vote_every = 1
-    """Steps between two questions whether to stop; more where ranks are not to wait for one another."""
+    """Steps between two votes on stopping; above 1 if ranks are not to wait for one another."""
 
     def __init__(self, net: nn.Module, config: Config, world: World) -> None:
         self.net, self.config, self.world = net, config, world
         self.forward: nn.Module = net
-        """What images are given to."""
+        """The module that takes the images."""
         self.trained: nn.Module = net
-        """What the optimizer updates."""
+        """The module that the optimizer updates."""
         self.step: Callable[[], None] = _nothing
 
     def restored(self) -> None:
-        """`net` has been read from a checkpoint."""
+        """Called after `net` has been read from a checkpoint."""
 
     def start(self, step: Callable[[], None]) -> None:
-        """The training begins; `step` changes what is `trained` by its gradients."""
+        """Start training; `step` applies the gradients of `trained` to it."""
         self.step = step
 
     def part(self, *, last: bool) -> ContextManager[None]:  # noqa: ARG002
-        """Around forward and backward of each part of a batch: the ranks have to meet in the `last` only."""
+        """A context for forward and backward of each part of a batch: only in the `last` do the ranks need to meet."""
         return nullcontext()
 
     def average(self) -> None:
-        """Make every gradient the mean over the ranks, if backward has not."""
+        """Make every gradient the mean over the ranks, unless backward has done it."""
 
     def update(self) -> None:
-        """Make the step where that is to happen, and have all ranks see its result."""
+        """Make the step on the ranks that hold the optimizer, and give all ranks its result."""
         self.step()
 
     def settle(self) -> None:
-        """Make all ranks hold the same weights, where they do not always."""
+        """Make all ranks hold the same weights, if they may differ."""
 
     def close(self) -> None:
-        """The training is over; lets go of the step, whose owner owns this."""
+        """Finish training, and drop `step`: it refers to the owner of this object."""
         self.step = _nothing
 
 
 class DDP(Sync):
-    """torch's DistributedDataParallel: gradients are all-reduced in buckets while backward still computes the others."""
+    """torch's DistributedDataParallel: gradients are all-reduced in buckets while backward computes the others."""
 
     def __init__(self, net: nn.Module, config: Config, world: World) -> None:
         super().__init__(net, config, world)
@@ -91,11 +92,13 @@ class DDP(Sync):
 
 
 def _comm_hook(name: str) -> tuple[Any, Any]:
-    """State and function of one of DDP's communication hooks: gradients are sent smaller than they are."""
+    """State and function of a DDP communication hook, which compresses gradients for sending."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if name == "powersgd":  # Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression"
-        return powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=10), powerSGD_hook.powerSGD_hook
+        return powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=2, start_powerSGD_iter=10
+        ), powerSGD_hook.powerSGD_hook
     return None, {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}[name]
 
 
@@ -137,7 +140,7 @@ class AverageGradients(Sync):
 
 
 class ReduceBroadcast(Sync):
-    """The all-reduce in its two halves: the sum goes to rank 0, which divides it and sends it to everybody."""
+    """The all-reduce in its two halves: the sum goes to rank 0, which divides it and sends it to all ranks."""
 
     def average(self) -> None:
         """See `Sync`."""
@@ -155,7 +158,7 @@ class ParameterServer(Sync):
     """
 
     def average(self) -> None:
-        """Push: rank 0 receives and adds up what the others have."""
+        """Push: rank 0 receives the gradients of the others and sums them."""
         mine = flat(gradients_of(self.net))
         if self.world.rank != 0:
             dist.send(mine, dst=0)
@@ -167,7 +170,7 @@ class ParameterServer(Sync):
         unflatten(mine / self.world.world_size, gradients_of(self.net))
 
     def update(self) -> None:
-        """Pull: only rank 0 makes the step, the others take its weights."""
+        """Pull: only rank 0 makes the step; the others receive its weights."""
         if self.world.rank == 0:
             self.step()
         weights = flat(list(self.net.parameters()))
@@ -177,10 +180,10 @@ class ParameterServer(Sync):
 
 
 class AsyncParameterServer(Sync):
-    """The same without waiting: the server, a thread of rank 0, makes a step of each push when it comes.
+    """A parameter server without waiting: a thread of rank 0 makes a step from each push as it arrives.
 
-    A gradient may belong to weights that others have changed since. Ranks meet every 16 steps only, to ask whether to stop,
-    which also bounds how far apart they can be. Source: Dean et al., "Large Scale Distributed Deep Networks".
+    A gradient may belong to weights that other ranks have changed since. Ranks meet only every 16 steps, to vote on
+    stopping, which also bounds how far apart they drift. Source: Dean et al., "Large Scale Distributed Deep Networks".
     """
 
     vote_every = 16
@@ -190,21 +193,21 @@ class AsyncParameterServer(Sync):
         self.group: Any = dist.new_group(backend="gloo")
         self.turn = threading.Lock()
         if world.rank == 0:
-            self.trained = copy.deepcopy(net)  # what is being trained on must not change under backward's hands
+            self.trained = copy.deepcopy(net)  # the weights in use must not change during backward
 
     def restored(self) -> None:
         """See `Sync`."""
         self.trained.load_state_dict(self.net.state_dict())
 
     def start(self, step: Callable[[], None]) -> None:
-        """See `Sync`; from now on the server serves."""
+        """See `Sync`; starts the server."""
         super().start(step)
         if self.world.rank == 0:
             self.server = threading.Thread(target=self._serve, name="parameter-server", daemon=True)
             self.server.start()
 
     def update(self) -> None:
-        """Push the gradients and pull the weights as they are then."""
+        """Push the gradients and pull the weights that result."""
         gradients = flat(gradients_of(self.net)).cpu()
         if self.world.rank == 0:
             weights = self._apply(gradients)
@@ -215,14 +218,14 @@ class AsyncParameterServer(Sync):
         unflatten(weights, list(self.net.parameters()))
 
     def settle(self) -> None:
-        """Wait until no push is under way, and give all ranks the server's weights."""
+        """Wait until no push is in flight, and give all ranks the server's weights."""
         dist.barrier()
         weights = flat(list(self.trained.parameters())).cpu()
         dist.broadcast(weights, src=0)
         unflatten(weights, list(self.net.parameters()))
 
     def close(self) -> None:
-        """Tell the server that this rank will push no more; it ends with the last."""
+        """Signal the server that this rank pushes no more; the server exits after the last rank."""
         self.settle()
         if self.world.rank == 0:
             self.server.join()
@@ -231,7 +234,7 @@ class AsyncParameterServer(Sync):
         super().close()
 
     def _serve(self) -> None:
-        """On a thread of rank 0: a step for every push, from whichever rank it comes."""
+        """On a thread of rank 0, make a step from every push of any rank."""
         size = sum(parameter.numel() for parameter in self.net.parameters())
         push, training = torch.empty(size + 1), self.world.world_size - 1
         while training:
@@ -242,7 +245,7 @@ class AsyncParameterServer(Sync):
                 dist.send(self._apply(push[:-1]), dst=sender, group=self.group)
 
     def _apply(self, gradients: Tensor) -> Tensor:
-        """Make a step of `gradients`, of shape (parameters,), one at a time; the weights after it."""
+        """Make a step from `gradients`, of shape (parameters,), one at a time; return the new weights."""
         with self.turn:
             parameters: list[Tensor] = list(self.trained.parameters())
             for parameter in parameters:
@@ -254,9 +257,9 @@ class AsyncParameterServer(Sync):
 
 
 class DataParallel(Sync):
-    """One process, many devices: each batch is cut into shares, a thread per device takes one through a copy of the model.
+    """One process, many devices: each batch is split, and a thread per device runs a share through a copy of the model.
 
-    The copies are made of the one model in each step, so that autograd adds their gradients up in it.
+    The copies are made from the model in each step, so that autograd sums their gradients in it.
     """
 
     def __init__(self, net: nn.Module, config: Config, world: World) -> None:
@@ -279,12 +282,17 @@ KINDS: dict[str, type[Sync]] = {
 
 
 def check(config: Config, world: World) -> None:
-    """Raise `InputError` where these ranks cannot train this way."""
+    """Raise `InputError` if these ranks cannot train this way."""
     if config.sync == "data-parallel" and world.world_size > 1:
-        raise InputError(f"--sync data-parallel is one process with many devices; started were {world.world_size} ranks")
+        raise InputError(
+            f"--sync data-parallel is one process with many devices; started were {world.world_size} ranks"
+        )
+    # An older torch's fully_shard is private, and for GPUs only.
+    if config.sync == "fsdp" and torch.__version__ < (2, 6):  # type: ignore[operator]  # TorchVersion compares with tuples
+        raise InputError(f"--sync fsdp needs torch 2.6 or newer; this is {torch.__version__}")
     if config.sync == "fsdp" and config.channels_last == "on":
         raise InputError("--sync fsdp cannot shard weights that lie channels-last: leave --channels-last away")
 
 
 def _nothing() -> None:
-    """No step."""
+    """Do nothing, before and after the training."""

@@ -1,6 +1,6 @@
-"""The private names of torch that the trainer uses, in this file alone, each with a public way for a torch that lacks it.
+"""All private names of torch that the trainer uses, each with a public fallback for a torch that lacks it.
 
-That way has the same result, and takes a copy or some kernel starts more.
+Fallbacks give the same result, with an extra copy or more kernel launches. Only counting operations has none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ try:
     from torch.utils._pytree import tree_leaves
 except ImportError:
     SEES_OPERATIONS = False
-    """Whether a subclass of `TorchDispatchMode` is told of each operation."""
+    """Whether a subclass of `TorchDispatchMode` receives each operation."""
 
     TorchDispatchMode = object  # type: ignore[assignment, misc]
     tree_leaves = list  # type: ignore[assignment]
@@ -41,12 +41,12 @@ def resize_into(slot: Tensor, images: Tensor) -> None:
     """Write `images` (n, channels, height, width), resized with antialias, to `slot` (n, channels, any, any)."""
     size = list(slot.shape[-2:])
     kernel = getattr(getattr(torch.ops.aten, "_upsample_bilinear2d_aa", None), "out", None)
-    if kernel is not None:  # interpolate would take a copy more
+    if kernel is not None:  # interpolate would take an extra copy
         kernel(images, size, False, None, None, out=slot)
         return
     slot.copy_(torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True))
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether this CPU computes in bfloat16 itself; False where torch does not say."""
+    """Whether this CPU has bfloat16 arithmetic; False if torch cannot tell."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: its functions would keep that as their default, for ever
+import torch.distributed.nn  # before a process group exists: its functions would keep that one as their default
 
 from trainer.errors import InputError
 
@@ -34,10 +34,10 @@ class World:
         return "nccl" if self.device.type == "cuda" else "gloo"
 
     def together(self, action: Callable[[], T]) -> T:
-        """Run `action` on every rank and go on only if it succeeded on all.
+        """Run `action` on every rank and continue only if it succeeded on all.
 
-        `action` must not communicate. When it raises `InputError` anywhere, rank 0 prints one line for the whole run and
-        every rank ends with status 2; none leaves before the line is out: torchrun kills the others at the first exit.
+        `action` must not communicate. If it raises `InputError` on any rank, rank 0 prints one line for the whole run,
+        and every rank exits with status 2, once the line is written: torchrun kills the others at the first exit.
         """
         result, problem = None, None
         try:
@@ -64,13 +64,13 @@ class World:
         return box[0]
 
     def sum(self, *values: float) -> list[float]:
-        """Each of `values`, summed over the ranks (float64, over gloo: the GPU is not waited for)."""
+        """Each of `values`, summed over the ranks (float64, over gloo, without waiting for the GPU)."""
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total)
         return total.tolist()
 
     def gather(self, *values: float) -> list[list[float]]:
-        """`values` of every rank, in the order of ranks (float64, over gloo)."""
+        """`values` of every rank, in rank order (float64, over gloo)."""
         mine = torch.tensor(values, dtype=torch.float64)
         every = [torch.empty_like(mine) for _ in range(self.world_size)]
         dist.all_gather(every, mine)
@@ -79,13 +79,13 @@ class World:
 
 @contextmanager
 def process_group() -> Iterator[World]:
-    """Join the process group that torchrun's environment names; without one, a group of this process alone.
+    """Join the process group that torchrun's environment names; without one, create a group of this process alone.
 
-    Gradients go over NCCL where there are GPUs, over gloo elsewhere. gloo is there in both cases, for what the ranks have
-    to agree on: it needs no wait for the GPU. `CUDA_VISIBLE_DEVICES=` (empty) keeps a run on the CPU.
+    Gradients go over NCCL on GPUs and over gloo elsewhere. gloo is set up in both cases, for what the ranks have to
+    agree on, since it does not wait for the GPU. `CUDA_VISIBLE_DEVICES=` (empty) keeps a run on the CPU.
 
-    Nothing that holds the group, a DDP model least of all, may live when the block ends: only with its last reference are
-    gloo's threads joined, and one that still runs while the interpreter ends aborts the process now and then.
+    Nothing that holds the group, in particular no DDP model, may outlive the block: gloo's threads are joined only with
+    the last reference, and one that still runs at interpreter exit sometimes aborts the process.
     """
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launched else 0
@@ -95,12 +95,12 @@ def process_group() -> Iterator[World]:
     if launched:
         dist.init_process_group(backend, device_id=bound)
     else:
-        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in torch's list
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing from torch's exports
         dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
     try:
         yield World(dist.get_rank(), local_rank, dist.get_world_size(), device)
     except Exception:
-        raise  # peers may be gone: taking an NCCL group down now could wait for them, and torchrun ends them anyway
+        raise  # peers may have exited: destroying an NCCL group could wait for them, and torchrun kills them anyway
     except BaseException:
         dist.destroy_process_group()
         raise
@@ -109,13 +109,14 @@ def process_group() -> Iterator[World]:
 
 
 def _device(local_rank: int) -> torch.device:
-    """This rank's device, made current; raises `SystemExit` with a message where the host has fewer GPUs than ranks."""
+    """This rank's device, made current; raises `SystemExit` with a message if the host has fewer GPUs than ranks."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise SystemExit(
-            f"{os.path.basename(sys.argv[0])}: error: local rank {local_rank} on {socket.gethostname()} has no GPU of its own: "
-            f"the host shows {torch.cuda.device_count()}. Start as many ranks, or set CUDA_VISIBLE_DEVICES= to train on the CPU."
+            f"{os.path.basename(sys.argv[0])}: error: local rank {local_rank} on {socket.gethostname()} has no GPU of "
+            f"its own: the host shows {torch.cuda.device_count()}. "
+            "Start as many ranks, or set CUDA_VISIBLE_DEVICES= to train on the CPU."
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

@@ -1,1 +1,1 @@
-"""The fabric of a node: what it has of GPUs, RDMA devices and networks, and what follows for its workers."""
+"""The fabric of a node: its GPUs, RDMA devices and networks, and what follows for its workers."""

@@ -1,4 +1,4 @@
-"""AMD's GPUs: by the kernel driver's topology, and by rocm-smi."""
+"""AMD GPUs, read from the kernel driver's topology and from rocm-smi."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROCM_SMI = (
 
 
 def gpus(tree: Tree) -> List[Gpu]:
-    """From the kernel driver's own topology; a node with SIMD units is a GPU."""
+    """All GPUs in the kernel driver's topology; a node with SIMD units is a GPU."""
     nodes = {name: _properties(tree, f"{KFD}/{name}/properties") for name in tree.names(KFD)}
     nodes = {name: about for name, about in nodes.items() if about.get("simd_count", "0") != "0"}
     by_address = sorted((_kfd_address(about), name) for name, about in nodes.items())
@@ -69,7 +69,7 @@ def _kfd_address(about: Dict[str, str]) -> str:
 
 
 def with_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:
-    """What rocm-smi says of each; `known` stays as it is where there is no rocm-smi."""
+    """What rocm-smi reports about each GPU; `known` if rocm-smi is missing or fails."""
     try:
         said: Dict[str, Dict[str, str]] = json.loads(tree.run(*ROCM_SMI) or "")
     except ValueError:
@@ -81,7 +81,11 @@ def with_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:
         if pair:
             links.setdefault(int(pair[1]), {})[pair[2]] = kind
             links.setdefault(int(pair[2]), {})[pair[1]] = kind
-    cards = [{key.lower(): value for key, value in said[name].items()} for name in sorted(said, key=natural) if name != "system"]
+    cards = [
+        {key.lower(): value for key, value in said[name].items()}
+        for name in sorted(said, key=natural)
+        if name != "system"
+    ]
     numbers = {card.get("pci bus", "").lower(): number for number, card in enumerate(cards)}
     found = []
     for gpu in known:

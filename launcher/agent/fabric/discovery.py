@@ -1,6 +1,6 @@
-"""The fabric of a node: GPUs, RDMA devices, network interfaces, limits, and what is near what.
+"""The fabric of a node: GPUs, RDMA devices, network interfaces, limits, and the distances between devices.
 
-`read(Tree())` costs a few milliseconds and starts no program; `read(Tree(), full=True)` also asks nvidia-smi or rocm-smi.
+`read(Tree())` takes a few milliseconds and starts no program; `full=True` also runs nvidia-smi or rocm-smi.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ FULL_GIDS = 256
 
 
 class Fabric(NamedTuple):
-    """One node's facts."""
+    """The facts of one node."""
 
     gpus: List[Gpu]
     nvswitches: int
     gpudirect: str
-    """How NICs reach GPU memory: nvidia_peermem, dmabuf, amdgpu, or empty: they do not."""
+    """How NICs reach GPU memory: nvidia_peermem, dmabuf or amdgpu; empty if they do not."""
 
     hcas: List[Hca]
     nics: List[Nic]
     limits: Limits
     gateways: Sequence[str] = ()
-    """Interfaces through which a route with a gateway leads."""
+    """Interfaces that have a route with a gateway."""
 
     @property
     def nearest(self) -> Dict[int, Dict[str, str]]:
-        """For each GPU its distance to each RDMA device, nearest first."""
+        """Each GPU's distance to each RDMA device, nearest first."""
         found = {}
         for gpu in self.gpus:
             far = {hca.name: pci_tree.distance(gpu.place, hca.place, gpu.numa, hca.numa) for hca in self.hcas}
@@ -43,12 +43,12 @@ class Fabric(NamedTuple):
         return found
 
     def to_json(self) -> Dict[str, Any]:
-        """Plain JSON, GPU to HCA distances included."""
+        """Plain JSON, including the distances from GPUs to HCAs."""
         return {**_plain(self), "nearest": self.nearest}
 
 
 def read(tree: Tree, *, full: bool = False) -> Fabric:
-    """The facts of the machine, or of the recording, that `tree` stands for."""
+    """Read the facts of the host or recording that `tree` represents."""
     gpus = gpu_devices.gpus(tree, full=full)
     return Fabric(
         gpus=gpus,
@@ -62,14 +62,14 @@ def read(tree: Tree, *, full: bool = False) -> Fabric:
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples, also in lists, as dicts by name."""
+    """Convert named tuples, also inside lists, to dicts."""
     if hasattr(value, "_asdict"):
         return {name: _plain(item) for name, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _gateways(tree: Tree) -> List[str]:
-    """Interfaces of routes that lead through a router, from /proc/net."""
+    """Interfaces of routes with a gateway, from /proc/net."""
     four = (line.split() for line in tree.text("/proc/net/route").splitlines()[1:])
     six = (line.split() for line in tree.text("/proc/net/ipv6_route").splitlines())
     found = [row[0] for row in four if len(row) > 3 and int(row[3], 16) & 2]

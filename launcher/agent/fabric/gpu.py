@@ -1,4 +1,4 @@
-"""One GPU, of whichever vendor."""
+"""One GPU of any vendor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Mapping, NamedTuple, Optional, Sequence
 
 
 class Gpu(NamedTuple):
-    """One GPU; None and empty where nothing tells it."""
+    """One GPU; a field that is unknown is None or empty."""
 
-    index: int  # type: ignore[assignment]  # no tuple's method
+    index: int  # type: ignore[assignment]  # hides tuple.index
     vendor: str
     model: str
     pci: str
@@ -24,10 +24,10 @@ class Gpu(NamedTuple):
     """Since the driver was loaded."""
 
     xid: Sequence[int] = ()
-    """NVIDIA's error numbers in the kernel's log, oldest first."""
+    """NVIDIA's Xid error numbers in the kernel log, oldest first."""
 
     pcie: str = ""
-    """`gen 4 of 5, x16 of 16`: what the link has, and could have."""
+    """Current and maximum generation and width of the link: `gen 4 of 5, x16 of 16`."""
 
     links: Mapping[str, str] = {}
-    """To other GPUs by index, `NV18`, `XGMI`, or the PCI distance."""
+    """Links to other GPUs by their index: `NV18`, `XGMI`, or the PCI distance."""

@@ -1,4 +1,4 @@
-"""GPUs of NVIDIA and AMD in one form: from the drivers' files in any case, from nvidia-smi or rocm-smi where all is asked for."""
+"""NVIDIA and AMD GPUs in one form: from the drivers' files and, on request, from nvidia-smi or rocm-smi."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sources import Tree
 
 
 def gpus(tree: Tree, *, full: bool) -> List[Gpu]:
-    """All GPUs, in the order of their PCI addresses; `full`: with what only the vendor's tool knows."""
+    """All GPUs in the order of their PCI addresses; `full` adds what only the vendor's tool reports."""
     found = nvidia.gpus(tree) or amd.gpus(tree)
     if not full:
         return found
@@ -21,7 +21,7 @@ def gpus(tree: Tree, *, full: bool) -> List[Gpu]:
 
 
 def nvswitches(tree: Tree) -> int:
-    """NVSwitches on the PCI bus, where the GPUs are NVIDIA's."""
+    """Number of NVSwitches on the PCI bus; 0 without NVIDIA's driver."""
     if not tree.exists(nvidia.DRIVER):
         return 0
     named = tree.names("/proc/driver/nvidia-nvswitch/devices")
@@ -32,7 +32,7 @@ def nvswitches(tree: Tree) -> int:
 
 
 def gpudirect(tree: Tree) -> str:
-    """How a NIC can reach GPU memory: `nvidia_peermem`, `dmabuf`, `amdgpu`, or empty: not at all."""
+    """How a NIC can reach GPU memory: `nvidia_peermem`, `dmabuf` or `amdgpu`; empty if it cannot."""
     if tree.exists("/sys/module/nvidia_peermem") or tree.exists("/sys/module/nv_peer_mem"):
         return "nvidia_peermem"
     if "Open Kernel Module" in tree.text(f"{nvidia.DRIVER}/version") and _kernel(tree) >= (5, 12):

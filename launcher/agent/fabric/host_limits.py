@@ -1,4 +1,4 @@
-"""What bounds a job on this host: locked memory, shared memory, huge pages, cgroup limits; and what kind of host it is."""
+"""Limits of a job on this host (locked memory, shared memory, huge pages, cgroup), and what kind of host it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HUGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 
 
 class Limits(NamedTuple):
-    """None: no limit, or not known where a file is missing."""
+    """Limits and kind of the host; None means no limit, or unknown because a file is missing."""
 
     memlock_bytes: Optional[int]
     open_files: Optional[int]
@@ -22,24 +22,24 @@ class Limits(NamedTuple):
     huge_pages: int
     huge_pages_free: int
     memory_bytes: Optional[int]
-    """Of the cgroup."""
+    """The cgroup's limit."""
 
     cpus: Optional[float]
-    """Of the cgroup's quota."""
+    """The cgroup's quota."""
 
     pids: Optional[int]
     kernel: str
     container: str
-    """docker, podman, kubernetes, apptainer, lxc; empty: none."""
+    """docker, podman, kubernetes, apptainer or lxc; empty if none."""
 
     machine: str
-    """Vendor and product by the firmware: `Amazon EC2 p5.48xlarge`, `NVIDIA DGXH100`."""
+    """Vendor and product as the firmware reports them: `Amazon EC2 p5.48xlarge`, `NVIDIA DGXH100`."""
 
     virtual: bool
 
 
 def limits(tree: Tree) -> Limits:
-    """All of them."""
+    """Read all limits."""
     soft = _soft_limits(tree.text("/proc/self/limits"))
     shm, shm_free = _shm(tree)
     group = _cgroup(tree)
@@ -55,22 +55,24 @@ def limits(tree: Tree) -> Limits:
         pids=_least(tree, group, "pids.max"),
         kernel=tree.text("/proc/sys/kernel/osrelease"),
         container=_container(tree),
-        machine=" ".join(filter(None, (tree.text(f"/sys/class/dmi/id/{key}") for key in ("sys_vendor", "product_name")))),
+        machine=" ".join(
+            filter(None, (tree.text(f"/sys/class/dmi/id/{key}") for key in ("sys_vendor", "product_name")))
+        ),
         virtual=re.search(r"^flags\s*:.*\bhypervisor\b", tree.text("/proc/cpuinfo"), re.MULTILINE) is not None,
     )
 
 
 def _soft_limits(text: str) -> Dict[str, Optional[int]]:
-    """`Max locked memory  65536  65536  bytes`: the first number, None for unlimited."""
+    """The first number of each line like `Max locked memory  65536  65536  bytes`; None for unlimited."""
     rows = re.findall(r"^(Max [a-z ]+?)\s{2,}(\d+|unlimited)\s", text, re.MULTILINE)
     return {name: None if value == "unlimited" else int(value) for name, value in rows}
 
 
 def _shm(tree: Tree) -> Tuple[Optional[int], Optional[int]]:
-    """Size and free bytes of /dev/shm; from the mount's options where the tree is a recording."""
+    """Size and free bytes of /dev/shm; from the mount options if the tree is a recording."""
     if tree.live:
         try:
-            told = os.statvfs("/dev/shm")  # noqa: S108 - its size is the question
+            told = os.statvfs("/dev/shm")  # noqa: S108 - only its size is read
         except OSError:
             return None, None
         return told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize
@@ -80,13 +82,13 @@ def _shm(tree: Tree) -> Tuple[Optional[int], Optional[int]]:
 
 
 def _cgroup(tree: Tree) -> str:
-    """Our cgroup below /sys/fs/cgroup (version 2); in a container its own root."""
+    """Our cgroup below /sys/fs/cgroup (version 2); empty for the root, which a container sees as its own."""
     line = re.search(r"^0::(/\S*)$", tree.text("/proc/self/cgroup"), re.MULTILINE)
     return line[1].rstrip("/") if line else ""
 
 
 def _values(tree: Tree, group: str, name: str) -> List[str]:
-    """The file's content in our cgroup and all above it."""
+    """The file's content in our cgroup and in all its ancestors."""
     found = []
     while True:
         found.append(tree.text(f"{_CGROUP}{group}/{name}"))

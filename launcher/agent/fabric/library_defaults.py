@@ -1,4 +1,4 @@
-"""What libraries and peers take by themselves: interfaces of this host, by their names and by its own name."""
+"""Which interfaces of this host libraries and peers use by default, by interface name and by host name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from .nic import USABLE, Nic
 
 
 def candidates(nics: Sequence[Nic], named: Sequence[str]) -> Dict[str, str]:
-    """Where peers may find this host: what its name resolves to, then likely interfaces before unlikely ones."""
+    """Addresses at which peers may find this host, with their interfaces: those of its name, then the likeliest."""
 
     def order(nic: Nic) -> Tuple[int, int]:
         return (USABLE.index(nic.kind) if nic.kind in USABLE else len(USABLE), -(nic.speed_mbps or 0))
 
     own = {
-        text.split("/")[0]: nic.name for nic in sorted(filter(lambda nic: nic.carries, nics), key=order) for text in nic.addresses
+        text.split("/")[0]: nic.name
+        for nic in sorted(filter(lambda nic: nic.carries, nics), key=order)
+        for text in nic.addresses
     }
     return {**{address: own[address] for address in named if address in own}, **own}
 
 
 def nccl_interfaces(nics: Sequence[Nic]) -> List[str]:
-    """What NCCL takes by itself: names with `ib` first, else all but docker, lo and virbr, else docker; IPv4 before IPv6."""
+    """The interfaces NCCL uses by default: `ib*`, else all but docker, lo and virbr, else those; IPv4 before IPv6."""
     up = [nic for nic in nics if nic.up and (nic.addresses or nic.link_local) and nic.kind != "loopback"]
     up.sort(key=lambda nic: not any("." in text for text in nic.addresses))
     names = [nic.name for nic in up]
@@ -33,14 +35,14 @@ def nccl_interfaces(nics: Sequence[Nic]) -> List[str]:
 
 
 def gloo_interface(nics: Sequence[Nic], named: Sequence[str]) -> str:
-    """What gloo takes by itself: the interface of the first address of our host name, else loopback."""
+    """The interface gloo uses by default: that of the first address of our host name, else loopback."""
     own = {text.split("/")[0]: nic.name for nic in nics for text in nic.addresses}
     first = next((address for address in named if address in own or ipaddress.ip_address(address).is_loopback), "")
     return own.get(first, "lo")
 
 
 def nccl_version(directories: Sequence[str]) -> Optional[Tuple[int, ...]]:
-    """Of the NCCL that pip installed beside torch in one of these directories; found without importing anything."""
+    """The version of the NCCL that pip installed in one of these directories; imports nothing."""
     for directory in directories:
         try:
             names = os.listdir(directory or ".")

@@ -1,6 +1,6 @@
-"""Variables for NCCL, gloo, UCX and libfabric: only where their own choice would be wrong on this node, each with its reason.
+"""Variables for NCCL, gloo, UCX and libfabric, each with its reason: only if their own choice is wrong on this node.
 
-What the user or the administrator has set stands, whatever we would have chosen.
+What the user or the administrator has set always takes precedence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .sources import Tree
 
 _PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "TORCH_NCCL_", "TP_")
 _DYNAMIC_GID = (2, 21)
-"""From this version on NCCL itself looks for a RoCE v2 entry; before, it takes index 0."""
+"""From this version on, NCCL itself looks for a RoCE v2 entry; older versions take index 0."""
 
 _OFI_PLUGINS = ("/opt/amazon/ofi-nccl/lib", "/opt/aws-ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
 
@@ -41,7 +41,7 @@ class Variable(NamedTuple):
 
 
 class Choice:
-    """What is set on this node, what deserves a warning, and what is still open until peers were tried."""
+    """What is set on this node, what deserves a warning, and what depends on which peers can be reached."""
 
     def __init__(self, interfaces: Dict[str, str]) -> None:
         self.variables: List[Variable] = []
@@ -50,28 +50,30 @@ class Choice:
         """Candidate addresses, best first, each with its interface."""
 
         self.nccl_default: List[str] = []
-        """Interfaces that NCCL would use for its sockets; empty where it is not used."""
+        """Interfaces that NCCL would use for its sockets; empty if NCCL is not used."""
 
         self.gloo_default = ""
-        """The interface that gloo would take."""
+        """The interface that gloo would use."""
 
         self.ucx_default: List[str] = []
-        """Interfaces that UCX would use; empty where it has RDMA devices."""
+        """Interfaces that UCX would use; empty if it has RDMA devices."""
 
     def to_json(self) -> Dict[str, Any]:
-        """For the agent stream."""
+        """The choice as JSON for the agent stream."""
         return {**self.__dict__, "variables": [variable._asdict() for variable in self.variables]}
 
 
 def given(env: Mapping[str, str], job_env: Mapping[str, str], tree: Optional[Tree] = None) -> List[Variable]:
-    """What the user has set, in the environment or with --env, and the administrator in NCCL's own files."""
+    """What the user has set in the environment or with --env, and what NCCL's configuration files set."""
     found = [
         Variable(name, env[name], "--env" if name in job_env else "environment", "set by you")
         for name in sorted(env)
         if name.startswith(_PREFIXES)
     ]
     for path in _conf_files(env) if tree else []:
-        for name, value in re.findall(r"^\s*((?:NCCL|RCCL)_\w+)\s*=(.*?)\s*$", (tree or Tree()).text(path), re.MULTILINE):
+        for name, value in re.findall(
+            r"^\s*((?:NCCL|RCCL)_\w+)\s*=(.*?)\s*$", (tree or Tree()).text(path), re.MULTILINE
+        ):
             if name not in env:
                 found.append(Variable(name, value, path, "NCCL reads that file"))
     return found
@@ -82,13 +84,15 @@ def _conf_files(env: Mapping[str, str]) -> List[str]:
     return [path for path in (own, "/etc/nccl.conf", "/etc/rccl.conf") if path]
 
 
-def choose(fabric: Fabric, env: Mapping[str, str], *, tree: Tree, gpus: int, nccl: Optional[Tuple[int, ...]] = None) -> Choice:
-    """For a node of several.
+def choose(
+    fabric: Fabric, env: Mapping[str, str], *, tree: Tree, gpus: int, nccl: Optional[Tuple[int, ...]] = None
+) -> Choice:
+    """Choose for a node of a multi-node run.
 
     Args:
-        env: what the workers will have.
-        gpus: how many the workers see; none: NCCL is not used.
-        nccl: its version where that is known.
+        env: the workers' environment.
+        gpus: number of GPUs that the workers see; with none, NCCL is not used.
+        nccl: NCCL's version, if known.
     """
     named = routes.resolved(socket.gethostname())
     choice = Choice(interfaces=library_defaults.candidates(fabric.nics, named))
@@ -113,25 +117,25 @@ def choose(fabric: Fabric, env: Mapping[str, str], *, tree: Tree, gpus: int, ncc
 
 
 def for_node(env: Mapping[str, str], job_env: Mapping[str, str], gpus: int, file: str) -> Dict[str, Any]:
-    """This machine's choice as JSON, what the user has set included; the facts behind it go to a file."""
+    """This host's choice as JSON, including what the user has set; the facts behind it are written to `file`."""
     tree = Tree()
     set_already = given(env, job_env, tree)
     found = read(tree)
     known = {**env, **{variable.name: variable.value for variable in set_already}}
     choice = choose(found, known, tree=tree, gpus=gpus, nccl=library_defaults.nccl_version(sys.path))
     choice.variables += set_already
-    with contextlib.suppress(OSError):  # a full disk; the run can do without
+    with contextlib.suppress(OSError):  # a full disk: the run does not need the file
         files.write_whole(file, json.dumps(found.to_json(), indent=1).encode(), sync=False)
     return choice.to_json()
 
 
 def settle(choice: Mapping[str, Any], usable: Sequence[str], env: Mapping[str, str], why: str) -> List[Variable]:
-    """The variables that depend on which of our interfaces the peers reach.
+    """The variables that depend on which of this node's interfaces the peers reach.
 
     Args:
         choice: a `Choice` as JSON.
         usable: interfaces that all peers reach, best first.
-        why: how that is known.
+        why: how this is known, in words that precede the interfaces in a reason.
     """
     found = []
     if not usable:
@@ -154,9 +158,9 @@ def settle(choice: Mapping[str, Any], usable: Sequence[str], env: Mapping[str, s
 
 
 def compute_ports(fabric: Fabric) -> List[Hca]:
-    """The active ports of the fabric between the GPUs: of all kinds and rates the one with the greatest total rate.
+    """The active ports of the fabric between the GPUs: those of the kind and rate with the highest total rate.
 
-    A port of another rate is one of them where it is the nearest that some GPU has: a rail whose link is degraded.
+    Ports of another rate belong to it if a GPU has no other port close to it: a rail whose link is degraded.
     """
     groups: Dict[Tuple[str, float], List[Hca]] = {}
     for hca in fabric.hcas:
@@ -170,12 +174,14 @@ def compute_ports(fabric: Fabric) -> List[Hca]:
     for near in fabric.nearest.values():
         close = [name for name, far in near.items() if pci_tree.DISTANCES.index(far) < 2]
         if close and not served & set(close):
-            ports += [hca for (kind, _), group in groups.items() if kind == chosen[0] for hca in group if hca.name in close]
+            ports += [
+                hca for (kind, _), group in groups.items() if kind == chosen[0] for hca in group if hca.name in close
+            ]
     return sorted({hca.id: hca for hca in ports}.values(), key=lambda hca: natural(hca.id))
 
 
 def _choose_ports(choice: Choice, fabric: Fabric, fast: Sequence[Hca]) -> None:
-    """NCCL and UCX take all active ports: right, unless some belong to another network."""
+    """NCCL and UCX use all active ports by default, which is wrong if some belong to another network."""
     names = {hca.id for hca in fast}
     rest = [hca for hca in fabric.hcas if hca.active and hca.id not in names]
     slower = sorted({hca.rate_gbps for hca in fast})
@@ -185,13 +191,13 @@ def _choose_ports(choice: Choice, fabric: Fabric, fast: Sequence[Hca]) -> None:
     if not rest:
         return
     others = ", ".join(f"{hca.name} ({hca.kind}, {hca.rate_gbps:g} Gb/s)" for hca in rest)
-    reason = f"{len(fast)} x {fast[0].kind} at {fast[0].rate_gbps:g} Gb/s are one fabric; not of it: {others}"
+    reason = f"{len(fast)} x {fast[0].kind} at {fast[0].rate_gbps:g} Gb/s are one fabric; not part of it: {others}"
     choice.variables.append(Variable("NCCL_IB_HCA", "=" + ",".join(hca.id for hca in fast), "chosen", reason))
     choice.variables.append(Variable("UCX_NET_DEVICES", ",".join(hca.id for hca in fast), "chosen", reason))
 
 
 def _choose_gid(choice: Choice, fast: Sequence[Hca], nccl: Optional[Tuple[int, ...]]) -> None:
-    """Which entry of the GID tables RoCE is to use, where NCCL's own way would find a wrong one."""
+    """Choose the GID table entry for RoCE if NCCL would choose a wrong one."""
     if fast[0].kind != "RoCE":
         return
     routable = [[gid for gid in hca.gids if gid.version == 2 and not gid.gid.startswith("fe80")] for hca in fast]
@@ -206,7 +212,9 @@ def _choose_gid(choice: Choice, fast: Sequence[Hca], nccl: Optional[Tuple[int, .
     if all(any(gid.index == 0 and gid.version == 2 for gid in hca.gids) for hca in fast):
         return
     if not common:
-        choice.notes.append(f"no index is a routable RoCE v2 GID on all of {', '.join(hca.name for hca in fast)}; NCCL needs one")
+        choice.notes.append(
+            f"no index is a routable RoCE v2 GID on all of {', '.join(hca.name for hca in fast)}; NCCL needs one"
+        )
         return
     version = ".".join(map(str, nccl)) if nccl else "of unknown version"
     reason = f"index 0, which NCCL ({version}) takes, is not RoCE v2; this one is, on all {len(fast)} ports"
@@ -214,11 +222,15 @@ def _choose_gid(choice: Choice, fast: Sequence[Hca], nccl: Optional[Tuple[int, .
 
 
 def _choose_levels(choice: Choice, fabric: Fabric, fast: Sequence[Hca], env: Mapping[str, str]) -> None:
-    """GPUDirect where a hypervisor hides the PCIe switches; no crossing of rails that have no road between them."""
+    """GPUDirect if a hypervisor hides the PCIe switches; no traffic between rails that have no route to each other."""
     names = {hca.name for hca in fast}
-    far = [pci_tree.DISTANCES.index(far) for near in fabric.nearest.values() for name, far in near.items() if name in names]
+    far = [
+        pci_tree.DISTANCES.index(far) for near in fabric.nearest.values() for name, far in near.items() if name in names
+    ]
     if fabric.limits.virtual and fabric.gpudirect and far and min(far) >= 2 and "NCCL_TOPO_FILE" not in env:
-        reason = f"the virtual machine shows no PCIe switches, so NCCL would not use GPUDirect ({fabric.gpudirect} is there)"
+        reason = (
+            f"the virtual machine shows no PCIe switches, so NCCL would not use GPUDirect ({fabric.gpudirect} is there)"
+        )
         choice.variables.append(Variable("NCCL_NET_GDR_LEVEL", pci_tree.DISTANCES[min(far)], "chosen", reason))
     by_name = {nic.name: nic for nic in fabric.nics}
     rails = [by_name[hca.netdev] for hca in fast if hca.netdev in by_name and by_name[hca.netdev].addresses]

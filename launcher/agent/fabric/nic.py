@@ -1,4 +1,4 @@
-"""Network interfaces: what each one is, its speed, MTU and addresses."""
+"""Network interfaces: their kind, speed, MTU and addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .sources import Tree
 
 _NET = "/sys/class/net"
 _CONTAINERS = re.compile(
-    r"docker\d*$|docker_gwbridge$|br-[0-9a-f]{12}$|podman\d|cni\d|cni-|lxcbr|lxdbr|virbr|kube-bridge|weave|flannel|cali|cilium"
+    r"docker\d*$|docker_gwbridge$|br-[0-9a-f]{12}$|podman\d|cni\d|cni-|lxcbr|lxdbr|virbr"
+    r"|kube-bridge|weave|flannel|cali|cilium"
 )
 _VPN = re.compile(r"tun\d|tap\d|wg\d|tailscale|zt[a-z0-9]{8}|ppp\d|utun|nebula|gpd\d|cscotun|vpn")
 _LOOPBACK = 772
@@ -30,7 +31,7 @@ _KINDS = {
 }  # fmt: skip
 
 USABLE = ("physical", "bond", "ipoib", "vlan", "bridge", "macvlan", "veth", "wireless", "other")
-"""Kinds that may lead to another node, likeliest first; `container`, `vpn`, `tunnel` and `loopback` come after them all."""
+"""Kinds that may lead to another node, likeliest first; `container`, `vpn`, `tunnel` and `loopback` come last."""
 
 
 class Nic(NamedTuple):
@@ -38,7 +39,7 @@ class Nic(NamedTuple):
 
     name: str
     kind: str
-    """One of `USABLE`; or container (a bridge of docker and its like), vpn, tunnel, loopback."""
+    """One of `USABLE`, or container (a bridge of Docker or similar), vpn, tunnel or loopback."""
 
     up: bool
     mtu: int
@@ -49,10 +50,10 @@ class Nic(NamedTuple):
     """The bond or bridge that it belongs to."""
 
     addresses: Sequence[str] = ()
-    """With prefix length, `10.0.0.1/24`; without link-local ones."""
+    """With prefix length (`10.0.0.1/24`), without loopback and link-local addresses."""
 
     link_local: bool = False
-    """Whether it has a link-local address, which NCCL takes like any other."""
+    """Whether it has a link-local address, which NCCL uses like any other."""
 
     @property
     def carries(self) -> bool:
@@ -61,7 +62,7 @@ class Nic(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """What is known of an interface before sysfs is asked for its device."""
+    """An interface before its device is looked up in sysfs."""
 
     name: str
     number: int
@@ -70,11 +71,11 @@ class _Link(NamedTuple):
     mtu: int
     master: str
     said: str
-    """The kind by the kernel's word: bridge, bond, veth, vlan, tun, wireguard, ...; empty for a device."""
+    """The kind that the kernel reports: bridge, bond, veth, vlan, tun, wireguard, ...; empty for a device."""
 
 
 def nics(tree: Tree) -> List[Nic]:
-    """All interfaces, in the order in which getifaddrs(3) gives their addresses, which is that of their index."""
+    """All interfaces by index, which is the order in which getifaddrs(3) returns their addresses."""
     every = _every(tree)
     has, local = _kept(every), {name for name, text in every if ipaddress.ip_interface(text).ip.is_link_local}
     links = sorted(_links(tree), key=lambda link: link.number)
@@ -82,7 +83,7 @@ def nics(tree: Tree) -> List[Nic]:
 
 
 def _nic(tree: Tree, link: _Link, has: List[str], local: bool) -> Nic:
-    # A /sys of another network namespace has other interfaces, perhaps of the same names.
+    # /sys may show another network namespace, with other interfaces of the same names.
     at = f"{_NET}/{link.name}" if tree.number(f"{_NET}/{link.name}/ifindex") == link.number else "/nowhere"
     speed = tree.number(f"{at}/speed")
     return Nic(
@@ -100,10 +101,11 @@ def _nic(tree: Tree, link: _Link, has: List[str], local: bool) -> Nic:
 
 
 def kind(tree: Tree, link: _Link, at: str) -> str:
-    """What an interface is: by what the kernel says of it, by its name only where several programs make the same thing."""
+    """The kind of an interface as the kernel reports it; by name only where several programs create the same kind."""
     if link.arphrd == _LOOPBACK:
         return "loopback"
-    if _CONTAINERS.match(link.name) or (link.said == "tun" and link.master):  # a master's tun: the tap of a virtual machine
+    # A tun that has a master is the tap of a virtual machine.
+    if _CONTAINERS.match(link.name) or (link.said == "tun" and link.master):
         return "container"
     if tree.exists(f"{at}/phy80211"):
         return "wireless"
@@ -117,19 +119,25 @@ def _links(tree: Tree) -> List[_Link]:
     if tree.live:
         with contextlib.suppress(OSError):  # a sandbox without netlink
             return list(_links_from_kernel())
-    names = [name for name in tree.names(_NET) if tree.exists(f"{_NET}/{name}/type")]  # bonding_masters is no interface
+    names = [name for name in tree.names(_NET) if tree.exists(f"{_NET}/{name}/type")]  # not bonding_masters
     return [_link(tree, name) for name in names]
 
 
 def _link(tree: Tree, name: str) -> _Link:
-    """From sysfs."""
+    """An interface as sysfs describes it."""
     at = f"{_NET}/{name}"
     state = tree.text(f"{at}/operstate")
     devtype = re.search(r"^DEVTYPE=(\w+)", tree.text(f"{at}/uevent"), re.MULTILINE)
     signs = {"bridge": "bridge", "bonding": "bond", "tun_flags": "tun"}
-    said = next((meaning for sign, meaning in signs.items() if tree.exists(f"{at}/{sign}")), devtype[1] if devtype else "")
-    if not said and not tree.exists(f"{at}/device") and tree.text(f"{at}/iflink") not in ("", tree.text(f"{at}/ifindex")):
-        said = "veth"  # no other type that has a far end goes without a name
+    said = next(
+        (meaning for sign, meaning in signs.items() if tree.exists(f"{at}/{sign}")), devtype[1] if devtype else ""
+    )
+    if (
+        not said
+        and not tree.exists(f"{at}/device")
+        and tree.text(f"{at}/iflink") not in ("", tree.text(f"{at}/ifindex"))
+    ):
+        said = "veth"  # the only kind with a peer that sysfs does not name
     return _Link(
         name=name,
         number=tree.number(f"{at}/ifindex") or 0,
@@ -142,13 +150,13 @@ def _link(tree: Tree, name: str) -> _Link:
 
 
 def addresses(tree: Tree) -> Dict[str, List[str]]:
-    """The addresses of each interface, loopback and link-local ones left out; IPv4 first."""
+    """The addresses of each interface, without loopback and link-local ones; IPv4 first."""
     return _kept(_every(tree))
 
 
 def _every(tree: Tree) -> List[Tuple[str, str]]:
     """Interface and `address/prefix` of all addresses, in the kernel's order: IPv4 by interface, then IPv6."""
-    if not tree.live:  # from `ip -json address`, as it was recorded with the tree
+    if not tree.live:  # the output of `ip -json address` was recorded with the tree
         links = json.loads(tree.run("ip", "-json", "address") or "[]")
         infos = [(link["ifname"], info) for link in links for info in link["addr_info"]]
         infos.sort(key=lambda pair: str(pair[1]["family"]))
@@ -177,7 +185,7 @@ _IFNAME, _MTU, _MASTER, _LINKINFO, _INFO_KIND = 3, 4, 10, 18, 1
 
 
 def _dump(request: int, answer: int) -> Iterator[bytes]:
-    """The bodies of all messages of one rtnetlink dump: less than a millisecond, and no program to start."""
+    """The bodies of all messages of one rtnetlink dump, which takes less than a millisecond and starts no program."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
         sock.settimeout(2.0)
         sock.sendall(struct.pack("=IHHII16x", 32, request, _DUMP, 1, 0))
@@ -211,7 +219,7 @@ def _addresses_from_kernel() -> Iterator[Tuple[str, str]]:
     for body in _dump(_GETADDR, _NEWADDR):
         family, prefix, flags, _, index = struct.unpack_from("=BBBBI", body)
         has = _attributes(body[8:])
-        ip = has.get(2) or has.get(1)  # IFA_LOCAL, the own end of a point-to-point link; else IFA_ADDRESS
+        ip = has.get(2) or has.get(1)  # IFA_LOCAL, the local end of a point-to-point link; else IFA_ADDRESS
         if ip and index in names and not (family == socket.AF_INET6 and flags & _NOT_YET):
             yield names[index], f"{socket.inet_ntop(family, ip)}/{prefix}"
 

@@ -1,6 +1,6 @@
-"""Which processors each worker of a node is bound to: those near its GPU, by torchrun's four modes (torch/numa/binding.py).
+"""Which CPUs each worker of a node is bound to: those near its GPU, by torchrun's four modes (torch/numa/binding.py).
 
-Where there are no GPUs, which torchrun refuses, workers are spread over the NUMA nodes in the order of their local ranks.
+Without GPUs, which torchrun refuses, workers are spread over the NUMA nodes in the order of their local ranks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _NODE = "/sys/devices/system/node"
 def bindings(
     mode: str, workers: int, gpu_nodes: Sequence[Optional[int]], allowed: Collection[int], tree: Tree
 ) -> List[FrozenSet[int]]:
-    """The processors of each local rank; raises `ValueError` where there are none for one.
+    """The CPUs of each local rank; raises `ValueError` if a rank has none.
 
     Args:
         mode: one of `MODES`.
-        gpu_nodes: of each GPU that workers see, in their order, its NUMA node; None where the machine does not say. May be empty.
-        allowed: the processors that this node of the run may use at all.
+        gpu_nodes: NUMA node of each GPU that workers see, in their order; None if it is unknown. May be empty.
+        allowed: the CPUs that this node of the run may use.
     """
     nodes = _nodes(tree, allowed)
     places = _places(workers, gpu_nodes, nodes)
@@ -45,9 +45,11 @@ def _places(workers: int, gpu_nodes: Sequence[Optional[int]], nodes: Mapping[int
 
 
 def _nodes(tree: Tree, allowed: Collection[int]) -> Dict[int, FrozenSet[int]]:
-    """The processors of each NUMA node that may be used; a machine that names no nodes is one."""
+    """The allowed CPUs of each NUMA node; a host that lists no nodes counts as one."""
     names = [name for name in tree.names(_NODE) if name.startswith("node") and name[4:].isdigit()]
-    found = {int(name[4:]): frozenset(numbers(tree.text(f"{_NODE}/{name}/cpulist"))) & frozenset(allowed) for name in names}
+    found = {
+        int(name[4:]): frozenset(numbers(tree.text(f"{_NODE}/{name}/cpulist"))) & frozenset(allowed) for name in names
+    }
     return {node: processors for node, processors in found.items() if processors} or {0: frozenset(allowed)}
 
 
@@ -56,14 +58,16 @@ def _node(_tree: Tree, nodes: Mapping[int, FrozenSet[int]], place: int, _index: 
 
 
 def _socket(tree: Tree, nodes: Mapping[int, FrozenSet[int]], place: int, _index: int, _count: int) -> Iterable[int]:
-    sockets = {node: tree.number(f"{_CPU}{min(processors)}/topology/physical_package_id") for node, processors in nodes.items()}
+    sockets = {
+        node: tree.number(f"{_CPU}{min(processors)}/topology/physical_package_id") for node, processors in nodes.items()
+    }
     if place not in nodes:
         return ()
     return [cpu for node, processors in nodes.items() if sockets[node] == sockets[place] for cpu in processors]
 
 
 def _exclusive(tree: Tree, nodes: Mapping[int, FrozenSet[int]], place: int, index: int, count: int) -> Iterable[int]:
-    """An equal part of the node's cores, with all their hardware threads; the first workers have one more if need be."""
+    """An equal share of the node's cores, with all their hardware threads; the first workers share the remainder."""
     cores = _grouped(
         nodes.get(place, ()), lambda cpu: min(numbers(tree.text(f"{_CPU}{cpu}/topology/thread_siblings_list")) or [cpu])
     )
@@ -73,8 +77,10 @@ def _exclusive(tree: Tree, nodes: Mapping[int, FrozenSet[int]], place: int, inde
     return [cpu for core in ordered[first : first + each + (index < more)] for cpu in core]
 
 
-def _core_complex(tree: Tree, nodes: Mapping[int, FrozenSet[int]], place: int, index: int, _count: int) -> Iterable[int]:
-    """One group of cores with the same last cache; those with more processors that may be used come first."""
+def _core_complex(
+    tree: Tree, nodes: Mapping[int, FrozenSet[int]], place: int, index: int, _count: int
+) -> Iterable[int]:
+    """One group of CPUs that share a last-level cache; groups with more allowed CPUs come first."""
     groups = _grouped(nodes.get(place, ()), lambda cpu: _last_cache(tree, cpu))
     ordered = sorted(groups, key=lambda first: (-len(groups[first]), first))
     return groups[ordered[index % len(ordered)]] if ordered else ()
@@ -86,7 +92,7 @@ _MODES: Dict[str, Callable[[Tree, Mapping[int, FrozenSet[int]], int, int, int], 
 
 
 def _last_cache(tree: Tree, cpu: int) -> int:
-    """The first processor of those that share the cache of the highest level."""
+    """The first of the CPUs that share this CPU's last-level cache."""
     directory = f"{_CPU}{cpu}/cache"
     levels = {
         tree.number(f"{directory}/{name}/level") or 0: name
@@ -104,7 +110,7 @@ def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> Dict[int, List[i
 
 
 def numbers(text: str) -> List[int]:
-    """`0-2,4` as the kernel writes a list: 0, 1, 2, 4."""
+    """The numbers in a list as the kernel writes it: 0, 1, 2, 4 for `0-2,4`."""
     found: List[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: by the driver's files, and by nvidia-smi."""
+"""NVIDIA GPUs, read from the driver's files and from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NVIDIA_SMI = ("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,noun
 
 
 def gpus(tree: Tree) -> List[Gpu]:
-    """By the driver's files."""
+    """All GPUs that the driver's files list."""
     version = re.search(r"Module(?: for \S+)?\s+(\d[\d.]+)", tree.text(f"{DRIVER}/version"))
     found = []
     for index, pci in enumerate(sorted(tree.names(f"{DRIVER}/gpus"))):
@@ -42,12 +42,16 @@ def gpus(tree: Tree) -> List[Gpu]:
 
 
 def with_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:
-    """What nvidia-smi says of each, with links and errors; `known` stays as it is where there is no nvidia-smi."""
+    """What nvidia-smi reports about each GPU, with links and errors; `known` if nvidia-smi is missing or fails."""
     said = tree.run(*NVIDIA_SMI)
     if said is None:
         return known
     by_pci = {gpu.pci: gpu for gpu in known}
-    driver = known[0].driver if known else (tree.run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "")
+    driver = (
+        known[0].driver
+        if known
+        else (tree.run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "")
+    )
     links = topology(tree.run("nvidia-smi", "topo", "-m") or "")["gpus"]
     mig = _mig_devices(tree.run("nvidia-smi", "-L") or "")
     xid = xid_errors(tree)
@@ -84,7 +88,7 @@ def pci_address(bus: str) -> str:
 
 
 def topology(text: str) -> Dict[str, Any]:
-    """`nvidia-smi topo -m`: `gpus` (each GPU's links to the others), `nics` (GPU to NIC) and `names` (NIC0 to mlx5_0)."""
+    """`nvidia-smi topo -m`: `gpus` (links of each GPU to the others), `nics` (GPU to NIC), `names` (NIC0 to mlx5_0)."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
     header = next((re.findall(r"\b(?:GPU|NIC)\d+\b", line) for line in lines if re.match(r"\s+GPU0\b", line)), [])
     gpus_: Dict[str, Dict[str, str]] = {}
@@ -94,13 +98,19 @@ def topology(text: str) -> Dict[str, Any]:
         if not words or not re.match(r"GPU\d+$", words[0]) or len(words) <= len(header):
             continue
         cells = dict(zip(header, words[1:]))
-        gpus_[words[0]] = {name[3:]: link for name, link in cells.items() if name.startswith("GPU") and name != words[0]}
+        gpus_[words[0]] = {
+            name[3:]: link for name, link in cells.items() if name.startswith("GPU") and name != words[0]
+        }
         nics[words[0]] = {name: link for name, link in cells.items() if name.startswith("NIC")}
-    return {"gpus": gpus_, "nics": nics, "names": dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE))}
+    return {
+        "gpus": gpus_,
+        "nics": nics,
+        "names": dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE)),
+    }
 
 
 def xid_errors(tree: Tree) -> Dict[str, List[int]]:
-    """NVIDIA's Xid errors in the kernel's log, by PCI address. Needs the right to read /dev/kmsg."""
+    """NVIDIA Xid errors in the kernel log, by PCI address. Needs permission to read /dev/kmsg."""
     log = _kernel_log(tree)
     found: Dict[str, List[int]] = {}
     for pci, number in re.findall(r"NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.\d)?\): (\d+)", log):
@@ -109,7 +119,7 @@ def xid_errors(tree: Tree) -> Dict[str, List[int]]:
 
 
 def _kernel_log(tree: Tree) -> str:
-    """All records that are there now: /dev/kmsg gives one per read, and EAGAIN after the last."""
+    """All current records: /dev/kmsg returns one per read, and EAGAIN after the last."""
     parts: List[bytes] = []
     try:
         fd = os.open(tree.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
@@ -119,7 +129,7 @@ def _kernel_log(tree: Tree) -> str:
         while len(parts) < 100_000:
             try:
                 part = os.read(fd, 8192)
-            except BrokenPipeError:  # the record was overwritten before we came to it
+            except BrokenPipeError:  # the record was overwritten before it was read
                 continue
             if not part:
                 break
@@ -132,7 +142,7 @@ def _kernel_log(tree: Tree) -> str:
 
 
 def _mig_devices(text: str) -> Dict[int, List[str]]:
-    """`nvidia-smi -L`: the MIG devices below each GPU."""
+    """The MIG devices of each GPU, from `nvidia-smi -L`."""
     found: Dict[int, List[str]] = {}
     current = -1
     for line in text.splitlines():

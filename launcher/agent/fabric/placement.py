@@ -1,4 +1,4 @@
-"""Where each worker of a node is put: its processors, its GPU, its RDMA ports."""
+"""Where each worker of a node is placed: its CPUs, its GPU, its RDMA ports."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ _PORTS = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
 
 
 def processors(mode: str, workers: int) -> List[str]:
-    """The processors of each of this node's workers, as `0-3,8`."""
+    """The CPUs of each of this node's workers, in the form `0-3,8`."""
     tree = Tree()
     places = [gpu.numa if gpu else None for gpu in _known(gpus(os.environ), gpu_devices.gpus(tree, full=False))]
     return [numa.ranges(cpus) for cpus in numa.bindings(mode, workers, places, os.sched_getaffinity(0), tree)]
 
 
 def _known(names: Sequence[str], known: Sequence[Gpu]) -> List[Optional[Gpu]]:
-    """The GPUs of these names, as `facts.gpus` gives them; None for one that the machine does not tell of."""
+    """The GPUs with these names, as `facts.gpus` returns them; None for one that the host does not list."""
     by_name = {**{str(gpu.index): gpu for gpu in known}, **{gpu.uuid: gpu for gpu in known}}
     return [by_name.get(name) for name in names]
 
 
 def own_gpu(local_rank: int) -> Dict[str, str]:
-    """What lets a worker see its own GPU alone, by torchrun's rules (local_elastic_agent.py); `ValueError` where it has none."""
+    """Variables that let a worker see only its own GPU, by torchrun's rules (local_elastic_agent.py).
+
+    Raises `ValueError` if it has none.
+    """
     name = "HIP_VISIBLE_DEVICES" if os.environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
     given = os.environ.get(name)
     visible = [str(local_rank)] * (local_rank + 1) if given is None else given.split(",")
@@ -37,17 +40,19 @@ def own_gpu(local_rank: int) -> Dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": own, **({name: own} if name[0] == "H" else {})}
 
 
-def near_ports(workers: int, names: Sequence[str], env: Mapping[str, str], tree: Optional[Tree] = None) -> List[Dict[str, str]]:
-    """Variables with which each local rank uses those RDMA ports alone that are nearest to its GPU; what `env` has stays.
+def near_ports(
+    workers: int, names: Sequence[str], env: Mapping[str, str], tree: Optional[Tree] = None
+) -> List[Dict[str, str]]:
+    """Variables that limit each local rank to the RDMA ports nearest to its GPU, except those that `env` has already.
 
-    Of the ports that are one fabric (`fabric_env.compute_ports`), as `mlx5_0:1`. Nothing for a worker whose GPU is unknown, or as
-    far from all of them.
+    The ports are among those of `network_variables.compute_ports`, named like `mlx5_0:1`. A worker gets no variables if
+    its GPU is unknown, or equally far from all of them.
 
     Args:
-        workers: how many there are.
-        names: of the GPUs that they see, in their order, as `facts.gpus` gives them.
+        workers: number of workers.
+        names: the GPUs that they see, in their order, as `facts.gpus` returns them.
         env: the workers' environment.
-        tree: the machine; this one, unless it is given.
+        tree: the host; by default, this one.
     """
     found = discovery.read(tree or Tree())
     ports, mine = network_variables.compute_ports(found), _known(names, found.gpus)
@@ -57,7 +62,7 @@ def near_ports(workers: int, names: Sequence[str], env: Mapping[str, str], tree:
 
 
 def _nearest(found: discovery.Fabric, ports: Sequence[rdma.Hca], gpu: Optional[Gpu]) -> List[str]:
-    """The ids of those that are nearer to the GPU than the others are; empty if that is all of them."""
+    """The ids of the ports nearest to the GPU; empty if that is all of them."""
     far = found.nearest[gpu.index] if gpu else {}
     distances = {port.id: pci_tree.DISTANCES.index(far[port.name]) for port in ports if port.name in far}
     near = [port for port, distance in distances.items() if distance == min(distances.values())]

@@ -16,16 +16,16 @@ _ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 class Gid(NamedTuple):
     """One entry of a port's GID table."""
 
-    index: int  # type: ignore[assignment]  # no tuple's method
+    index: int  # type: ignore[assignment]  # hides tuple.index
     gid: str
     version: int
-    """1: RoCE v1, which no router passes on; 2: RoCE v2; 0: InfiniBand."""
+    """0: InfiniBand; 1: RoCE v1, which is not routable; 2: RoCE v2."""
 
     netdev: str = ""
 
     @property
     def ipv4(self) -> Optional[str]:
-        """The IPv4 address that it stands for."""
+        """The IPv4 address that the GID maps; None if it does not map one."""
         mapped = ipaddress.IPv6Address(self.gid).ipv4_mapped
         return str(mapped) if mapped else None
 
@@ -39,7 +39,7 @@ class Hca(NamedTuple):
     """InfiniBand, RoCE or EFA."""
 
     state: str
-    """ACTIVE, DOWN, INIT, ARMED: as the subnet manager, or the driver, has it."""
+    """ACTIVE, DOWN, INIT or ARMED, as set by the subnet manager or the driver."""
 
     rate_gbps: float
     netdev: str = ""
@@ -53,17 +53,17 @@ class Hca(NamedTuple):
 
     @property
     def active(self) -> bool:
-        """Whether the link works."""
+        """Whether the link is up."""
         return self.state == "ACTIVE"
 
     @property
     def id(self) -> str:
-        """As NCCL and UCX name it: `mlx5_0:1`."""
+        """The port's name in NCCL and UCX: `mlx5_0:1`."""
         return f"{self.name}:{self.port}"
 
 
 def hcas(tree: Tree, *, gids: int = 16) -> List[Hca]:
-    """All ports of all devices in natural order; of each GID table the first `gids` entries (a table has up to 256)."""
+    """All ports of all devices in natural order, with the first `gids` entries of each GID table (up to 256)."""
     ports = ((name, port) for name in tree.names(_IB) for port in tree.names(f"{_IB}/{name}/ports"))
     return [_hca(tree, name, port, gids) for name, port in ports]
 
@@ -76,7 +76,9 @@ def _hca(tree: Tree, name: str, port: str, gids: int) -> Hca:
     rate = re.match(r"[\d.]+", tree.text(f"{at}/rate"))
     table = _gids(tree, at, gids, kind) if kind != "EFA" else []
     nets = tree.names(f"{_IB}/{name}/device/net")
-    netdev = next((gid.netdev for gid in table if gid.netdev), "") or (nets[0] if kind == "RoCE" and len(nets) == 1 else "")
+    netdev = next((gid.netdev for gid in table if gid.netdev), "") or (
+        nets[0] if kind == "RoCE" and len(nets) == 1 else ""
+    )
     return Hca(
         name=name,
         port=int(port),

@@ -1,4 +1,4 @@
-"""Where facts come from: files below a root directory, and what a few programs print. Both can be stood in for by recordings."""
+"""Where facts come from: files below a root directory and the output of a few programs, or recordings of both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import List, Optional
 from ..system.natural_order import natural
 
 _RUN_S = 20.0
-"""So long a vendor's tool may take; on a node with a sick GPU nvidia-smi hangs."""
+"""Time limit of a vendor's tool: nvidia-smi hangs on a node with a failed GPU."""
 
 
 def recording(command: str) -> str:
@@ -17,11 +17,11 @@ def recording(command: str) -> str:
 
 
 class Tree:
-    """The machine's files (`/sys`, `/proc`, ...), or a recording of another machine's; nothing here raises.
+    """The host's files (`/sys`, `/proc`, ...), or a recording of another host's; nothing here raises.
 
     Args:
         root: directory that stands for `/`.
-        commands: directory with recorded output, one file per command line, named by `recording`; None: the programs are run.
+        commands: directory of recorded output, one file per command line, named by `recording`; None runs the programs.
     """
 
     def __init__(self, root: str = "/", commands: Optional[str] = None) -> None:
@@ -30,15 +30,15 @@ class Tree:
 
     @property
     def live(self) -> bool:
-        """Whether this is the machine itself, which can be asked by system calls as well."""
+        """Whether this is the host itself, on which system calls work as well."""
         return not self.root
 
     def path(self, path: str) -> str:
-        """Where a file of the tree really is."""
+        """The actual path of a file in the tree."""
         return self.root + path
 
     def text(self, path: str) -> str:
-        """A file's content without the blanks around it; empty where it cannot be read (sysfs: often EINVAL)."""
+        """A file's content without surrounding whitespace; empty if it cannot be read (sysfs: often EINVAL)."""
         try:
             with open(self.path(path), encoding="utf-8", errors="replace") as file:
                 return file.read().strip()
@@ -46,35 +46,35 @@ class Tree:
             return ""
 
     def number(self, path: str) -> Optional[int]:
-        """A file's content as a number (0x... too)."""
+        """A file's content as a number (`0x...`, too); None if it is not one."""
         try:
             return int(self.text(path), 0)
         except ValueError:
             return None
 
     def names(self, path: str) -> List[str]:
-        """What a directory holds, in natural order; empty where there is none."""
+        """The names in a directory, in natural order; empty if it does not exist."""
         try:
             return sorted(os.listdir(self.path(path)), key=natural)
         except OSError:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return os.path.exists(self.path(path))
 
     def real(self, path: str) -> str:
-        """The path with all links resolved, as seen from the root; empty where it leads nowhere."""
+        """The path with all links resolved, as seen from the root; empty if nothing is there."""
         found = os.path.realpath(self.path(path))
         root = os.path.realpath(self.root or "/").rstrip("/")
         return found[len(root) :] if os.path.exists(found) else ""
 
     def linked(self, path: str) -> str:
-        """The last part of what a link leads to: `.../device/driver` gives the driver's name."""
+        """The last component of a link's target: for `.../device/driver`, the driver's name."""
         return os.path.basename(self.real(path))
 
     def run(self, *argv: str) -> Optional[str]:
-        """What a program prints; None where there is no such program, or it fails or hangs."""
+        """A program's output; None if it is missing, fails or hangs."""
         if self.commands is not None:
             try:
                 with open(os.path.join(self.commands, recording(" ".join(argv))), encoding="utf-8") as file:

@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """Takes what there is to tell."""
+    """Takes reports for the agent."""
 
     def __init__(self, channel: ServerAgent) -> None:
         self.channel = channel
 
     def event(self, name: str, **fields: Any) -> None:
-        """For the agent stream."""
+        """Report an event for the agent stream."""
         self.channel.send({"event": name, "fields": fields})
 
     def warn(self, message: str) -> None:
-        """For whoever follows the run."""
+        """Report a warning for the agent stream."""
         self.event("warning", message=message)
 
     def fail(self, what: str, trace: str, *, message: str = "", module: str = "") -> NoReturn:
-        """Tell what has failed, and end this process."""
+        """Report what has failed, and exit."""
         self.channel.send({"failed": what, "traceback": trace, "message": message, "module": module})
         os._exit(1)

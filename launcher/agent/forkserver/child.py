@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .debugger import Debugger
 
 Task = Callable[[], None]
-"""What a forked child is to do once it has left the server's frames."""
+"""What a forked child does once it has left the server's frames."""
 
 
 def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bool) -> Task:
-    """A worker's, whose signals and descriptors are its own already. `executes`: in an interpreter of its own."""
+    """The task of a worker that already has its own signals and descriptors. `executes`: in its own interpreter."""
     env = {**setup.env, **request["env"]}
     program, python = setup.program, setup.env.get("PYTHON_EXEC", sys.executable)
     if setup.job["macros"]:
@@ -35,7 +35,13 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
         return lambda: reexec.execute(argv, env)
     if request.get("terminal", {}).get("stdin") in ("tty", "pipe"):
         worker.renew_stdin()
-    imported, before, scratch, archive, collect = preload.imported, preload.before, setup.scratch, setup.archive, preload.more
+    imported, before, scratch, archive, collect = (
+        preload.imported,
+        preload.before,
+        setup.scratch,
+        setup.archive,
+        preload.more,
+    )
 
     def hide() -> None:
         hidden.Hidden(imported, before, reexec.Again(argv, env, scratch))

@@ -1,4 +1,4 @@
-"""The private names of CPython that forked workers need, in this file alone. Where one is missing, workers are spawned."""
+"""The private names of CPython that forked workers need, only in this file. If one is missing, workers are spawned."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _ARGUMENTS = ("mod_name", "alter_argv")
 
 
 def missing() -> List[str]:
-    """The names that this Python lacks, or that are not what they were."""
-    lacks = [f"{module}.{name}" for module, names in _CALLS.items() for name in names if not callable(_private(module, name))]
+    """The names that this Python lacks or has changed."""
+    lacks = [
+        f"{module}.{name}" for module, names in _CALLS.items() for name in names if not callable(_private(module, name))
+    ]
     code = getattr(run_module_as_main(), "__code__", None)
     if code is not None and code.co_varnames[: code.co_argcount] != _ARGUMENTS:
         lacks.append(f"runpy._run_module_as_main({', '.join(_ARGUMENTS)})")
@@ -26,18 +28,18 @@ def missing() -> List[str]:
 
 
 def run_module_as_main() -> Any:
-    """What `python -m` itself calls; not wrapped, as a traceback would show it."""
+    """The function that `python -m` itself calls; not wrapped, as a traceback would show the wrapper."""
     return _private("runpy", "_run_module_as_main")
 
 
 def exit_hooks() -> int:
-    """How many are registered; -1 where this Python does not say."""
+    """How many are registered; -1 if this Python does not report it."""
     count = _private("atexit", "_ncallbacks")
     return int(count()) if callable(count) else -1
 
 
 def clear_exit_hooks() -> None:
-    """Let go of them, and of what they hold."""
+    """Release them and what they hold."""
     _private("atexit", "_clear")()
 
 
@@ -47,7 +49,7 @@ def python_threads() -> int:
 
 
 def forget_archive(path: str) -> None:
-    """Let go of what zipimport knows of an archive."""
+    """Remove an archive from the cache of zipimport."""
     if "zipimport" in sys.modules:
         _private("zipimport", "_zip_directory_cache").pop(path, None)
 

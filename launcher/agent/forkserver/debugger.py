@@ -1,4 +1,4 @@
-"""What `--debug RANK` adds to a worker: an exception that would end it opens pdb on its terminal, and nobody ends the others."""
+"""What `--debug RANK` adds to a worker: an uncaught exception opens pdb on its terminal, and other ranks stay."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .program import Program
 
 
 def argv(python: str, archive: str, scratch: str, program: Program) -> List[str]:
-    """The command of such a worker that has an interpreter of its own."""
+    """The command of such a worker if it has an interpreter of its own."""
     what = [program.kind, program.target, *program.args]
     return [python, *program.options, "-u", os.path.abspath(archive), "--debug", scratch, *what]
 
 
 def main(scratch: str, kind: str, command: List[str]) -> None:
-    """Be that worker."""
+    """Run as that worker."""
     archive = sys.path.pop(0)
     program = Program(command, kind, os.getcwd(), processes.options())
     if not getattr(sys.flags, "safe_path", False):
@@ -31,20 +31,20 @@ def main(scratch: str, kind: str, command: List[str]) -> None:
 
 
 class Debugger:
-    """To be called in the worker with the exception; returns when the debugger is left."""
+    """Called in the worker with the exception; returns when the user leaves the debugger."""
 
     def __init__(self, scratch: str) -> None:
         self._pid, self._server, self._scratch = os.getpid(), os.getppid(), scratch
 
     def __call__(self, error: BaseException) -> None:
-        """Not for Ctrl-C, nor in a process that the script has forked."""
+        """Open the debugger, except for Ctrl-C and in a process that the script has forked."""
         if isinstance(error, KeyboardInterrupt) or error.__traceback__ is None or os.getpid() != self._pid:
             return
         notes.leave(self._scratch, notes.DEBUGGER, worker.text_of(error), self._server)
-        import pdb  # noqa: T100 - what this is for; not before, as the script would find it there
+        import pdb  # noqa: T100 - its purpose; imported late, as the script would see it
 
-        # The terminal, whatever the script has put in its place.
+        # The terminal, even if the script has replaced these.
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
         with contextlib.suppress(Exception):
-            # From Python 3.13 on it takes the exception, and shows those that it came from.
+            # Since Python 3.13 it takes the exception, and shows those that caused it.
             pdb.post_mortem(error if sys.version_info >= (3, 13) else error.__traceback__)  # type: ignore[arg-type,unused-ignore]

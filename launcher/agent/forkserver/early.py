@@ -1,7 +1,7 @@
-"""Variables that torch, and the libraries that it loads, read when they are imported: who sets one later is not heard.
+"""Variables that torch and the libraries that it loads read when they are imported: set later, they have no effect.
 
-Two questions are answered here: whether a variable is one of them, and which of them a script sets before its import of torch,
-as far as its text says. What the text does not say is noticed when it happens (`hidden.py`).
+This module answers two questions: whether a variable is one of them, and which of them a script sets before it imports
+torch, as far as its text shows. The rest is noticed when it happens (`hidden.py`).
 """
 
 from __future__ import annotations
@@ -21,37 +21,48 @@ _NUMPY = {
 }
 _TORCH = {
     **_NUMPY,
-    "(PY)?TORCH(?!ELASTIC)\\w*": "torch/_logging, torch/_dynamo/config.py, torch/_inductor/config.py, torch/jit; c10 and ATen",
+    "(PY)?TORCH(?!ELASTIC)\\w*": (
+        "torch/_logging, torch/_dynamo/config.py, torch/_inductor/config.py, torch/jit; c10 and ATen"
+    ),
     "(COMPILE_STROBELIGHT|FX|KINETO)_\\w+": "torch/_utils_internal.py, torch/fx; libkineto",
     "(OMP|GOMP|KMP|ACC)_\\w+": "libgomp, initialize_env(); libomp, __kmp_env_initialize()",
     "(MKL|MKLDNN|DNNL|ONEDNN)_\\w+": "libtorch_cpu: MKL, oneDNN",
     "I_MPI_\\w+|MPI_LOCALNRANKS|OMPI_COMM_WORLD_LOCAL_SIZE": "libtorch_cpu: MKL, for its processes on this node",
     "INTEL_LIBITTNOTIFY64": "libtorch_cpu: ittnotify",
-    "(CASK|NVRTC|LIBNVVM|LLVM|NV_NVVM|AS_SECURE)_\\w+|CUBLAS(LT)?_(LOG|DISABLE)\\w+|CUDA_PREFER_\\w+": "CUDA's libraries",
+    "(CASK|NVRTC|LIBNVVM|LLVM|NV_NVVM|AS_SECURE)_\\w+|CUBLAS(LT)?_(LOG|DISABLE)\\w+|CUDA_PREFER_\\w+": (
+        "CUDA's libraries"
+    ),
     "GLIBCXX_TUNABLES|OPENSSL_(CONF|ia32cap)": "libstdc++, libcrypto",
 }
-_LATER = "(PY)?TORCH_(NCCL|GLOO|UCC|FR|HOME|HUB|EXTENSIONS_DIR|CUDA_ARCH_LIST|ELASTIC|KERNEL_CACHE_PATH)\\w*|TORCH_?HUB\\w*"
-"""Read only when they are needed, so a worker that was forked hears them, too."""
+_LATER = (
+    "(PY)?TORCH_(NCCL|GLOO|UCC|FR|HOME|HUB|EXTENSIONS_DIR|CUDA_ARCH_LIST|ELASTIC|KERNEL_CACHE_PATH)\\w*|TORCH_?HUB\\w*"
+)
+"""Read only when they are needed, so they also take effect in a forked worker."""
 
 READ_AT_IMPORT = {"numpy": _NUMPY, "torch": _TORCH}
-"""By package: patterns of names, with where they are read. `tests/agent/test_early.py` holds them against the installed torch."""
+"""By package: patterns of names, and where they are read. `tests/agent/test_early.py` compares them with torch."""
 
-_PATTERNS = {package: re.compile("|".join(f"(?:{pattern})" for pattern in table)) for package, table in READ_AT_IMPORT.items()}
+_PATTERNS = {
+    package: re.compile("|".join(f"(?:{pattern})" for pattern in table)) for package, table in READ_AT_IMPORT.items()
+}
 _LATER_PATTERN = re.compile(_LATER)
 _STARTS_LOADING = ("torch", "numpy", "torchvision")
 
 
 def is_read_at_import(package: str, name: str) -> bool:
-    """Whether the import of this package may read the variable; others import torch and numpy, and have names of their own."""
+    """Whether the import of this package may read the variable.
+
+    Packages other than torch and numpy may import torch, and have variables that begin with their own name.
+    """
     pattern = _PATTERNS.get(package, _PATTERNS["torch"])
     known = pattern.fullmatch(name) and not _LATER_PATTERN.fullmatch(name)
     return bool(known) or (package not in _PATTERNS and name.startswith(f"{package.upper()}_"))
 
 
 def variables(files: Sequence[str], search: List[str]) -> List[str]:
-    """Those that these files, executed in this order, set at their top level before they import torch; sorted.
+    """The variables that these files, executed in this order, set at top level before they import torch; sorted.
 
-    Modules of the user's own that they import are followed; a function's body is not, as nobody knows when it is called.
+    The user's own modules that they import are followed; function bodies are not, as they may be called at any time.
     """
     found: Set[str] = set()
     seen: Set[str] = set()
@@ -60,7 +71,7 @@ def variables(files: Sequence[str], search: List[str]) -> List[str]:
 
 
 def _follow(path: str, search: List[str], seen: Set[str], found: Set[str]) -> bool:
-    """Take in what a file sets; False where it imports torch, at which everything is decided."""
+    """Collect what a file sets; False if it imports torch, after which nothing matters."""
     if path in seen or not os.path.isfile(path):
         return True
     seen.add(path)
@@ -79,11 +90,11 @@ def _follow(path: str, search: List[str], seen: Set[str], found: Set[str]) -> bo
 
 
 def _steps(path: str) -> Iterator[ast.AST]:
-    """What is executed when the file is, roughly in its order."""
+    """The nodes that run when the file is executed, roughly in order."""
     try:
         with open(path, "rb") as file:
             todo: List[ast.AST] = list(reversed(ast.parse(file.read()).body))
-    except (SyntaxError, ValueError, OSError):  # whoever executes it is told
+    except (SyntaxError, ValueError, OSError):  # its execution will report this
         return
     while todo:
         node = todo.pop()
@@ -93,7 +104,7 @@ def _steps(path: str) -> Iterator[ast.AST]:
 
 
 def _names_set_by(node: ast.AST) -> List[str]:
-    """The constant keys in `os.environ[KEY] = ...`, `os.putenv(KEY, ...)`, `.setdefault`, `.update({KEY: ...})` and `del`."""
+    """The constant keys in `os.environ[KEY] = ...`, `setdefault(KEY, ...)`, `update({KEY: ...})`, `putenv`, `del`."""
     keys: List[ast.AST] = []
     if isinstance(node, (ast.Assign, ast.Delete)):
         keys = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]

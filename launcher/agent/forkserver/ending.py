@@ -1,11 +1,12 @@
-"""The end of a forked worker: all that a script can notice of an interpreter's end, without taking torch apart.
+"""The exit of a forked worker: all that a script can notice of an interpreter's exit, without tearing down torch.
 
-Py_Finalize walks through every object of every module; in a forked worker that un-shares 80 MB of pages and costs more CPU
-than starting the worker. So, after the interpreter has joined the threads and run all exit hooks, the last hook of all lets
-go of what is the script's own (its modules and what they hold: destructors run, files are flushed), and leaves.
+Py_Finalize visits every object of every module. In a forked worker, that unshares 80 MB of pages and costs more CPU
+time than starting the worker. So, after the interpreter has joined the threads and run all other exit hooks, the last
+hook releases only what is the script's own (its modules and what they hold: destructors run, files are flushed), and
+exits.
 
-It does not where somebody else may want the interpreter's own end: with CUDA initialised, or native code that the script
-has loaded itself (mpi4py ends MPI there).
+It does not if other code may rely on Py_Finalize: if CUDA is initialised, or the script has loaded native code of its
+own (mpi4py finalizes MPI there).
 """
 
 from __future__ import annotations
@@ -31,33 +32,34 @@ _NEVER_S = 1e6
 
 
 def install() -> None:
-    """To be called before anything registers an exit hook: hooks run last in, first out."""
+    """Register the last hook. Must be called before any other is registered: hooks run last in, first out."""
     atexit.register(_leave)
 
 
 def prepare(env: Mapping[str, str], *, collect: bool) -> None:
-    """In the child, before the script: note what was there before it, and skip the destructors of the server's libraries.
+    """Prepare the child before the script: record what is loaded, and skip the destructors of the server's libraries.
 
-    `collect`: more than torch was preloaded, and where the interpreter itself ends the worker it shall collect that, too: triton,
-    for one, complains of leaks otherwise.
+    `collect`: more than torch was preloaded, which the interpreter must collect if it finalizes the worker: otherwise
+    triton, for example, reports leaks.
 
-    Exit handlers run last in, first out, so those of libraries that the script loads come before ours. A preloaded profiler
-    (LD_PRELOAD) wants its say at exit: then nothing is skipped.
+    Exit handlers run last in, first out, so those of libraries that the script loads run before these. With LD_PRELOAD,
+    nothing is skipped: a preloaded profiler reports at exit.
     """
-    global _inherited, _preloaded, _may_skip, _collect  # noqa: PLW0603 - as above
+    global _inherited, _preloaded, _may_skip, _collect  # noqa: PLW0603 - one process exits once
     _preloaded = frozenset(sys.modules) - {"__main__", "__mp_main__"}
     _inherited = frozenset(name for name, module in list(sys.modules.items()) if _is_installed(module))
     _collect = collect
     libc = ctypes.CDLL(None)
-    _may_skip = "LD_PRELOAD" not in env and all(hasattr(libc, name) for name in ("on_exit", "fcloseall", "_exit"))  # glibc
+    # Only glibc has these functions.
+    _may_skip = "LD_PRELOAD" not in env and all(hasattr(libc, name) for name in ("on_exit", "fcloseall", "_exit"))
     if _may_skip:
         libc.on_exit(libc._exit, None)  # called with the exit status as its first argument
         libc.on_exit(libc.fcloseall, None)  # flushes what C code has printed
 
 
 def expect(code: object) -> None:
-    """The argument of the `SystemExit` by which the script ends, or None at its end; without a call the interpreter ends it."""
-    global _exit_code  # noqa: PLW0603 - one process ends once
+    """Set the exit code from the argument of `SystemExit`, None for 0; without a call, the interpreter finalizes."""
+    global _exit_code  # noqa: PLW0603 - as above
     known = 0 if code is None else code
     _exit_code = known & 0xFF if isinstance(known, int) else 1
 
@@ -68,17 +70,17 @@ def _leave() -> None:
             gc.unfreeze()
         return
     if not _flush():
-        return  # Py_Finalize has a word and a code for that
+        return  # Py_Finalize has a message and an exit code for that
     with contextlib.suppress(BaseException):
         _let_go()
-    code = 0 if _flush() else 120  # as its own
+    code = 0 if _flush() else 120  # like Py_Finalize's
     ctypes.PyDLL(None).exit(_exit_code or code)
 
 
 def _is_installed(module: object) -> bool:
-    """Whether a module is a library's; what else was preloaded is the user's own, and let go of like the script."""
+    """Whether a module is a library's; other preloaded modules are the user's own, and released like the script."""
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.startswith("/"):  # built in, or made up as torch.ops is
+    if not isinstance(file, str) or not file.startswith("/"):  # built in, or synthetic like torch.ops
         return True
     return file.startswith(_STDLIB) or any(part in file for part in _SITE) or ".pyz" in file
 
@@ -104,31 +106,31 @@ def _flush() -> bool:
             try:
                 if not getattr(stream, "closed", False):
                     stream.flush()
-            except BaseException:  # noqa: BLE001 - a full disk, or a stream of the script's own making
+            except BaseException:  # noqa: BLE001 - a full disk, or a stream that the script has made
                 fine = stream is not sys.stdout and fine
     return fine
 
 
 def _let_go() -> None:
-    """Destroy what the script's modules hold, as nearly as the interpreter does.
+    """Destroy what the script's modules hold, as much like the interpreter as possible.
 
-    What is garbage already goes first, then the modules as a whole, which their functions hold in cycles: finalizers find all
-    names in place. From what then is still held, by torch for one, the names are taken, the latest first. The interpreter
-    promises no order either. Daemon threads, which an interpreter would hold up, run only where a destructor waits for
-    something; what they miss then is told to nobody.
+    Existing garbage goes first, then whole modules, which their functions hold in cycles: finalizers find all names in
+    place. Modules that are still held, for example by torch, lose their names, the latest first. The interpreter does
+    not guarantee an order either. Daemon threads, which an interpreter would stop, run only while a destructor waits
+    for something; their errors are not reported.
     """
     sys.setswitchinterval(_NEVER_S)
     if "threading" in sys.modules:
         vars(sys.modules["threading"])["excepthook"] = lambda _: None
-    cpython.clear_exit_hooks()  # they have run, and hold what they were made from
+    cpython.clear_exit_hooks()  # they have run, and still hold references
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             setattr(sys, name, None)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     if any(name in _preloaded for name in sys.modules if name not in _inherited):
-        gc.unfreeze()  # the user's own modules were there before the fork
+        gc.unfreeze()  # some of the user's own modules were loaded before the fork
     gc.enable()
-    gc.collect()  # what was there before the fork is frozen, so this looks at the script's objects alone
+    gc.collect()  # objects from before the fork are frozen, so this visits only the script's
     own = ["__main__", "__mp_main__", *reversed([name for name in sys.modules if name not in _inherited])]
     marks = [_Mark() for _ in own]
     left = [weakref.ref(mark) for mark in marks]
@@ -144,4 +146,4 @@ def _let_go() -> None:
 
 
 class _Mark:
-    """Among a module's names, it tells whether they are still there: the module itself may be gone."""
+    """Put among a module's names to find those that are still held: the module itself may have been destroyed."""

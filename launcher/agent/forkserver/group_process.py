@@ -1,4 +1,4 @@
-"""The worker group's process on this node (`group/process.py`), which the fork server forks before it imports anything slow."""
+"""The worker group's process on this node (`group/process.py`), as the fork server sees it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LAST_WORD_S = 15.0
 
 
 class GroupProcess:
-    """Meets the other nodes, and asks the fork server for workers."""
+    """The process that meets the other nodes and asks the fork server for workers."""
 
     def __init__(self, agent_end: GroupAgent) -> None:
-        """`agent_end`: for its messages to the agent."""
+        """`agent_end`: its channel to the agent."""
         self.channel: ServerGroup
         self._server_end: GroupServer
         self.channel, self._server_end = Channel.pair()
@@ -32,7 +32,7 @@ class GroupProcess:
         self._agent_end = agent_end
 
     def fork(self, setup: Setup, agent: Agent, signals: Signals) -> Optional[Task]:
-        """Returns what the child is to do in the child, and nothing in the fork server."""
+        """Fork the process; returns its task in the child, and None in the fork server."""
         server = os.getpid()
         self.pid = os.fork()
         if self.pid:
@@ -50,7 +50,7 @@ class GroupProcess:
         return lambda: _main(setup.message, server_end, agent_end, setup.listen_fd)
 
     def wait(self) -> None:
-        """The agent is gone: it tells the other nodes, which is not waited for forever."""
+        """Wait, for a limited time, while it notifies the other nodes that the agent has exited."""
         limit = time.monotonic() + _LAST_WORD_S
         with contextlib.suppress(ChildProcessError):
             while not os.waitpid(self.pid, os.WNOHANG)[0] and time.monotonic() < limit:
@@ -67,7 +67,7 @@ def _main(
 
     try:
         code = process.main(setup, server, agent, listen_fd)
-    except BaseException as error:  # noqa: BLE001 - it is told as the cause
+    except BaseException as error:  # noqa: BLE001 - it is reported as the cause
         import traceback
 
         process.end_broken(agent, f"{type(error).__name__}: {error}", traceback.format_exc())

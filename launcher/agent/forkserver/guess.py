@@ -1,3 +1,3 @@
-"""How sure it is, before workers run, that they will import torch."""
+"""How certain it is, before workers run, that they will import torch."""
 
 NO, MAYBE, SURELY = range(3)

@@ -1,7 +1,7 @@
-"""Whether a script will import torch, by its text and that of the user's own modules that it imports; nothing is executed.
+"""Whether a script will import torch, judged by its text and that of the user's own modules; nothing is executed.
 
-It does where one of them has such an import, wherever in it. It may where they only have its name in a string, or import an
-installed package, into which nobody looks here.
+It will if one of them has such an import anywhere. It may if they only have the name in a string, or import an
+installed package, which is not examined.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ _STDLIB = os.path.dirname(os.__file__)
 _SITE = ("site-packages", "dist-packages")
 
 _WITHOUT_TORCH = frozenset((
-    "numpy", "scipy", "pandas", "matplotlib", "PIL", "yaml", "tqdm", "rich", "requests", "psutil", "click", "typer", "sklearn",
-    "h5py", "zmq", "msgpack", "cloudpickle", "mpi4py", "jax", "jaxlib", "flax", "optax", "tensorflow", "horovod",
+    "numpy", "scipy", "pandas", "matplotlib", "PIL", "yaml", "tqdm", "rich", "requests", "psutil", "click", "typer",
+    "sklearn", "h5py", "zmq", "msgpack", "cloudpickle", "mpi4py", "jax", "jaxlib", "flax", "optax", "tensorflow",
+    "horovod",
 ))  # fmt: skip
-"""Installed packages that import no torch by themselves; all others are taken to do so."""
+"""Installed packages that do not import torch by themselves; all others are assumed to."""
 
 _FIRST = frozenset((
     "__main__", "__mp_main__", "abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "site", "stat",
     "sitecustomize", "usercustomize",
 ))  # fmt: skip
-"""What an interpreter imports before any script; some versions have it frozen."""
+"""Modules that an interpreter imports before any script; in some versions they are frozen."""
 
 _FILES = 500
-"""More files than that are not looked into: they may import torch."""
+"""Maximum number of files that are examined; if there are more, they may import torch."""
 
 
 def leads_to_torch(module: str, search: List[str]) -> int:
-    """The same of a module that is run by its name."""
+    """Like `lead_to_torch`, for a module that is run by its name."""
     own = files_of_main(module, search)
     return _through(module, search) if own is None else lead_to_torch(own, search)
 
 
 def files_of_main(module: str, search: List[str]) -> Optional[List[str]]:
-    """The files of a module of the user's own that is run by its name, in the order in which they are executed."""
+    """The files of a user's own module that is run by its name, in the order in which they are executed."""
     own = own_files(module, search)
     if own is not None and own[-1:] and own[-1].endswith("__init__.py"):
         own.append(os.path.join(os.path.dirname(own[-1]), "__main__.py"))
@@ -48,7 +49,7 @@ def files_of_main(module: str, search: List[str]) -> Optional[List[str]]:
 
 
 def lead_to_torch(files: List[str], search: List[str]) -> int:
-    """Whether the files, or modules of the user's own that they import, import torch: NO, MAYBE or SURELY."""
+    """Whether the files, or the user's own modules that they import, import torch: NO, MAYBE or SURELY."""
     todo, found = list(files), NO
     seen: Set[str] = set()
     while todo and found < SURELY:
@@ -62,7 +63,7 @@ def lead_to_torch(files: List[str], search: List[str]) -> int:
             text = file.read()
         try:
             tree = ast.parse(text)
-        except (SyntaxError, ValueError):  # whoever executes it is told, or it is another interpreter that does
+        except (SyntaxError, ValueError):  # its execution will report this, or another interpreter accepts it
             found = max(found, MAYBE if b"torch" in text else NO)
             continue
         if b"torch" in text and found == NO:
@@ -75,25 +76,25 @@ def lead_to_torch(files: List[str], search: List[str]) -> int:
 
 
 def _imported(tree: ast.AST, package: List[str]) -> Iterator[str]:
-    """The full names of what a module of that package imports, anywhere in it; also of what may be a name or a module."""
+    """The full names of all that a module of this package imports; some may be names in a module."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from names_of(node, package)
 
 
 def _is_its_name(node: ast.AST) -> bool:
-    """As `importlib.import_module` wants it."""
+    """Whether a node is torch's name in a string, as `importlib.import_module` takes it."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(".")[0] == "torch"
 
 
 def _through(name: str, search: List[str]) -> int:
-    """The same of the import of a module that is not the user's own."""
+    """Like `lead_to_torch`, for the import of a module that is not the user's own."""
     top = name.partition(".")[0]
     return SURELY if top == "torch" else NO if is_harmless(top, search) else MAYBE
 
 
 def names_of(statement: Union[ast.Import, ast.ImportFrom], package: List[str]) -> List[str]:
-    """The full names of what a statement in a module of that package imports; also of what may be a name or a module."""
+    """The full names of what a statement in a module of this package imports; some may be names in a module."""
     if isinstance(statement, ast.Import):
         return [alias.name for alias in statement.names]
     above = package[: len(package) - statement.level + 1] if statement.level else []
@@ -112,7 +113,7 @@ def package_of(path: str) -> List[str]:
 
 
 def own_files(name: str, search: List[str]) -> Optional[List[str]]:
-    """The files that are executed when a module of the user's own is imported; None: it is not, or there is no such module."""
+    """The files that are executed when a user's own module is imported; None: it is not the user's, or is missing."""
     top, *rest = name.split(".")
     spec = None if top in sys.builtin_module_names else PathFinder.find_spec(top, search)
     if spec is None or not _is_own(spec.origin or next(iter(spec.submodule_search_locations or []), "")):
@@ -126,9 +127,10 @@ def own_files(name: str, search: List[str]) -> Optional[List[str]]:
 
 
 def named_like_imported(directory: str, *, executed: bool) -> List[str]:
-    """Files in the directory from which a script imports first that have the name of a module that is here from elsewhere.
+    """Files in the first directory of the import path that have the name of a module imported from elsewhere.
 
-    `executed`: also those that were imported themselves. What every interpreter has imported before a script is none.
+    `executed`: also those that were imported themselves. Modules that an interpreter imports before any script are
+    left out.
     """
     try:
         names = {entry.partition(".")[0] for entry in os.listdir(directory)}
@@ -150,10 +152,10 @@ def _is_own(origin: str) -> bool:
 
 
 def is_harmless(top: str, search: List[str], but: Collection[str] = ()) -> bool:
-    """Whether a top-level module that is not the user's own imports no torch; `but` are no harmless ones here."""
+    """Whether a top-level module that is not the user's own does not import torch; those in `but` may."""
     if (top in _WITHOUT_TORCH and top not in but) or top in sys.builtin_module_names:
         return True
     spec = PathFinder.find_spec(top, search)
-    if spec is None:  # there is none, or it is frozen into the interpreter
+    if spec is None:  # it is missing, or frozen into the interpreter
         return True
     return not any(part in (spec.origin or "") for part in _SITE)

@@ -1,4 +1,4 @@
-"""Notes that a worker leaves for the fork server: why it starts again, or that it has come into its debugger."""
+"""Notes that a worker leaves for the fork server: why it starts again, or that it has entered its debugger."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import signal
 from typing import Any
 
 HEARD_BY = signal.SIGRTMAX - 1
-"""What tells the fork server of a note."""
+"""The signal that announces a note to the fork server."""
 
 AGAIN, DEBUGGER = "again", "debugger"
 
 
 def leave(scratch: str, kind: str, content: Any, server: int) -> None:
-    """In a worker: the note, and a signal to that fork server."""
+    """Leave a note in a worker, and signal the fork server."""
     with contextlib.suppress(OSError):
         with open(_path(scratch, kind, os.getpid()), "w", encoding="ascii") as file:
             json.dump(content, file)
@@ -23,7 +23,7 @@ def leave(scratch: str, kind: str, content: Any, server: int) -> None:
 
 
 def take(scratch: str, kind: str, pid: int) -> Any:
-    """In the fork server: what that worker has left, once; None: nothing."""
+    """Take the note that a worker has left, in the fork server; None: there is none."""
     with contextlib.suppress(OSError, ValueError), open(_path(scratch, kind, pid), encoding="ascii") as file:
         content = json.load(file)
         os.remove(file.name)

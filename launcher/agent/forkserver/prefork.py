@@ -1,7 +1,7 @@
-"""A fork server out of the Python that a login has started, which need not start and import what is there already.
+"""A fork server forked from the Python that a login has started, to save its start and its imports.
 
-Only where no script could tell it from one that was started anew: the same options, and no variable for its own environment
-that a process reads when it starts.
+Used only if no script can tell it from a new one: it has the same options, and its environment gets no variable that a
+process reads when it starts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ..messages import AgentGroup, AgentServer, GroupAgent, ServerAgent
 
 _OPTIONS = ["-u", "-c"]
-"""How the login has to start Python: a fork server has -u."""
+"""The options with which the login must start Python: a fork server has -u."""
 
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
-"""Variables, by their beginnings, that the interpreter, the loader and the C library read once."""
+"""Prefixes of variables that the interpreter, the loader and the C library read once."""
 
 
 class Child(BaseException):
-    """Carries what the forked child is to become to the interpreter's top level: a worker ends as an interpreter does."""
+    """Carries the forked child's task to the interpreter's top level, so that a worker exits like an interpreter."""
 
     def __init__(self, task: Callable[[], None]) -> None:
         super().__init__()
@@ -35,19 +35,19 @@ class Child(BaseException):
 
 
 class Process:
-    """As much of `subprocess.Popen` as a fork server needs."""
+    """The part of `subprocess.Popen` that a fork server needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: Optional[int] = None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self._ended() is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: Optional[float] = None) -> int:
-        """Its exit code; raises `subprocess.TimeoutExpired` after so many seconds."""
+        """Wait for its exit code; raises `subprocess.TimeoutExpired` after `timeout` seconds."""
         began = time.monotonic()
         while self._ended(0 if timeout is None else os.WNOHANG) is None:
             if timeout is not None and time.monotonic() - began > timeout:
@@ -62,7 +62,7 @@ class Process:
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)
-            except ChildProcessError:  # somebody else was told
+            except ChildProcessError:  # it was reaped elsewhere
                 self._code = 0
             else:
                 self._code = os.waitstatus_to_exitcode(status) if pid else None
@@ -76,17 +76,18 @@ class Forked(NamedTuple):
     channel: AgentServer
     group: AgentGroup
     stderr: int
-    """The end of a pipe from which its stderr is read."""
+    """The read end of its stderr."""
 
 
 def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
-    """A fork server for workers of that command, which get these variables; None where it might be told from a new one.
+    """Fork a fork server for workers with this command and these variables; None if a script may notice.
 
     Raises `Child` in the child.
     """
     options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
     alike = options == _OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
-    alike = alike and not sys.flags.utf8_mode  # on in a login without a locale, and off in what Python starts from there
+    # UTF-8 mode is on in a login without a locale, and off in what Python starts from there.
+    alike = alike and not sys.flags.utf8_mode
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or cpython.exit_hooks() or len(os.listdir("/proc/self/task")) != 1:
         return None

@@ -1,4 +1,4 @@
-"""What is done once for all workers of a node: the script is compiled, and what workers import is imported."""
+"""What is done once for all workers of a node: compiling the script, and importing what workers import."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ from .guess import MAYBE, SURELY
 from .setup import Setup
 
 _IMPORT_TIME = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""Set while torch is imported: numpy's OpenBLAS would start threads, and a CUDA count would initialise CUDA."""
+"""Set while torch is imported: otherwise numpy's OpenBLAS starts threads, and counting GPUs initialises CUDA."""
 
 _ROOM_BYTES = 1 << 30
-"""Torch takes a third of that: whoever may use less gets it only where it is certain to be wanted."""
+"""Torch takes a third of this: with a lower memory limit, torch is imported only if it is certain to be needed."""
 
 
 class Preload:
-    """What the fork server has imported, for its workers."""
+    """The imports of the fork server for its workers."""
 
     def __init__(self, setup: Setup, agent: Agent) -> None:
         self._setup, self._agent = setup, agent
         self.more = False
-        """Whether the job or the script names modules that are to be imported, too."""
+        """Whether the job or the script names more modules to import."""
 
         self.imported: Dict[str, Set[str]] = {}
-        """The packages that were asked for, each with all that it brought along."""
+        """The packages that were asked for, each with all that its import has loaded."""
 
         self.before = traces.before()
-        """How the interpreter was before the imports."""
+        """The interpreter's state before the imports."""
 
     def compile(self) -> None:
-        """By the interpreter that runs the workers; where they have another one, it is theirs."""
+        """Compile the script, unless another interpreter runs the workers."""
         if self._setup.other_python():
             return
         try:
             self._setup.program.compile()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told and ends the run
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported and ends the run
             import traceback
 
             error.__traceback__ = None
             text = "".join(traceback.format_exception(type(error), error, None))
-            reads = f", says Python {sys.version.split()[0]}, {sys.executable}" if isinstance(error, SyntaxError) else ""
+            reads = (
+                f", says Python {sys.version.split()[0]}, {sys.executable}" if isinstance(error, SyntaxError) else ""
+            )
             self._agent.fail("script", text, message=f"{type(error).__name__}: {error}{reads}")
 
     def run(self, *, forks: bool) -> None:
-        """Import it, and tell what torch was found. `forks`: workers are forked; else they import for themselves."""
+        """Import the modules, and report which torch was found. `forks`: whether workers are forked."""
         setup, with_torch = self._setup, self._setup.message["preload"]
         extra = [*(setup.job["preload"] or []), *setup.program.preloads()]
         self.more = bool(extra)
@@ -60,7 +62,7 @@ class Preload:
         worker.set_environment({**setup.env, **_IMPORT_TIME})
         began = time.monotonic()
         if not getattr(sys.flags, "safe_path", False) and setup.program.kind != "program":
-            # Not earlier: what is beside the script may be named like what we import.
+            # Not earlier: files next to the script may have the names of modules imported here.
             sys.path.insert(0, setup.program.directory)
         self.before = traces.before()
         gc.disable()
@@ -70,7 +72,7 @@ class Preload:
         self._agent.event("host_facts", **_facts(began))
 
     def _import(self, modules: List[str], with_torch: List[str]) -> None:
-        """`with_torch`: also these, where one of them has imported torch."""
+        """Import the modules, and those in `with_torch` once one of them has imported torch."""
         for name in modules:
             before = list(sys.modules)
             try:
@@ -84,7 +86,10 @@ class Preload:
                 self._agent.fail("import", traceback.format_exc(), module=name)
 
     def _imports_torch_ahead(self) -> bool:
-        """Where it is not certain that the workers will, it must neither be missed nor use up the memory of who has little."""
+        """Whether to import torch in advance.
+
+        If it is not certain that workers will, torch must be installed, and the memory limit must leave room for it.
+        """
         program = self._setup.program
         wants = program.wants_torch()
         if wants != MAYBE:
@@ -95,7 +100,7 @@ class Preload:
 
 
 def _facts(began: float) -> Dict[str, object]:
-    """Of the torch that was imported since then, if any was."""
+    """Facts about the torch that was imported since `began`, if any was."""
     torch = sys.modules.get("torch")
     cached = getattr(getattr(torch, "__spec__", None), "cached", None)
     return {

@@ -1,4 +1,4 @@
-"""What the workers run, and what its text says of how it wants to be started."""
+"""What the workers run, and what its text shows about how to start it."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ class Program:
     """What the workers run, prepared once by the fork server."""
 
     def __init__(self, command: List[str], kind: str, cwd: str, options: Sequence[str] = ()) -> None:
-        """`options` are the interpreter's."""
+        """`options`: those of the interpreter."""
         self.kind = kind
         self.options = list(options)
         self.args = command[1:]
         self.target = command[0]
         self.path = os.path.join(cwd, command[0]) if kind == "script" else command[0]
-        """A script's absolute path, a module's or a program's name."""
+        """The absolute path of a script, or the name of a module or program."""
 
         self.directory = os.path.dirname(os.path.realpath(self.path)) if kind == "script" else cwd
         self.code: Optional[CodeType] = None
 
     def compile(self) -> None:
-        """Compile the script, once for all workers; a `SyntaxError` or `OSError` is the user's."""
+        """Compile the script once for all workers; a `SyntaxError` or `OSError` is the user's."""
         if self.kind == "script":
             self.code = compile(self._text(), self.path, "exec", dont_inherit=True)
 
     def _text(self) -> bytes:
-        """The script; a pipe that took its place since it was named is not waited for."""
+        """The script's text; does not block if a pipe has taken its place."""
         with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "no file", self.path)
             return file.read()
 
     def preloads(self) -> List[str]:
-        """Modules that the script names in a comment of its own: `# distlaunch: preload torch._dynamo, torchvision`."""
+        """Modules that the script names in a comment: `# distlaunch: preload torch._dynamo, torchvision`."""
         if self.kind != "script":
             return []
         named = _PRELOAD.findall(self._text())
         return [name.strip().decode() for names in named for name in names.split(b",")]
 
     def wants_torch(self) -> int:
-        """Whether the workers will import torch: NO, MAYBE or SURELY. A wrong guess costs time alone."""
+        """Whether the workers will import torch: NO, MAYBE or SURELY. A wrong guess only costs time."""
         if self.kind == "program":
             return NO
         if self.kind == "function":  # the agent knows more of it
@@ -68,7 +68,11 @@ class Program:
 
         search = [self.directory, *sys.path]
         own = (
-            [self.path] if self.kind == "script" else imports.files_of_main(self.target, search) if self.kind == "module" else []
+            [self.path]
+            if self.kind == "script"
+            else imports.files_of_main(self.target, search)
+            if self.kind == "module"
+            else []
         )
         return early.variables(own or [], search)
 

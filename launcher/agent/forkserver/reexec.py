@@ -1,4 +1,4 @@
-"""A worker that becomes another program: a spawned one, or a forked one that has to start again in its own interpreter."""
+"""A worker that becomes another program: a spawned one, or a forked one that starts again in its own interpreter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 
 
 def execute(argv: List[str], env: Dict[str, str]) -> NoReturn:
-    """Become that program, with signals as `subprocess.Popen` leaves them; 127 or 126 where that cannot be."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program expects them as from a shell
+    """Become that program, with signals as `subprocess.Popen` leaves them; exit with 127 or 126 if that fails."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program expects the defaults
         processes.handle(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, env)
@@ -26,10 +26,10 @@ def execute(argv: List[str], env: Dict[str, str]) -> NoReturn:
 
 
 class Again:
-    """How a worker was when it began, and its way back there; nothing of it can be seen by the script."""
+    """The initial state of a worker, and how to get back to it; invisible to the script."""
 
     def __init__(self, argv: List[str], env: Dict[str, str], scratch: str) -> None:
-        """`argv` is what torchrun would execute for it."""
+        """`argv`: the command that torchrun would execute for it."""
         self._argv, self._env, self._scratch = argv, env, scratch
         self._pid, self._server, self._cwd = os.getpid(), os.getppid(), os.getcwd()
         self._umask = os.umask(0)
@@ -40,9 +40,9 @@ class Again:
         self._cpus, self._niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
     def __call__(self, reasons: List[str]) -> None:
-        """Start again, and tell the fork server why; a process that the script has forked cannot, and says so."""
+        """Start again, and report why to the fork server; a process that the script has forked only prints why."""
         if os.getpid() != self._pid:
-            text = f"distlaunch: {'; '.join(reasons)}, in a process that was forked: no effect there; --start spawn helps\n"
+            text = f"distlaunch: {'; '.join(reasons)}, in a forked process, where it has no effect; use --start spawn\n"
             os.write(2, text.encode(errors="backslashreplace"))
             return
         notes.leave(self._scratch, notes.AGAIN, reasons, self._server)
@@ -51,7 +51,7 @@ class Again:
         execute(self._argv, self._env)
 
     def _go_back(self) -> None:
-        """All that a program inherits is as it was."""
+        """Restore all that a program inherits."""
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -60,7 +60,7 @@ class Again:
             elif signal.getsignal(number) == signal.SIG_IGN:
                 processes.handle(number, signal.SIG_DFL)
         for kind, limits in self._limits.items():
-            with contextlib.suppress(OSError, ValueError):  # a hard limit is lowered for good
+            with contextlib.suppress(OSError, ValueError):  # a hard limit cannot be raised again
                 resource.setrlimit(kind, limits)
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, self._cpus)
@@ -70,6 +70,6 @@ class Again:
             if fd > 2:
                 with contextlib.suppress(OSError):
                     os.set_inheritable(fd, False)
-        with contextlib.suppress(OSError):  # it is gone, or closed to us, by the script's own doing
+        with contextlib.suppress(OSError):  # the script has removed it, or made it inaccessible
             os.chdir(self._cwd)
         os.umask(self._umask)

@@ -1,10 +1,10 @@
-"""The fork server: imports torch once per node and forks the workers from there; one thread, warm over restarts.
+"""The fork server: imports torch once per node and forks the workers from there; one thread, kept across restarts.
 
     agent ──channel── fork server ──fork── the worker group's process (group/process.py), which asks for workers
                           └────────fork── one process per worker
 
-It is the parent of the workers: it alone reaps and signals them, so a pid it names is always theirs. When the agent is gone it
-ends everything below itself.
+As the parent of the workers, only it reaps and signals them, so a pid that it names is always theirs. When the agent
+has exited, it ends all of its own descendants.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class ForkServer:
-    """The server process; `serve` returns in the server never, and in each child with what it is to become."""
+    """The server process; `serve` returns only in its children, with their tasks."""
 
     def __init__(self, agent: Agent, group_end: GroupAgent) -> None:
         self.agent = agent
         self.setup = setup.receive(agent.channel)
         processes.become_subreaper()
-        processes.limit_files(self.setup.message["files"])  # the agent has raised it for itself; workers are to have theirs
+        processes.limit_files(self.setup.message["files"])  # the agent has raised its own; workers get the original one
         self.poll = select.poll()
         self.stores = workers_store.WorkersStores(self.poll)
         self.group = GroupProcess(group_end)
@@ -48,7 +48,7 @@ class ForkServer:
         self.workers = Workers(agent, self.group.channel, self._child)
 
     def serve(self) -> Task:
-        """Import, then answer requests until the agent is gone."""
+        """Import, then answer requests until the agent exits."""
         worker.set_environment(self.setup.env)
         if not self.setup.elastic:  # it meets the other nodes while this process imports
             task = self.group.fork(self.setup, self.agent, self.signals)
@@ -64,14 +64,14 @@ class ForkServer:
                 return task
         gc.freeze()  # the collector would otherwise write to every page that the workers share
         woken = self.signals.listen()
-        self._reap()  # the worker group's process may have ended meanwhile
+        self._reap()  # the worker group's process may have exited meanwhile
         self.group.channel.send({"ready": True})
         return self._loop(woken)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _loop(self, woken: int) -> Task:
-        """`woken` is ready when a signal has come."""
+        """Answer requests; `woken` becomes ready when a signal has arrived."""
         agent, group = self.agent.channel, self.group.channel
         for fd in (agent.fileno(), group.fileno(), woken):
             self.poll.register(fd, select.POLLIN)
@@ -89,7 +89,7 @@ class ForkServer:
                     return task
 
     def _awake(self) -> None:
-        """A signal has come: workers have ended, or one starts again, or is in its debugger."""
+        """Handle a signal: workers have exited, or one starts again, or one is in its debugger."""
         if notes.HEARD_BY in self.signals.take():
             self.start.hear_of_workers(self.workers.pids())
             self.workers.hear_of_debugger(self.setup.scratch)
@@ -109,13 +109,13 @@ class ForkServer:
         if message is None:
             self.poll.unregister(self.group.channel.fileno())
         elif "start" in message:
-            self.stores.last.end()  # who starts a round has met all others
+            self.stores.last.end()  # a node that starts a round has met all others
             return self.workers.start(message["start"])
         elif "signal" in message:
             self.workers.signal(message)
         elif "listens" in message:
             self.stores.listen(fds[0])
-            # Beside the workers' own imports, not after them.
+            # At the same time as the workers' own imports, not after them.
             if not self.start.forks and self.setup.program.wants_torch() == SURELY:
                 self._serve_workers_store()
         elif "sweep" in message:
@@ -125,13 +125,14 @@ class ForkServer:
         return None
 
     def _serve_workers_store(self) -> None:
-        """Fork or start the process for it, as the workers themselves are."""
+        """Fork the process for it, or execute it if workers are not forked or torch is not imported."""
         here = self.start.forks and "torch" in sys.modules
         try:
             workers_store.check(getattr(sys.modules.get("torch.distributed"), "TCPStore", None))
         except NotImplementedError as error:
             self.agent.fail("server", "", message=str(error))
-        argv = None if here else [sys.executable, os.path.abspath(self.setup.archive)]  # PYTHON_EXEC is for workers alone
+        # Not PYTHON_EXEC, which is only for workers.
+        argv = None if here else [sys.executable, os.path.abspath(self.setup.archive)]
         self.stores.serve(argv, self.setup.env, self._let_go)
 
     def _reap(self) -> None:
@@ -157,7 +158,7 @@ class ForkServer:
         os._exit(0)
 
     def _agent_is_gone(self) -> NoReturn:
-        """End everything; the worker group's process, last of all, tells the others of it."""
+        """End everything; the worker group's process comes last, as it notifies the other nodes."""
         self.stores.end()
         processes.sweep(keep={self.group.pid}, patience_s=0.2)
         self.group.wait()
@@ -167,7 +168,7 @@ class ForkServer:
     # -- in a child ---------------------------------------------------------------------------------------------------
 
     def _child(self, server: int, request: WorkerRequest, ends: streams.Streams) -> Task:
-        """Its own signals, session, processors and descriptors."""
+        """Give a new worker its own signals, session, CPUs and descriptors; returns its task."""
         self.signals.become_worker(server)
         os.setsid()
         if "cpus" in request:
@@ -181,7 +182,7 @@ class ForkServer:
         return child.task(self.setup, self.preload, request, executes=self.start.executes)
 
     def _let_go(self) -> None:
-        """What only the fork server may hold."""
+        """Close what only the fork server may hold."""
         self.agent.channel.close()
         self.group.channel.close()
         self.signals.let_go()
@@ -193,18 +194,18 @@ def main(argv: List[str]) -> None:
 
 
 def serve(channel: ServerAgent, group_end: GroupAgent) -> None:
-    """Be a fork server, and in its children what they are to become."""
+    """Run as a fork server, and in its children run their tasks."""
     ending.install()
     task = _task(Agent(channel), group_end)
     task()
 
 
 def _task(agent: Agent, group_end: GroupAgent) -> Task:
-    """A failure of ours is told like one of the script."""
+    """Return the task of a child of the server; an internal failure is reported like one of the script."""
     me = os.getpid()
     try:
         return ForkServer(agent, group_end).serve()
-    except Exception as error:  # noqa: BLE001 - nobody above would tell it
+    except Exception as error:  # noqa: BLE001 - no caller would report it
         import traceback
 
         if os.getpid() == me:

@@ -1,4 +1,4 @@
-"""What a fork server is asked for."""
+"""The request to a fork server."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-    """The agent's first message, and what follows from it; it does not change."""
+    """The agent's first message, and what follows from it; it never changes."""
 
     message: ServerSetup
     job: Message
     env: Dict[str, str]
-    """The workers'."""
+    """The workers' environment."""
 
     scratch: str
     program: Program
     archive: str
-    """The agent's, which is not in `sys.path` any more."""
+    """The agent's archive, which has been removed from `sys.path`."""
 
     listen_fd: Optional[int]
-    """Node 0's socket for the store, which the worker group's process takes over."""
+    """The socket of the run's store, on node 0, which the worker group's process takes over."""
 
     @property
     def elastic(self) -> bool:
-        """Whether torch's rendezvous is used."""
-        return bool(self.job["min_nodes"] != self.job["max_nodes"])
+        """`Job.elastic`: torch's own rendezvous is used, so the group's process is forked after the import of torch."""
+        return bool(self.job["min_nodes"] != self.job["max_nodes"] or self.job["replaceable"])
 
     def other_python(self) -> str:
-        """What runs the workers instead of this interpreter, or nothing."""
+        """The interpreter that runs the workers instead of this one; empty if there is none."""
         return _other_python(self.env)
 
 
 def receive(agent: ServerAgent) -> Setup:
-    """The agent's first message; without one this process ends."""
+    """Receive the agent's first message; exits without one."""
     message, fds = agent.receive()
-    if message is None or "quit" in message:  # the agent has ended, or failed before it could begin
+    if message is None or "quit" in message:  # the agent has exited, or failed before it could start
         os._exit(0)
     request = message["setup"]
     job, env = request["job"], request["env"]

@@ -12,15 +12,15 @@ from .setup import Setup
 
 
 class StartMethod:
-    """Forked where nobody can tell the difference; else spawned, and it is said why."""
+    """Workers are forked if scripts cannot tell the difference; else they are spawned, with a warning that says why."""
 
     def __init__(self, setup: Setup, agent: Agent) -> None:
         self._setup, self._agent = setup, agent
         self.forks = setup.job["start"] == "fork"
-        """Whether the fork server is to have what workers import."""
+        """Whether the fork server imports what workers import."""
 
         self._again = False
-        """Forked workers had to start again, so those of the next round are spawned."""
+        """Whether forked workers had to start again, so those of the next round are spawned."""
 
     @property
     def executes(self) -> bool:
@@ -28,7 +28,7 @@ class StartMethod:
         return self._again or not self.forks
 
     def look_at_program(self) -> None:
-        """Spawn where it has to be another interpreter, or the script wants variables to be read again."""
+        """Spawn if another interpreter is needed, or the imports must read variables or CPUs in each worker."""
         setup = self._setup
         early = setup.program.early_variables() if self.forks else []
         if setup.program.kind == "program":
@@ -38,14 +38,18 @@ class StartMethod:
         elif setup.job["numa_binding"] and "OMP_NUM_THREADS" not in setup.env:
             self._spawn("torch counts the CPUs that a worker is bound to when it is imported")
         elif cpython.missing():
-            self._spawn(f"Python {sys.version.split()[0]} lacks {', '.join(cpython.missing())}, which forked workers need")
+            self._spawn(
+                f"Python {sys.version.split()[0]} lacks {', '.join(cpython.missing())}, which forked workers need"
+            )
         elif early:
             self._spawn(f"the script sets {', '.join(early)} before it imports torch")
 
     def look_at_imports(self, *, preloads_more: bool) -> None:
-        """Spawn where what was imported does not survive a fork; `preloads_more`: it was more than torch."""
+        """Spawn if the imports do not survive a fork; `preloads_more`: they were more than torch."""
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
-        own = imports.named_like_imported(self._setup.program.directory, executed=not preloads_more) if self.forks else []
+        own = (
+            imports.named_like_imported(self._setup.program.directory, executed=not preloads_more) if self.forks else []
+        )
         threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 2
         if cuda is not None and cuda.is_initialized():
             self._spawn("a preloaded module has initialised CUDA, which does not survive a fork")
@@ -55,16 +59,18 @@ class StartMethod:
             self._spawn(f"{own[0]} has the name of a module that was imported before the script")
 
     def _spawn(self, reason: str) -> None:
-        """One interpreter, with imports of its own, per worker."""
+        """Use one interpreter, with its own imports, per worker."""
         if self.forks:
             self.forks = False
             self._agent.warn(f"workers are spawned, not forked: {reason}")
 
     def hear_of_workers(self, pids: Iterable[int]) -> None:
-        """Those that have started again, and so those of the next round, have interpreters of their own; it is said once."""
+        """Spawn the workers of the next round if forked ones have started again; the warning is sent once."""
         for pid in pids:
             reasons = notes.take(self._setup.scratch, notes.AGAIN, pid)
             if reasons is not None and not self._again:
                 self._again = True
                 why = "; ".join(reasons)
-                self._agent.warn(f"workers start again, each in its own interpreter: {why}; --start spawn does so at once")
+                self._agent.warn(
+                    f"workers start again, each in its own interpreter: {why}; use --start spawn to avoid the restart"
+                )

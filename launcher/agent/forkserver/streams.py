@@ -1,11 +1,13 @@
-"""A worker's stdin, stdout and stderr: pipes whose other ends the agent has, or a terminal of the worker's own session."""
+"""A worker's stdin, stdout and stderr: pipes from and to the agent, or a terminal of the worker's own session."""
 
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple
+from typing import TYPE_CHECKING, List, NamedTuple
 
-from ..channel import Message
+if TYPE_CHECKING:
+    from ..messages import LentTerminal
+
 
 _MODES = ("iflag", "oflag", "cflag", "lflag")
 
@@ -14,21 +16,21 @@ class Streams(NamedTuple):
     """Descriptors for one worker, and the agent's ends of them."""
 
     worker: List[int]
-    """For its 0, 1 and 2; below 0: as the fork server's."""
+    """For its 0, 1 and 2; if negative, that of the fork server."""
 
     terminal: int
-    """The worker's side of its terminal, which is to control its session; below 0: it has none."""
+    """The worker's side of the terminal that controls its session; if negative, it has none."""
 
     agent: List[int]
-    """In this order: the terminal, the pipe into its stdin, those of its stdout and stderr; of these, the ones that it has."""
+    """In this order, as far as it has them: the terminal, and the pipes of its stdin, stdout and stderr."""
 
     def close(self, ends: List[int]) -> None:
-        """Let go of one side, `worker` or `agent`."""
+        """Close one side, `worker` or `agent`."""
         for fd in {fd for fd in (*ends, self.terminal if ends is self.worker else -1) if fd >= 0}:
             os.close(fd)
 
     def become(self) -> None:
-        """In a worker that leads its session: have them as 0, 1 and 2."""
+        """Make them 0, 1 and 2 in a worker that leads its session."""
         if self.terminal >= 0:
             import fcntl
             import termios
@@ -41,16 +43,18 @@ class Streams(NamedTuple):
 
 
 def pipes() -> Streams:
-    """Nothing to read, and two pipes."""
+    """An empty stdin, and two pipes."""
     null = os.open(os.devnull, os.O_RDONLY)
     (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
     return Streams([null, out_w, err_w], -1, [out_r, err_r])
 
 
-def made(wanted: Message) -> Streams:
-    """As a worker's request says: `stdin` is `tty`, `pipe`, `passed` (the fork server's) or `null`; the others are true or not.
+def made(wanted: LentTerminal) -> Streams:
+    """Make the streams that a worker's request asks for.
 
-    `very` has the paths of those that are the launcher's very terminal, which all workers share. Adds the `name` of a terminal.
+    `stdin` is `tty`, `pipe`, `passed` (the fork server's) or `null`. `stdout` and `stderr` tell whether they are the
+    terminal. `very` has the paths of those that are the launcher's own terminal, which all workers share. The `name`
+    of a new terminal is added to the request.
     """
     worker, ours, terminal = [-1, -1, -1], [], -1
     on_tty = [wanted["stdin"] == "tty", wanted["stdout"], wanted["stderr"]]
@@ -77,8 +81,8 @@ def made(wanted: Message) -> Streams:
     return Streams(worker, terminal, ours)
 
 
-def _set_up(terminal: int, wanted: Message) -> None:
-    """Size and modes of the terminal for which this one stands."""
+def _set_up(terminal: int, wanted: LentTerminal) -> None:
+    """Set the size and modes of the terminal that this one stands for."""
     import fcntl
     import struct
     import termios

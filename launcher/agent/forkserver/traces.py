@@ -1,4 +1,4 @@
-"""What the fork server's imports have left outside their modules: out of a worker's way until the worker imports them itself."""
+"""What the fork server's imports have left outside their modules: hidden until the worker imports them itself."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _DEFAULT: Any = (0, True, [])
 
 
 def filters() -> List[Any]:
-    """The warning filters as they are now; the list is the one that counts."""
+    """The active list of warning filters, not a copy."""
     found: List[Any] = _warnings.filters
     return found
 
 
 class Before(NamedTuple):
-    """How the interpreter was before an import."""
+    """The interpreter's state before an import."""
 
     filters: List[Any]
     attributes: FrozenSet[str]
-    """Of the module `sys`, where torch notes that it was loaded."""
+    """Those of the module `sys`, where torch records that it was loaded."""
 
 
 def before() -> Before:
-    """How it is now."""
+    """The current state."""
     return Before(list(filters()), frozenset(vars(sys)))
 
 
 class Traces:
-    """Warning filters and loggers, as the imports made them, and what else decides how a library is loaded."""
+    """Warning filters, loggers and `sys` attributes that the imports left, and what affects how a library is loaded."""
 
     def __init__(self, before: Before) -> None:
-        """Take away what came since."""
+        """Remove what was added since `before`."""
         self._filters = [each for each in filters() if not any(each is other for other in before.filters)]
         self._change_filters([each for each in filters() if any(each is other for other in before.filters)])
         self._attributes = {name: vars(sys).pop(name) for name in set(vars(sys)) - before.attributes}
@@ -51,12 +51,12 @@ class Traces:
         return {"sys.setdlopenflags()": sys.getdlopenflags(), "os.sched_setaffinity()": os.sched_getaffinity(0)}
 
     def changes(self) -> List[str]:
-        """What the script has changed of the process that a library looks at when it is loaded."""
+        """What the script has changed in the process that a library reads when it is loaded."""
         here = self._loading()
         return [name for name, value in self._process.items() if value != here[name]]
 
     def put_back(self) -> None:
-        """As if the import was now: over whatever the script has said before it, as an import does that."""
+        """Restore them as if the import happened now: like an import, this overrides what the script has set before."""
         self._change_filters([*self._filters, *filters()])
         vars(sys).update(self._attributes)
         self._filters, self._attributes = [], {}
@@ -78,10 +78,10 @@ class Traces:
             import warnings
 
             filters()[:] = wanted
-            with warnings.catch_warnings():  # tells all who remember what was filtered
+            with warnings.catch_warnings():  # invalidates the caches of what was filtered
                 pass
 
 
 def taken(modules: Dict[str, ModuleType]) -> List[str]:
-    """Those of these names under which the script has put something else into `sys.modules`."""
+    """The names under which the script has put something else into `sys.modules`."""
     return [name for name, module in modules.items() if sys.modules.get(name, module) is not module]

@@ -1,8 +1,8 @@
-"""The forked child becomes what `python -u script.py` would have become, so that no script notices the fork.
+"""Turns the forked child into what `python -u script.py` would have become, so that no script notices the fork.
 
-Everything here runs in the child, after the fork, while it has one thread. The child then leaves the fork server's frames
-by returning to the interpreter's top level: threads are joined, exit hooks run, streams are flushed and the exit code is
-set by the interpreter itself.
+Everything here runs in the child, after the fork, while it has one thread. The child then leaves the fork server's
+frames by returning to the interpreter's top level: the interpreter itself joins threads, runs exit hooks, flushes
+streams and sets the exit code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def set_environment(env: Mapping[str, str]) -> None:
 
 
 def forget(archive: str) -> None:
-    """Remove the agent's modules and its archive from the import system: a script may have modules of the same names."""
+    """Remove the agent's modules and archive from the import system: a script may have modules of the same names."""
     package = __name__.rpartition(".forkserver.")[0]
     for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
@@ -50,7 +50,7 @@ def forget(archive: str) -> None:
 
 
 def reseed() -> None:
-    """Draw new seeds where a process that starts draws them; `random` does so itself after a fork."""
+    """Draw the seeds that a new process draws when it starts; `random` does so itself after a fork."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -63,7 +63,7 @@ def reseed() -> None:
 
 
 def set_blas_threads(env: Mapping[str, str]) -> None:
-    """Give numpy's OpenBLAS the thread count that it would have read from `env` at import; the server imported it with one."""
+    """Give numpy's OpenBLAS the thread count that it would have read from `env`; the server imported it with one."""
     wanted = env.get("OPENBLAS_NUM_THREADS") or env.get("GOTO_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
     count = int(wanted) if wanted.isdigit() and int(wanted) > 0 else len(os.sched_getaffinity(0))
     if count == 1:
@@ -79,7 +79,7 @@ def set_blas_threads(env: Mapping[str, str]) -> None:
 
 
 def renew_stdin() -> None:
-    """What the interpreter would have made of this stdin: the server's object was made for another file."""
+    """Make the object that the interpreter would have made for this stdin: the server's was made for another file."""
     import io
 
     raw: Any = io.FileIO(0, "r", closefd=False)
@@ -107,9 +107,9 @@ def new_main(program: Program) -> types.ModuleType:
 
 
 def run(program: Program, python: str, debugger: Callable[[BaseException], None] = lambda _: None) -> None:
-    """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` where the code is not 0.
+    """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` if the code is not 0.
 
-    `debugger` is called with an exception that nobody caught, once it was shown.
+    `debugger` is called with an uncaught exception, after it was shown.
     """
     sys.argv[:] = ["-m" if program.kind == "module" else program.target, *program.args]
     original = getattr(sys, "orig_argv", None)  # from Python 3.10 on
@@ -124,16 +124,16 @@ def run(program: Program, python: str, debugger: Callable[[BaseException], None]
             run_module(program.target, alter_argv=True)
     except SystemExit as end:
         ending.expect(end.code)
-        raise  # its message is the interpreter's business
+        raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
         _end_by(error, debugger if os.getpid() == me else None)
     ending.expect(None)
 
 
 def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], None]]) -> NoReturn:
-    """What the interpreter does with an exception that nobody caught, without the agent's frames in the traceback.
+    """Do what the interpreter does with an uncaught exception, without the agent's frames in the traceback.
 
-    `debugger`: None in a process that the script has forked; what ends it is no failure of the worker.
+    `debugger`: None in a process that the script has forked, whose failure is not the worker's.
     """
     shown = _own_frames(error.__traceback__)
     error.__traceback__ = shown
@@ -145,7 +145,7 @@ def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], N
     if debugger:
         debugger(error)
     if isinstance(error, KeyboardInterrupt):
-        # The interpreter ends by SIGINT itself after its exit hooks; the traceback has been printed.
+        # The interpreter ends itself by SIGINT after its exit hooks; the traceback has been printed.
         sys.excepthook = lambda *_: None
         raise KeyboardInterrupt
     ending.expect(1)
@@ -153,7 +153,7 @@ def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], N
 
 
 def _show(error: BaseException) -> None:
-    """By the script's hook; where there is none, or it fails, as the interpreter does then."""
+    """Show it by the script's hook or, if that is missing or fails, do what the interpreter does then."""
     about: Any = (type(error), error, error.__traceback__)
     if not hasattr(sys, "excepthook"):
         print("sys.excepthook is missing", file=sys.stderr)
@@ -173,7 +173,8 @@ def _show(error: BaseException) -> None:
 
 def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
     """The traceback from the first frame that is neither the agent's nor runpy's."""
-    mine = {_own_frames.__code__.co_filename, runpy.__file__, "<frozen runpy>"}  # byte-code has a name of its own for this file
+    # Not `__file__`: the bytecode may have another name for this file.
+    mine = {_own_frames.__code__.co_filename, runpy.__file__, "<frozen runpy>"}
     first = tb
     while first is not None and first.tb_frame.f_code.co_filename in mine:
         first = first.tb_next
@@ -181,7 +182,7 @@ def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
 
 
 def record_failure(path: Optional[str], error: BaseException) -> None:
-    """Write torchelastic's error file, as @record would, and the time to more than its whole seconds."""
+    """Write torchelastic's error file as @record would, with a time that is more precise than whole seconds."""
     if not path:
         return
     import traceback  # torch has imported it
@@ -195,7 +196,7 @@ def record_failure(path: Optional[str], error: BaseException) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """The exception in one line, or in as many as it has."""
+    """The type and text of an exception, as in a traceback."""
     said = "<exception str() failed>"  # as in the traceback
     with contextlib.suppress(Exception):
         said = str(error)
@@ -203,7 +204,7 @@ def text_of(error: BaseException) -> str:
 
 
 def restore_signals(dispositions: Mapping[int, Any]) -> None:
-    """The handlers that the server's interpreter started with, but for those that a preloaded module has set since."""
+    """Restore the handlers that the server's interpreter started with, except those that a preloaded module has set."""
     for number, handler in dispositions.items():
         signal.signal(number, handler)
     signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""The workers of a node, as their parent knows them."""
+"""The workers of a node, as their parent sees them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Workers:
-    """Those that were started and have not been reaped: a pid in here is theirs."""
+    """The workers that have not been reaped, so their pids are still theirs."""
 
     def __init__(
         self,
@@ -25,21 +25,24 @@ class Workers:
         group: ServerGroup,
         become: Callable[[int, WorkerRequest, streams.Streams], Task],
     ) -> None:
-        """Both are told what happens. `become` is called in a new worker, with its parent's pid and what was asked for."""
+        """`agent` and `group` get the reports.
+
+        `become` is called in a new worker with its parent's pid, its request and its streams.
+        """
         self._agent, self._group, self._become = agent, group, become
         self._by_pid: Dict[int, StartedWorker] = {}
         self._marked: Set[int] = set()
-        """Those that end now were ended by us."""
+        """Workers that count as ended by distlaunch when they exit."""
 
     def pids(self) -> List[int]:
-        """Of all of them."""
+        """The pids of all workers."""
         return list(self._by_pid)
 
     def start(self, request: WorkerRequest) -> Optional[Task]:
-        """Fork one; in the child, what that is to do."""
+        """Fork a worker; returns its task in the child, and None in the fork server."""
         ends = streams.made(request["terminal"]) if "terminal" in request else streams.pipes()
         server = os.getpid()
-        # A signal that reaches the child before it has its own handlers back waits for them: with ours it would be lost.
+        # A signal to the child waits until it has its own handlers back: with the fork server's it would be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, processes.PASSED_ON)
         pid = os.fork()
         if pid == 0:
@@ -60,7 +63,7 @@ class Workers:
         return None
 
     def signal(self, request: Signal) -> None:
-        """To all workers, or to one rank with the processes of its group; without `repeat` not to those that are marked."""
+        """Signal all workers, or one rank's process group; without `repeat`, those that are marked are left out."""
         number, rank = request["signal"], request.get("rank")
         mark, repeat = request.get("mark", True), request.get("repeat", True)
         for pid, about in self._by_pid.items():
@@ -77,7 +80,7 @@ class Workers:
                     os.kill(pid, number)
 
     def reaped(self, pid: int, code: int) -> None:
-        """A process has ended, which may be one of them."""
+        """Report the exit of a process if it is a worker."""
         about = self._by_pid.pop(pid, None)
         if about is None:
             return
@@ -87,7 +90,7 @@ class Workers:
         self._group.send({"exited": ended})
 
     def hear_of_debugger(self, scratch: str) -> None:
-        """One that has failed is kept in a debugger, which its end alone ends."""
+        """Report a worker that has failed and stays in a debugger until it exits."""
         for pid, about in self._by_pid.items():
             message = notes.take(scratch, notes.DEBUGGER, pid)
             if message is not None:

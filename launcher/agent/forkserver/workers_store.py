@@ -1,8 +1,8 @@
-"""The store in which the workers of one round meet: torch's, at MASTER_ADDR:MASTER_PORT from before their start to their end.
+"""The store in which the workers of one round meet: torch's, at MASTER_ADDR:MASTER_PORT as long as they run.
 
-The port listens from the moment in which it is chosen, so nobody else can take it. A process serves it from the first connection
-on: forked from the fork server where that has torch, else an interpreter of its own. Who needs no torch never asks for it; where
-workers are spawned that will, the interpreter starts with them.
+The port listens from the moment it is chosen, so no other process can take it. A process serves it from the first
+connection on: forked from the fork server if that has torch, else an interpreter of its own. Workers without torch
+never connect to it. If workers that import torch are spawned, that interpreter starts together with them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ ARGUMENT = "--workers-store"
 
 
 class WorkersStore:
-    """The fork server's part: holds the socket, and starts the process when somebody connects."""
+    """The fork server's part: holds the socket, and starts the process when a worker connects."""
 
     def __init__(self) -> None:
         self.pid = 0
         self.fd = -1
-        """The socket as long as nobody serves it."""
+        """The socket until a process serves it."""
 
     def serve(self, argv: Optional[List[str]], env: Dict[str, str], close: Callable[[], None]) -> None:
-        """Somebody has connected. `argv`: torch is not here, execute this; `close` what the child must not hold."""
+        """Start the process that serves the store.
+
+        `argv`: the command to execute if torch is not imported here. `close` closes what the child must not hold.
+        """
         server = os.getpid()
         self.pid = os.fork()
         if self.pid:
@@ -38,7 +41,7 @@ class WorkersStore:
         try:
             signal.set_wakeup_fd(-1)
             processes.die_with_parent(server)
-            for number in processes.PASSED_ON:  # meant for the workers, who may save over a new group
+            for number in processes.PASSED_ON:  # meant for the workers, which may still save over a new process group
                 signal.signal(number, signal.SIG_IGN)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
@@ -48,7 +51,7 @@ class WorkersStore:
                 os.execve(argv[0], [*argv, ARGUMENT, str(self.fd)], env)
             processes.set_title([sys.executable, "-u", ARGUMENT])
             serve(self.fd)
-        except BaseException:  # noqa: BLE001 - nothing of the fork server's may run here
+        except BaseException:  # noqa: BLE001 - none of the fork server's handlers may run here
             import traceback
 
             traceback.print_exc()
@@ -56,28 +59,28 @@ class WorkersStore:
             os._exit(1)
 
     def end(self) -> None:
-        """Whoever is still connected, or connects, is refused."""
+        """End the store: connections are closed, and new ones are refused."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
         if self.pid:
-            os.kill(self.pid, signal.SIGKILL)  # it is our child, and reaped with whatever else ends
+            os.kill(self.pid, signal.SIGKILL)  # a child, which is reaped like any other
             self.pid = 0
 
 
 class WorkersStores:
-    """The one of this round, and the one before until all nodes have ended its workers."""
+    """The store of this round, and the previous one until all nodes have ended its workers."""
 
     def __init__(self, poll: select.poll) -> None:
-        """`poll`: where the socket is watched as long as nobody serves it."""
+        """`poll` watches the socket until a process serves it."""
         self.present, self.last = WorkersStore(), WorkersStore()
         self._poll = poll
 
     def listen(self, fd: int) -> None:
-        """A round has a new one, at that socket.
+        """Watch the socket of a new round's store.
 
-        The present one becomes the last: other nodes may not have ended their workers yet, and what these make of the store's
-        end is no cause of anything.
+        The present store becomes the last one and is kept: other nodes may not have ended their workers yet, and these
+        would report its loss as a failure.
         """
         if self.present.fd >= 0:
             self._poll.unregister(self.present.fd)
@@ -88,17 +91,17 @@ class WorkersStores:
         self._poll.register(fd, select.POLLIN)
 
     def serve(self, argv: Optional[List[str]], env: Dict[str, str], close: Callable[[], None]) -> None:
-        """As `WorkersStore.serve`, for the present one."""
+        """Like `WorkersStore.serve`, for the present store."""
         self._poll.unregister(self.present.fd)
         self.present.serve(argv, env, close)
 
     def end(self) -> None:
-        """Both."""
+        """End both stores."""
         self.present.end()
         self.last.end()
 
     def reaped(self, pid: int) -> bool:
-        """A process has ended; whether it served the present store."""
+        """Record the exit of a process; returns whether it served the present store."""
         if pid == self.last.pid:
             self.last.pid = 0
         if pid != self.present.pid:
@@ -108,20 +111,20 @@ class WorkersStores:
 
 
 def check(store: Any) -> None:
-    """Raise `NotImplementedError` where torch's store, if it is imported, cannot serve at a socket that is there.
+    """Raise `NotImplementedError` if torch's store is imported and cannot serve on an existing socket.
 
-    It is native code, whose signature is its text alone.
+    It is native code, whose signature is only in its docstring.
     """
     if store is not None and "master_listen_fd" not in (store.__init__.__doc__ or ""):
         version = sys.modules["torch"].__version__
         raise NotImplementedError(
-            f"the workers' store does not know torch {version}: its TCPStore lacks master_listen_fd; "
+            f"the workers' store does not support torch {version}: its TCPStore lacks master_listen_fd; "
             "start the script with torchrun, whose store is torch's own"
         )
 
 
 def serve(fd: int) -> None:
-    """Be the process that serves the store at this listening socket; ends by SIGKILL."""
+    """Serve the store on this listening socket until SIGKILL."""
     from datetime import timedelta
 
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -136,7 +139,10 @@ def serve(fd: int) -> None:
 
 
 def _at_socket(made: Callable[..., Any]) -> Any:
-    """By libuv, torch's default, where that can take a socket over; in torch 2.4 and 2.6 it cannot, and logs an error first."""
+    """Make the store with libuv, torch's default, if that can take over a socket.
+
+    In torch 2.4 and 2.6 it cannot, and logs an error first.
+    """
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:

@@ -1,1 +1,1 @@
-"""The worker group as its process on one node sees it: rendezvous with the other nodes, restarts, and messages of a failure."""
+"""The worker group's process on one node: rendezvous with the other nodes, restarts, and failure reports."""

@@ -1,4 +1,4 @@
-"""The worker group's process and its node's agent: events go there, and what it says is taken at any moment."""
+"""The link from the worker group's process to its node's agent: sends events, and receives messages at any time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class AgentLink:
-    """The agent of this node: events go to it, and a thread takes what it says at any moment."""
+    """The channel to this node's agent, read by a thread."""
 
     def __init__(self, channel: GroupAgent, on_end: Callable[[bool], None]) -> None:
-        """`on_end` is called when the agent is gone, before this process ends: with whether it has said that it ends."""
+        """`on_end` is called once the agent has exited, before this process does, with whether it announced that."""
         self.on_stop: Callable[[AgentToGroup], None] = lambda _: None
         self._on_end = on_end
         self._channel = channel
-        self._lock = threading.Lock()  # also other threads have something to tell
+        self._lock = threading.Lock()  # other threads send, too
         self._answers: queue.Queue[AgentToGroup] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True, name="agent").start()
 
@@ -29,7 +29,7 @@ class AgentLink:
             message = self._channel.receive()[0]
             if message is None:
                 self._on_end(ends)
-                os._exit(1)  # the agent is gone, and the fork server ends the workers
+                os._exit(1)  # the agent has exited; the fork server ends the workers
             if "stop" in message:
                 self.on_stop(message)
             elif "ends" in message:
@@ -38,12 +38,12 @@ class AgentLink:
                 self._answers.put(message)
 
     def send(self, message: GroupToAgent) -> bool:
-        """Send one message; False when the agent is gone."""
+        """Send one message; False if the agent has exited."""
         with self._lock:
             return self._channel.send(message)
 
     def answer(self) -> AgentToGroup:
-        """The next thing it says that is not a stop."""
+        """Wait for the agent's next message that is neither `stop` nor `ends`."""
         return self._answers.get()
 
     def event(self, name: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""The nodes of a run whose number may change: torchelastic's dynamic rendezvous, with our master port, addresses and end."""
+"""The nodes of an elastic run: torchelastic's dynamic rendezvous, with our master port, addresses and shutdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import threading
 from datetime import timedelta
 from functools import partial
-from typing import Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
@@ -21,24 +21,26 @@ from ..network import routes
 from ..store.interface import Prefixed, Store, StoreError
 from . import torchelastic
 from .errors import RendezvousError
-from .nodes import Nodes
-from .watch import Verdict
+from .nodes import Members, Nodes
+
+if TYPE_CHECKING:
+    from ..messages import Verdict
 
 _EXPLORE_S = 30.0
-"""So long an elastic round waits for all to have tried one another, and for the master's address."""
+"""How long an elastic round waits for all nodes to probe one another, and for the master's address."""
 
 _SAY_SO_S = 2.0
-"""After so long it is told what is waited for."""
+"""How long a rendezvous waits before it reports what it waits for."""
 
 _MEETINGS = 5
-"""How often elastic nodes meet in a row before they give up."""
+"""How many times in a row elastic nodes meet before they give up."""
 
 _MORE_COME_S = 3.0
-"""So long later rounds of an elastic run wait for more nodes: all that live ask once a second, and are there by then."""
+"""How long later rounds wait for more nodes: all running nodes poll once a second, and have joined by then."""
 
 
 class _Backend(torchelastic.RendezvousBackend):
-    """Torchelastic's state in our store: it is a pickle, and none comes from anybody who does not know the run's key."""
+    """torchelastic's state in our store: a pickle, which only holders of the run's key can write."""
 
     name = "distlaunch"
     _key = "rendezvous"
@@ -47,14 +49,14 @@ class _Backend(torchelastic.RendezvousBackend):
         self._store = store
 
     def get_state(self) -> Optional[Tuple[bytes, Any]]:
-        """The state with its token, the text that stands in the store."""
+        """The state with its token, which is the text in the store."""
         try:
             return _state(self._store.peek([self._key])[0])
         except StoreError as error:
             raise RendezvousConnectionError(str(error)) from error
 
     def set_state(self, state: bytes, token: Any = None) -> Optional[Tuple[bytes, Any, bool]]:
-        """Set it where the token still is the present one's; what stands then, and whether it is this."""
+        """Set the state if the token is still current; the resulting state and token, and whether they are ours."""
         wanted = base64.b64encode(state).decode()
         try:
             found = _state(self._store.compare_set(self._key, token or "", wanted))
@@ -90,17 +92,17 @@ class ElasticNodes(Nodes, RendezvousHandler):
         else:
             self._watch.be_missed(self._dynamic.name)
         self.own_workers = 0
-        """How many this node has."""
+        """The number of workers on this node."""
 
         self.counts: List[int] = []
-        """How many each node of the round has, by node rank."""
+        """The number of workers on each node of the round, by node rank."""
 
     def get_backend(self) -> str:
-        """As torchelastic names it."""
+        """torchelastic's name for the backend."""
         return "c10d"
 
     def _drop(self, name: str) -> None:
-        """Have torch take the node of that name for lost, on all nodes."""
+        """Have torch consider the node of that name lost, on all nodes."""
         backend = _Backend(self.store)
         found = backend.get_state()
         while found is not None:
@@ -111,26 +113,30 @@ class ElasticNodes(Nodes, RendezvousHandler):
             found = None if answer is None or answer[2] else answer[:2]
 
     def _part_of_round(self, number: int) -> Store:
-        """The keys of the round that torchelastic has just agreed on."""
+        """The part of the store for the round that torchelastic has just agreed on."""
         return Prefixed(f"round/{number}", self.store)
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Torchelastic's rendezvous, with the master port chosen as everywhere.
+        """Complete torchelastic's rendezvous, with the master port chosen as in fixed runs.
 
-        A node may be lost silently between the rendezvous and the workers' start: the others then meet once more, as the
-        workers would wait for it in vain. Raises `RendezvousError` when that does not help.
+        A node may be lost silently between the rendezvous and the start of the workers. The others then meet once more,
+        as their workers would wait for it in vain. Raises `RendezvousError` if that does not help.
         """
         for _ in range(_MEETINGS):
             info = self._meet()
             self.round += 1
-            self._watch.begin("final/word", watch_beats=True)
+            self._watch.begin("final/verdict", watch_beats=True)
             try:
                 info.store.set(f"workers/{info.rank}", str(self.own_workers))
                 address = self._explore(info) or self.own_addr
                 if info.rank == 0:
-                    info.store.set("distlaunch/master", json.dumps({"addr": address, **self.master_port.open(self.round)}))
+                    info.store.set(
+                        "distlaunch/master", json.dumps({"addr": address, **self.network.master_port.open(self.round)})
+                    )
                 counted = [f"workers/{rank}" for rank in range(info.world_size)]
-                self._await("all nodes' numbers of workers", partial(info.store.check, counted), list, limit_s=_EXPLORE_S)
+                self._await(
+                    "all nodes' numbers of workers", partial(info.store.check, counted), list, limit_s=_EXPLORE_S
+                )
                 published = partial(info.store.check, ["distlaunch/master"])
                 self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
             except RendezvousError as error:
@@ -139,20 +145,20 @@ class ElasticNodes(Nodes, RendezvousHandler):
             self.store.set("met", "")
             self._dynamic.wait_for_more(_MORE_COME_S)
             self._who = self._dynamic.participants
-            self._begin(Prefixed("distlaunch", info.store), info.world_size)
+            self.members = Members(Prefixed("distlaunch", info.store), info.world_size)
             self.counts = [int(count) for count in info.store.multi_get(counted)]
             master = json.loads(info.store.get("distlaunch/master"))
-            self.master_port.serves_workers = master["serves"]
+            self.network.master_port.serves_workers = master["serves"]
             store_info = RendezvousStoreInfo(master["addr"], master["port"])
             return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
         raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
 
     def _meet(self) -> Any:
-        """Torchelastic's part, which says nothing of what it waits for."""
+        """Complete torchelastic's part, and report what it waits for, which torchelastic does not."""
         enough, limit_s = self.job.min_nodes, self.job.rdzv_timeout_s
 
         def tell() -> None:
-            there = max(1, len(self._dynamic.participants))  # this node is, though its state may not have come back yet
+            there = max(1, len(self._dynamic.participants))  # includes this node, even before its state has arrived
             if there < enough:
                 what = f"{enough} nodes, of which {there} {'is' if there == 1 else 'are'} there"
                 self._tell("waiting", what=what, limit_s=limit_s)
@@ -167,7 +173,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
             timer.cancel()
 
     def _explore(self, info: RendezvousInfo) -> Optional[str]:
-        """Try the addresses of those who take part in this round; this node's best one that all of them reach."""
+        """Probe the addresses of this round's nodes; this node's best address that all of them reach."""
         if self.network.fabric is None:
             return None
         from ..network import reach
@@ -184,47 +190,50 @@ class ElasticNodes(Nodes, RendezvousHandler):
         return usable[0] if usable and not self.job.master_addr else None
 
     def num_nodes_waiting(self) -> int:
-        """Whether all are to meet again: nodes have come later, or one is lost.
+        """Whether all nodes must meet again: new ones are waiting, or one is lost.
 
-        But for the former only while no node has finished: who comes then is not needed any more.
+        New nodes count only until a node has finished: from then on, they are not needed.
         """
         waiting = self._dynamic.waiting()
         if self._dynamic.participants != self._who:
-            self.start_again()
+            self.request_restart()
             return 1
         return int(waiting > 0 and self._decide("again") == "again")
 
-    def _present(self) -> int:
-        return self._members + self._dynamic.waiting()
+    def _expected(self) -> int:
+        return self.members.count + self._dynamic.waiting()
 
     def finished(self) -> bool:
-        """As for all runs, unless this round was given up before this node had finished: then it meets the others again."""
-        if not self._has_finished and self._decide("ends") == "again":
+        """As in the base class, but False if this round was given up first: this node then meets the others again."""
+        if not self.members.has_finished and self._decide("ends") == "again":
             return False
         return super().finished()
 
-    def start_again(self) -> None:
-        """Also those who have finished meet again."""
-        self.met.set("fate", "again")
+    def request_restart(self) -> None:
+        """Have all nodes meet again, even those that have finished."""
+        self.members.store.set("outcome", "again")
 
     def _decide(self, fate: str) -> str:
-        """The outcome of the round: the first verdict counts, for all nodes."""
-        return str(self.met.compare_set("fate", "", fate).decode())
+        """Decide the outcome of the round: the first decision counts, for all nodes."""
+        return str(self.members.store.compare_set("outcome", "", fate).decode())
 
     def get_run_id(self) -> str:
         """The run's id."""
         return self.job.run
 
     def is_closed(self) -> bool:
-        """Torchelastic never asks."""
+        """torchelastic never calls this."""
         return False
 
     def ended(self) -> Optional[Verdict]:
-        """How the run ended when it was over before this node came; None: well."""
-        return dict(json.loads(self.store.get("final/word"))) if self.store.check(["final/word"]) else None
+        """The verdict of a run that was over before this node joined; None: it succeeded."""
+        if not self.store.check(["final/verdict"]):
+            return None
+        verdict: Verdict = json.loads(self.store.get("final/verdict"))
+        return verdict
 
     def set_closed(self) -> None:
-        """No node may join any more."""
+        """Close the rendezvous: no node may join from now on."""
         self._dynamic.close()
 
     def shutdown(self) -> bool:

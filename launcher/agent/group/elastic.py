@@ -1,7 +1,7 @@
-"""The workers of one node of a run whose number of nodes may change: torchelastic's agent, whose workers the fork server starts.
+"""One node's workers in an elastic run: torchelastic's agent, with workers that the fork server starts.
 
-Rendezvous, ranks and the loop are torchelastic's. Ours are only the four calls that start, watch and stop workers, and that the
-nodes end together.
+Rendezvous, node ranks and the loop are torchelastic's. Ours are only the calls that number, start, watch and stop
+workers, and the common end of all nodes.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ElasticGroup:
         self._agent = _NodeAgent(spec, nodes, self._workers)
 
     def run(self) -> bool:
-        """To the end of all nodes' workers; whether they have succeeded.
+        """Run until the workers of all nodes have exited; whether they succeeded.
 
-        Raises `NotNeededError`, `GoneError` where the store is gone, and `RendezvousError`.
+        Raises `NotNeededError`, `RendezvousError`, and `GoneError` if the connection to the store is lost.
         """
         try:
             self._workers.wait_until_ready()
@@ -75,7 +75,7 @@ class ElasticGroup:
 
 
 class _NodeAgent(NodeAgent):
-    """torchelastic's agent; the processes themselves are the fork server's children."""
+    """torchelastic's agent, with workers that are children of the fork server."""
 
     def __init__(self, spec: WorkerSpec, nodes: ElasticNodes, workers: Workers) -> None:
         super().__init__(spec)
@@ -86,7 +86,7 @@ class _NodeAgent(NodeAgent):
         return dict(self._workers.start(self._group(group), _ranks(group)))
 
     def end_workers(self, number: signal.Signals, *, last: bool) -> None:
-        if not last or not self._nodes.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+        if not last or not self._nodes.stopping.is_set():  # else the agent ends them, within the remaining grace time
             self._workers.end(number)
 
     def look(self) -> RunResult:
@@ -111,7 +111,9 @@ class _NodeAgent(NodeAgent):
     def _group(self, group: WorkerGroup) -> Group:
         addr, port = str(group.master_addr), int(group.master_port or 0)
         size = group.spec.local_world_size
-        return Group(group.group_rank or 0, group.group_world_size or 1, size, group.spec.role, addr, port, self.restarts)
+        return Group(
+            group.group_rank or 0, group.group_world_size or 1, size, group.spec.role, addr, port, self.restarts
+        )
 
     def _failure(self, about: ExitedWorker) -> ProcessFailure:
         path = self._workers.error_file(about["local_rank"])

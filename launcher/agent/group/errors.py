@@ -1,25 +1,25 @@
-"""What ends the wait of a node's process of the worker group."""
+"""Exceptions that end a wait in the worker group's process."""
 
 from __future__ import annotations
 
 
 class StopRequestedError(Exception):
-    """The agent wants this process to stop waiting: the run is being stopped."""
+    """The wait is aborted: the run is being stopped, or another node has ended it."""
 
 
 class RendezvousError(Exception):
-    """The nodes have not met."""
+    """The rendezvous failed."""
 
 
 class NotNeededError(Exception):
-    """The run was over when this node came."""
+    """The run was over before this node joined."""
 
 
 class UnknownTorchError(Exception):
-    """This node's torch lacks what elastic runs need of it."""
+    """This node's torch lacks an API that elastic runs need."""
 
     def __init__(self, version: str, lacks: str) -> None:
         super().__init__(
-            f"elastic runs do not know torch {version}: it lacks {lacks}. A run with a fixed number of nodes "
+            f"elastic runs do not support torch {version}: it lacks {lacks}. A run with a fixed number of nodes "
             "(--nodes 2, not 1:2) needs nothing of it; plain torchelastic is what torchrun starts"
         )

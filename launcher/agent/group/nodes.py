@@ -1,35 +1,68 @@
-"""One node's part in a run of several: the store that they share, the verdict of a round, and how they part."""
+"""One node's part in a multi-node run: the shared store, the verdict of a round, and the shutdown."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from ..job import Job
 from .errors import RendezvousError, StopRequestedError
-from .watch import Verdict, Watch, tell_end
-from .workers_network import MasterPort, WorkersNetwork
+from .watch import Watch, publish_end
+from .workers_network import WorkersNetwork
+
+if TYPE_CHECKING:
+    from ..messages import AgentToGroup, Cause, Verdict
 
 Tell = Callable[..., None]
 
 POLL_S = 0.005
 _POLL_MAX_S = 0.1
-_FAREWELL_S = 3.0
-_WELL_S = 10.0
-"""The same where all has ended well: nobody is known to be lost, and some may have got no processor for a while."""
+_BARRIER_S = 3.0
+_BARRIER_AFTER_SUCCESS_S = 10.0
+"""The same limit after a success: no node is known to be lost, and some may be starved of CPU for a while."""
 
 LOST_S = 2.0
 _RECORDED_S = 1.0
-"""So much later than the others node 0 ends where a scheduler takes its end for the run's: theirs are on record by then."""
+"""How much later node 0 exits if a scheduler takes its exit for the run's: the others' exits are on record by then."""
+
+
+class StopEvent(threading.Event):
+    """Set once this node is to stop its workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_agent = False
+        """Whether this node's own agent stops the run."""
+
+        self.leaves = False
+        """Whether this node ends once its own workers have succeeded, while the others continue."""
+
+
+class Members:
+    """The nodes of one round, and the part of the store that they share."""
+
+    def __init__(self, store: Any, count: int) -> None:
+        self.store, self.count = store, count
+        self.has_finished = False
+        """Whether this node's workers have succeeded."""
+
+    def all_finished(self) -> bool:
+        """Count this node's workers as succeeded; whether those of all nodes have."""
+        if not self.has_finished:
+            self.has_finished = True
+            self.store.add("finished", 1)
+        return int(self.store.add("finished", 0)) >= self.count
 
 
 class Nodes:
-    """What a fixed and a changing number of nodes share: the store, the verdict of a round and the end of the run."""
+    """What fixed and elastic runs have in common: the store, the verdict of a round and the end of the run."""
 
-    def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, watched: Any, tell: Tell) -> None:
-        """`watched` is another connection to the store."""
+    def __init__(
+        self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, watched: Any, tell: Tell
+    ) -> None:
+        """`watched` is a second connection to the store."""
         self.job = job
         self.master_addr = master_addr
         self.node_rank = node_rank
@@ -37,81 +70,68 @@ class Nodes:
         self.store = store
         self.round = -1
         self.restarts = 0
-        self.stopping = threading.Event()
-        self.asked_to_stop = False
-        self.leaves = False
-        """Whether this node ends once its own workers have succeeded, though others go on."""
-
-        self.master_port = MasterPort(job)
-        self.network = WorkersNetwork(tell)
-        self._members = job.max_nodes
-        self.met = store
-        """This round's part of the store."""
-
-        self._has_finished = False
+        self.stopping = StopEvent()
+        self.network = WorkersNetwork(job, tell)
+        self.members = Members(store, job.max_nodes)
         self._tell = tell
         self._watch = Watch(job, node_rank, watched, store, tell)
 
     def set_closed(self) -> None:
-        """The run is over; nodes that come now are not needed."""
+        """Mark the run as over: nodes that join from now on are not needed."""
 
-    def say(self, kind: str, **about: Any) -> Verdict:
+    def publish(self, kind: str, **about: Any) -> Verdict:
         """Publish a verdict to all nodes; the first one of a round counts, and is returned."""
         key, verdict = self._watch.key, json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
         stands: Verdict = json.loads(self.store.compare_set(key, "", verdict))
-        self._watch.hear(key, stands)
+        self._watch.receive(key, stands)
         return stands
 
-    def say_lost(self, cause: Dict[str, Any]) -> None:
-        """Tell all nodes that this one is lost."""
-        verdict = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
-        tell_end(self.store, self._watch.key, verdict)
+    def publish_loss(self, cause: Cause) -> None:
+        """Report to all nodes that this one is lost."""
+        verdict: Verdict = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
+        publish_end(self.store, self._watch.key, verdict)
 
-    def stop(self, message: Verdict) -> None:
-        """The run is to be stopped: no wait goes on, no restart follows, and all nodes are told; or this node alone leaves it."""
+    def request_stop(self, message: AgentToGroup) -> None:
+        """Stop the run on all nodes: waits end and no restart follows. Or let this node alone leave the run."""
         if message.get("done"):
-            self.leaves = True
+            self.stopping.leaves = True
             return
-        self.asked_to_stop = True
+        self.stopping.by_agent = True
         self.stopping.set()
         if not message["leaves"]:
-            self._watch.say({"kind": "stop", "node": self.node_rank, "host": self.host, **message})
+            verdict: Verdict = {"kind": "stop", "node": self.node_rank, "host": self.host, "stop": message["stop"]}
+            verdict["deadline"], verdict["signal"] = message["deadline"], message["signal"]
+            self._watch.publish_soon(verdict)
 
-    def heard(self) -> Optional[Verdict]:
-        """The verdict of this round, if there is one; a lost master or node counts as one."""
+    @property
+    def verdict(self) -> Optional[Verdict]:
+        """The verdict of this round, if there is one; a lost node counts as one."""
         return self._watch.verdict
 
-    def _begin(self, store: Any, members: int) -> None:
-        """A round of so many nodes, which share that store."""
-        self.met, self._members, self._has_finished = store, members, False
-
     def finished(self) -> bool:
-        """This node's workers have succeeded; whether those of all nodes of the round have."""
-        if not self._has_finished:
-            self._has_finished = True
-            self.met.add("finished", 1)
-        return int(self.met.add("finished", 0)) >= self._members
+        """Record that this node's workers have succeeded; whether those of all nodes of the round have."""
+        return self.members.all_finished()
 
-    def start_again(self) -> None:
-        """Workers of this node have failed, and all are to start again; also those who have finished."""
+    def request_restart(self) -> None:
+        """Have all nodes restart after workers of this node have failed, even nodes that have finished."""
 
-    def lost(self) -> Optional[Verdict]:
-        """The store does not answer: what that is the watch says a moment later."""
+    def verdict_on_loss(self) -> Optional[Verdict]:
+        """The verdict that explains why the store does not answer; the watch has it a moment later."""
         limit = time.monotonic() + LOST_S
-        while self.heard() is None and time.monotonic() < limit:
+        while self.verdict is None and time.monotonic() < limit:
             time.sleep(POLL_S)
-        return self.heard()
+        return self.verdict
 
     def _await(
         self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]], limit_s: Optional[float] = None
     ) -> None:
-        """Wait until `met`, saying so, until the limit, a stop or the verdict of a failure."""
+        """Wait until `met`, and report that; raises at the limit, on a stop and on the verdict of a failure."""
         began, pause, told = time.monotonic(), POLL_S, False
         limit_s = self.job.rdzv_timeout_s if limit_s is None else limit_s
         while not met():
             if self.stopping.is_set():
                 raise StopRequestedError
-            verdict = self.heard()
+            verdict = self.verdict
             if verdict is not None and verdict["kind"] != "restart":
                 raise StopRequestedError
             waited = time.monotonic() - began
@@ -127,38 +147,38 @@ class Nodes:
             time.sleep(pause)
             pause = min(pause * 1.2, _POLL_MAX_S)
 
-    def _present(self) -> int:
-        """How many nodes there are."""
-        return self._members
+    def _expected(self) -> int:
+        """The number of nodes to wait for in the shutdown barrier."""
+        return self.members.count
 
-    def ended_well(self) -> bool:
-        """Whether all nodes' workers have ended well, though this node has not come to know it in its turn."""
+    def all_succeeded(self) -> bool:
+        """Whether the workers of all nodes have succeeded, although this node's own loop has not noticed."""
         return False
 
-    def farewell(self, *, told: bool, well: bool) -> None:
-        """Node 0's store serves until all others have seen how the run ended, or for 3 seconds, after a success 10.
+    def shutdown_barrier(self, *, reported: bool, succeeded: bool) -> None:
+        """Node 0 serves its store until all nodes arrive, for at most 3 s, or 10 s after a success.
 
-        `told`: they know of this node's end, and need not hear of it from the store. `well`: all nodes' workers have ended well.
+        `reported`: the others know that this node exits. `succeeded`: the workers of all nodes have.
         """
-        limit = time.monotonic() + (_WELL_S if well else _FAREWELL_S)
-        if well or (told and not self.job.elastic):  # who leaves an elastic run is to be missed by the others
+        limit = time.monotonic() + (_BARRIER_AFTER_SUCCESS_S if succeeded else _BARRIER_S)
+        if succeeded or (reported and not self.job.elastic):  # a node that leaves an elastic run has to be noticed
             self._watch.leave()
-        while self._watch.has_to_say and time.monotonic() < limit:
+        while self._watch.has_unpublished and time.monotonic() < limit:
             time.sleep(POLL_S)
         try:
-            seen = self._farewells(1)
-            while self.node_rank == 0 and seen < self._present() and time.monotonic() < limit:
+            seen = self._arrived(1)
+            while self.node_rank == 0 and seen < self._expected() and time.monotonic() < limit:
                 time.sleep(POLL_S)
-                seen = self._farewells(0)
-        except RuntimeError:  # the store is gone, or a node with it: there is nobody to wait for
+                seen = self._arrived(0)
+        except RuntimeError:  # the connection to the store is lost: no node is left to wait for
             pass
-        if well and self.node_rank == 0 and self._members > 1 and self.job.replaces_lost:
+        if succeeded and self.node_rank == 0 and self.members.count > 1 and self.job.replaces_lost:
             self.stopping.wait(_RECORDED_S)
 
-    def _farewells(self, more: int) -> int:
-        """Add so many; how many there are of this round's nodes, and of nodes that came to none.
+    def _arrived(self, more: int) -> int:
+        """Add to the barrier's count; the count of this round's nodes, and of those that joined no round.
 
-        Of a round before none counts: others have taken the places of those who were lost then.
+        Earlier rounds do not count: other nodes have taken the places of those that were lost then.
         """
-        seen = int(self.met.add("farewell", more))
-        return seen if self.met is self.store else seen + int(self.store.add("farewell", 0))
+        seen = int(self.members.store.add("shutdown", more))
+        return seen if self.members.store is self.store else seen + int(self.store.add("shutdown", 0))

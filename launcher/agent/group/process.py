@@ -1,4 +1,4 @@
-"""The worker group's process on one node, forked from the fork server: meets the other nodes and asks for workers."""
+"""The worker group's process on one node, forked from the fork server: meets the other nodes and requests workers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from ..system import threads
 from .agent_link import AgentLink
 from .errors import NotNeededError, RendezvousError, StopRequestedError, UnknownTorchError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
-from .watch import Verdict
 from .witness import Witness
 from .workers import PeerEndedError
 
 if TYPE_CHECKING:
-    from ..messages import GroupAgent, GroupServer, Result, ServerSetup
+    from ..messages import GroupAgent, GroupServer, Result, ServerSetup, Verdict
 
 _AGAIN_S = 1.0
 
@@ -35,7 +34,7 @@ def main(
     channel: GroupAgent,
     listen_fd: Optional[int],
 ) -> int:
-    """Run this node's workers to their end and tell the agent how it went."""
+    """Run this node's workers until they have exited, and report the result to the agent."""
     threads.watch(lambda message, trace: end_broken(channel, message, trace))
     witness = Witness(Job(**setup["job"]), setup)
     agent = AgentLink(channel, witness.agent_is_gone)
@@ -51,14 +50,14 @@ def main(
         agent.event("warning", message=NOT_NEEDED)
         verdict = nodes.ended() if nodes is not None else None
         result = _by_peer(verdict) if verdict else {"result": "success"}
-    except Exception as error:  # noqa: BLE001 - each is told, and how it ends
+    except Exception as error:  # noqa: BLE001 - each error is reported as a result
         result, trace = _result_of(error, nodes)
-    if nodes is not None and nodes.ended_well():  # before this node was to be stopped, or its store was gone
+    if nodes is not None and nodes.all_succeeded():  # before this node was stopped, or lost its store
         result = {"result": "success"}
     result["time"] = time.time()
     agent.send({"ended": result})
     if nodes is not None:
-        nodes.farewell(told="error" not in result, well=result["result"] == "success")
+        nodes.shutdown_barrier(reported="error" not in result, succeeded=result["result"] == "success")
         _tell_refused(nodes.store, agent)
     with contextlib.suppress(OSError):
         sys.stderr.write(trace)
@@ -66,16 +65,16 @@ def main(
 
 
 def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
-    """How this node's part ends by that error, and the traceback of one that is no part of a run's own end."""
+    """This node's result after an error, and the traceback if the error is unexpected."""
     if isinstance(error, StopRequestedError):
-        return ({"result": "stopped"} if nodes.asked_to_stop else _by_peer(nodes.heard())), ""
+        return ({"result": "stopped"} if nodes.stopping.by_agent else _by_peer(nodes.verdict)), ""
     if isinstance(error, PeerEndedError):
         return _by_peer(error.verdict), ""
     if isinstance(error, (RendezvousError, UnknownTorchError)):
         secondary = isinstance(error, RendezvousError)
         return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": secondary}, ""
     if isinstance(error, StoreError):
-        verdict = nodes.lost() if nodes is not None else None
+        verdict = nodes.verdict_on_loss() if nodes is not None else None
         if verdict:
             return _by_peer(verdict), ""
         gone = isinstance(error, GoneError)
@@ -84,7 +83,7 @@ def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
 
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
-    # As torch has it for all errors of the network: the store's, which another node's end may have taken away.
+    # torch raises it for all network errors, such as those of a store that was closed by another node's exit.
     lost = isinstance(error, RuntimeError)
     result: Result = {"result": "failed", "error": message, "kind": Failure.FABRIC, "secondary": lost}
     if not (lost or isinstance(error, OSError)):
@@ -93,30 +92,30 @@ def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
 
 
 def end_broken(agent: GroupAgent, message: str, trace: str) -> NoReturn:
-    """What failed is no part of a run's own end: tell it, and end."""
+    """Report an internal failure to the agent, and exit."""
     agent.send({"broken": message, "traceback": trace})
     os._exit(os.EX_SOFTWARE)
 
 
 def _tell_refused(store: Any, agent: AgentLink) -> None:
-    """Whether more strangers than the first have come to the store that this node serves."""
+    """Warn if the store that this node serves has refused connections after the first one."""
     if isinstance(store, Server) and store.refused > 1:
         message = f"the run's store has refused {store.refused} connections that do not know the run's key"
         agent.event("warning", message=message)
 
 
 def _by_peer(verdict: Verdict) -> Result:
-    """How this node's part ends when another node has ended the run."""
+    """This node's result if another node has ended the run."""
     return {"result": "stopped_by_peer" if verdict["kind"] == "stop" else "failed", "word": verdict}
 
 
 def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: Optional[int]) -> Tuple[Any, Any]:
-    """This node's view of all nodes, with its connections to the run's store, and its group of workers."""
+    """Connect to the run's store; this node's view of all nodes, and its part of the worker group."""
     job, node_rank, host = Job(**setup["job"]), setup["node_rank"], setup["host"]
     place = agent.answer()
     addr, port = place["endpoint"]
     if node_rank > 0 and not node_0_is_there(job, addr, port):
-        raise NotNeededError if job.elastic else RendezvousError("the agent of node 0 is gone")
+        raise NotNeededError if job.elastic else RendezvousError("the agent of node 0 has exited")
     kind: Any
     group: Any
 
@@ -127,7 +126,7 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
         return connect(job, addr, port, listen_fd=listen_fd, warn=warn)
 
     if job.elastic:  # torch's dynamic rendezvous
-        # It looks its own host name up for every event; where DNS does not answer, that takes seconds each time.
+        # It looks up its own host name for every event, which takes seconds each time if DNS does not answer.
         socket.getfqdn = lambda name="": name or socket.gethostname()
         try:
             from . import dynamic_rendezvous, elastic
@@ -143,16 +142,16 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
     watched = store if listen_fd is not None else connected()
     nodes = kind(job, node_rank, host, addr, store, watched, agent.event)
     nodes.network.fabric = place["fabric"]
-    nodes.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
-    agent.on_stop = nodes.stop
+    nodes.network.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
+    agent.on_stop = nodes.request_stop
     return nodes, group(job, nodes, setup["workers"], server, agent, setup["scratch"])
 
 
 def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Callable[[], Any]) -> Any:
-    """The run's store, but never that of a worker group that is ending.
+    """The run's store, but never that of a worker group that is shutting down.
 
-    Where a scheduler starts nodes again one by one, a new node may come while the one before still serves its store.
-    There its place is taken: by its predecessor.
+    A scheduler that restarts nodes one by one may start a node while the store of the previous attempt is still served.
+    In that store, the node's place is taken by its predecessor.
     """
     me = json.dumps([setup["host"], os.getpid(), time.time()])
     limit = time.monotonic() + job.rdzv_timeout_s
@@ -165,9 +164,9 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
         if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
             return store
         if time.monotonic() > limit:
-            raise RendezvousError(f"waited {job.rdzv_timeout_s:.0f} s for the nodes of the attempt before to end")
+            raise RendezvousError(f"waited {job.rdzv_timeout_s:.0f} s for the nodes of the previous attempt to exit")
         if not told:
             told = True
-            agent.event("waiting", what="the nodes of the attempt before to end", limit_s=job.rdzv_timeout_s)
+            agent.event("waiting", what="the nodes of the previous attempt to exit", limit_s=job.rdzv_timeout_s)
         store.close()
         time.sleep(_AGAIN_S)

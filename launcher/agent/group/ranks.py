@@ -1,4 +1,4 @@
-"""A worker's place among all, and how it is told: in torchrun's variables."""
+"""The ranks of workers, and the environment variables that carry them, named as in torchrun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..job import Job
 
 
 class Ranks(NamedTuple):
-    """What torchrun tells one worker of its place."""
+    """One worker's ranks and world sizes, as torchrun defines them."""
 
     rank: int
     local_rank: int
@@ -19,7 +19,7 @@ class Ranks(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is the same for all workers of this node in one round."""
+    """What all workers of this node have in common in one round."""
 
     node_rank: int
     nodes: int
@@ -31,13 +31,16 @@ class Group(NamedTuple):
 
 
 def ranks_of(node_rank: int, workers: List[int]) -> List[Ranks]:
-    """The ranks of a node's workers, where the nodes have so many each."""
+    """The ranks of a node's workers, given the number of workers on each node."""
     first, world = sum(workers[:node_rank]), sum(workers)
     return [Ranks(first + local, local, first + local, world, world) for local in range(workers[node_rank])]
 
 
 def variables(group: Group, worker: Ranks, job: Job, served: bool) -> Dict[str, str]:
-    """What torchrun gives a worker in its environment (local_elastic_agent.py); `served`: the workers' store is the agents'."""
+    """The variables that torchrun sets for a worker (local_elastic_agent.py).
+
+    `served`: the agent serves the workers' store.
+    """
     return {
         "LOCAL_RANK": str(worker.local_rank),
         "RANK": str(worker.rank),
@@ -53,9 +56,11 @@ def variables(group: Group, worker: Ranks, job: Job, served: bool) -> Dict[str, 
         "TORCHELASTIC_RESTART_COUNT": str(group.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
         "TORCHELASTIC_RUN_ID": job.run,
-        # As torchrun's, but every round has a store of its own: in one that outlives a restart workers find stale peers.
+        # As in torchrun, but every round has its own store: in one that outlives a restart, workers find stale peers.
         "TORCHELASTIC_USE_AGENT_STORE": str(served),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": os.environ.get(
+            "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+        ),
         "DISTLAUNCH_RUN_ID": job.run,
     }

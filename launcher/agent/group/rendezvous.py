@@ -1,7 +1,7 @@
 """Rendezvous of a fixed number of nodes, over one store on node 0.
 
-The node rank is the plan's. Every round has its own keys and its own master port, so nothing of an earlier round can be read by
-mistake. No torch is needed for it.
+Node ranks are those of the plan. Every round has its own keys and its own master port, so that nothing of an earlier
+round is read by mistake. torch is not needed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..job import Job
 from ..network import routes
 from ..store.interface import Prefixed, Store
 from ..store.server import Server
-from .nodes import LOST_S, POLL_S, Nodes
+from .nodes import LOST_S, POLL_S, Members, Nodes
 
 _SEE_S = 5.0
 _DONE = "done"
 OVER = "over"
-"""Key that says to who comes late that the run has ended well."""
+"""Key that shows a late node that the run has succeeded."""
 
 
 class Round(NamedTuple):
@@ -35,39 +35,39 @@ class Round(NamedTuple):
 
 
 def node_0_is_there(job: Job, addr: str, port: int) -> bool:
-    """Whether its agent runs: where its address was given, it listens from before the others start to its own end."""
+    """Whether node 0's agent is running: if its address is given, it listens before others start, until it exits."""
     try:
         if routes.is_address(str(job.rendezvous.get("addr"))) and "any_order" not in job.rendezvous:
             socket.create_connection((addr, port), timeout=_SEE_S).close()
     except ConnectionRefusedError:
         return False
     except OSError:
-        pass  # the store's own attempts take longer, and say what is wrong
+        pass  # the store's client tries for longer, and reports what is wrong
     return True
 
 
 def connect(job: Job, addr: str, port: int, *, listen_fd: Optional[int], warn: Callable[[str], None]) -> Store:
-    """The run's store: the store itself on the node that holds the listening socket, a client elsewhere."""
+    """The run's store: the server on the node that holds the listening socket, a client elsewhere."""
     if listen_fd is not None:
         return Server(socket.socket(fileno=listen_fd), job.key, warn, nodes=job.max_nodes, host_s=job.unreachable_s)
     from ..store.client import Client
 
-    comes_back = job.replaces_lost and "port" in job.rendezvous  # else one that is new has another port
+    comes_back = job.replaces_lost and "port" in job.rendezvous  # else a new node 0 has another port
     limits = {"timeout_s": job.rdzv_timeout_s, "answer_s": job.peer_timeout_s, "host_s": job.unreachable_s}
     return Client(addr, port, key=job.key, comes_back=comes_back, tell=warn, **limits)
 
 
 class FixedNodes(Nodes):
-    """Static rendezvous: `max_nodes` nodes, node rank as planned."""
+    """Static rendezvous: `max_nodes` nodes, with the planned node ranks."""
 
     def next_rendezvous(self, workers: int) -> Round:
-        """All nodes meet in the next round, this one with so many workers; node 0 says with which port.
+        """Meet all nodes in the next round, this one with `workers` workers; node 0 chooses the port.
 
-        Raises `RendezvousError` with who is missing.
+        Raises `RendezvousError`, which names the missing nodes.
         """
         self.round += 1
         prefix = f"round/{self.round}"
-        self._watch.begin(f"{prefix}/word", watch_beats=self.round > 0)
+        self._watch.begin(f"{prefix}/verdict", watch_beats=self.round > 0)
         self.store.set(f"{prefix}/join/{self.node_rank}", json.dumps([workers, self.job.attempt, self.job.why_again]))
         self.store.add(f"{prefix}/joined", 1)
         if self.node_rank == 0:
@@ -75,10 +75,13 @@ class FixedNodes(Nodes):
             self.restarts += int(self.round > 0)
             joined = self.store.multi_get([f"{prefix}/join/{node}" for node in range(self.job.max_nodes)])
             counts, numbers, reasons = zip(*map(json.loads, joined))
-            # A scheduler that starts nodes one by one counts its attempts for each of them.
-            attempt = [max(numbers), Failure.NODE if Failure.NODE in reasons else max(reasons)]
+            # A scheduler that starts nodes one by one counts the attempts of each node separately.
+            attempt = [
+                max(numbers),
+                Failure.NODE if Failure.NODE in reasons else max(filter(None, reasons), default=None),
+            ]
             go = {
-                **self.master_port.open(self.round),
+                **self.network.master_port.open(self.round),
                 "addr": self.job.master_addr,
                 "restarts": self.restarts,
                 "attempt": attempt,
@@ -87,20 +90,20 @@ class FixedNodes(Nodes):
             self.store.set(f"{prefix}/go", json.dumps(go))
         self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
         go = json.loads(self.store.get(f"{prefix}/go"))
-        self.restarts, self.master_port.serves_workers = go["restarts"], go["serves"]
+        self.restarts, self.network.master_port.serves_workers = go["restarts"], go["serves"]
         told = self.job.master_addr or go["addr"]
         self.master_addr = told or self.master_addr
-        self._watch.begin(f"{prefix}/word", watch_beats=True)
+        self._watch.begin(f"{prefix}/verdict", watch_beats=True)
         if self.round == 0:
             self._explore(known=told is not None)
         if go["attempt"][0]:
             number, why = go["attempt"]
-            self.network.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why)
-        self._begin(Prefixed(prefix, self.store), self.job.max_nodes)
+            self.network.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why or "")
+        self.members = Members(Prefixed(prefix, self.store), self.job.max_nodes)
         return Round(go["workers"], self.master_addr, go["port"])
 
     def _explore(self, *, known: bool) -> None:
-        """Try one another's addresses; what all reach of node 0 is MASTER_ADDR, of this node its interface."""
+        """Probe the nodes' addresses; the reachable ones decide MASTER_ADDR and this node's interfaces."""
         if self.network.fabric is None:
             return
         from ..network import reach
@@ -111,28 +114,30 @@ class FixedNodes(Nodes):
             self.master_addr = found.master[0]
         interfaces = list(dict.fromkeys(own[address] for address in found.usable))
         self.network.settle(interfaces, f"all {self.job.max_nodes - 1} peers reach this node at")
-        if found.cut_off and own and self.node_rank == 0:  # else all are on one machine, which has no network
+        if found.cut_off and own and self.node_rank == 0:  # without own addresses, all nodes are on one host
             pairs = ", ".join(f"{one} to {other}" for one, other in found.cut_off[:5])
             more = f" and {len(found.cut_off) - 5} more" if len(found.cut_off) > 5 else ""
-            self._tell("warning", message=f"no address leads from node {pairs}{more}: what these send one another will hang")
+            self._tell(
+                "warning", message=f"no address connects node {pairs}{more}: communication between them will hang"
+            )
 
     def finished(self) -> bool:
-        """As for all runs; the verdict of the round decides whether that came first, or a node that stops the run."""
-        if not super().finished() or self.say(_DONE)["kind"] != _DONE:
+        """As in the base class; the verdict of the round decides whether the success or a stop came first."""
+        if not super().finished() or self.publish(_DONE)["kind"] != _DONE:
             return False
         self.store.set(OVER, "")
         return True
 
-    def ended_well(self) -> bool:
-        """The verdict of the round says so, which may not have arrived here yet where this node's part was done."""
+    def all_succeeded(self) -> bool:
+        """Whether that is the verdict of the round; it may arrive shortly after this node's part is done."""
         limit = time.monotonic() + LOST_S
-        while self._has_finished and self.heard() is None and time.monotonic() < limit:
+        while self.members.has_finished and self.verdict is None and time.monotonic() < limit:
             time.sleep(POLL_S)
-        return (self.heard() or {}).get("kind") == _DONE
+        return self.verdict is not None and self.verdict["kind"] == _DONE
 
-    def begins_again(self) -> bool:
-        """Whether a node has asked for a restart: all stop their workers then and come to the next round."""
-        verdict = self.heard()
+    def restart_requested(self) -> bool:
+        """Whether a node has requested a restart: all nodes then stop their workers and join the next round."""
+        verdict = self.verdict
         return bool(verdict is not None and verdict["kind"] == "restart")
 
     def _gather(self, prefix: str) -> None:
@@ -141,4 +146,6 @@ class FixedNodes(Nodes):
         def missing() -> List[str]:
             return [str(n) for n in range(nodes) if not self.store.check([f"{prefix}/join/{n}"])]
 
-        self._await(f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing)
+        self._await(
+            f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing
+        )

@@ -1,4 +1,4 @@
-"""The workers of one node of a run with a fixed number of nodes: started, watched and restarted with those of all others."""
+"""One node's workers in a run with a fixed number of nodes: started, watched and restarted with those of all nodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 
 class FixedGroup:
-    """One node's part of the worker group, round by round; the states are those of torchelastic's `SimpleElasticAgent`."""
+    """One node's part of the worker group, round by round, with the states of torchelastic's `SimpleElasticAgent`."""
 
-    def __init__(self, job: Job, nodes: FixedNodes, count: int, server: GroupServer, agent: AgentLink, directory: str) -> None:
+    def __init__(
+        self, job: Job, nodes: FixedNodes, count: int, server: GroupServer, agent: AgentLink, directory: str
+    ) -> None:
         self._job = job
         self._nodes = nodes
         self._count = count
         self._workers = Workers(job, nodes, server, agent, directory)
 
     def run(self) -> bool:
-        """To the end of all nodes' workers; whether they have succeeded."""
+        """Run until the workers of all nodes have exited; whether they succeeded."""
         try:
             self._workers.wait_until_ready()
             self._start()
@@ -36,16 +38,16 @@ class FixedGroup:
                     if not self._workers.tell_peers(restarts=self._nodes.restarts):
                         return False
                     self._restart()
-                elif self._workers.ended_by_themselves() and (self._nodes.finished() or self._nodes.leaves):
+                elif self._workers.ended_by_themselves() and (self._nodes.finished() or self._nodes.stopping.leaves):
                     return True
-                elif self._nodes.begins_again():
+                elif self._nodes.restart_requested():
                     self._restart()
         finally:
-            if not self._nodes.stopping.is_set():  # then the agent ends the workers, with the grace time that is left
+            if not self._nodes.stopping.is_set():  # else the agent ends the workers, within the remaining grace time
                 self._workers.end(signal.SIGTERM)
 
     def _start(self) -> None:
-        """Meet the others, then start the workers."""
+        """Meet the other nodes, then start the workers."""
         met = self._nodes.next_rendezvous(self._count)
         nodes, node_rank = len(met.workers), self._nodes.node_rank
         restarts = self._nodes.restarts

@@ -1,7 +1,7 @@
-"""torchelastic as elastic runs need it, with all of its private names: they are used in this file alone.
+"""torchelastic as elastic runs need it. All of its private names are used in this file alone.
 
-`check` looks at the classes before a run relies on them, and `Rendezvous` at the object that it has made: a torch in which a
-name is gone, or means something else, gives one sentence. Nothing is written to an attribute that torch does not read.
+`check` inspects the classes before a run relies on them, and `Rendezvous` inspects the handler it is given. A torch in
+which a name is missing, or means something else, gives one clear error. No attribute is set that torch does not read.
 """
 
 from __future__ import annotations
@@ -35,31 +35,41 @@ _HOOKS: Dict[str, Tuple[str, ...]] = {
     "_assign_worker_ranks": ("store", "group_rank", "group_world_size", "spec"),
     "_exit_barrier": (),
 }
-"""Methods of torchelastic's agent that are ours, with the arguments that they are called with."""
+"""Methods of torchelastic's agent that we override, with the arguments that they are called with."""
 
 _SHARED = ("_bootstrap_store_info", "_shared_tcp_store_server")
-"""From torch 2.5 on the handler agrees on an address for the workers' store once, and keeps it here."""
+"""From torch 2.5 on, the handler agrees on an address for the workers' store once, and keeps it in these attributes."""
 
 _NEVER = 10**6
-"""So many signs of life may be missing: torch would take a node for lost after 15 s, by the clocks of two hosts. Node 0 knows
-better, by the node's connection and its heartbeats (`watch.py`)."""
+"""How many keep-alives may be missed. torch would consider a node lost after 15 s, by the clocks of two hosts. Node 0
+decides better, by the node's connection and heartbeats (`watch.py`)."""
 
 _LONG_AGO = timedelta(days=3650)
-"""More than that many signs take."""
+"""Longer than that many keep-alives take."""
 
 
 def _refuse(lacks: Iterable[str]) -> None:
-    """Raise `UnknownTorchError` where something is missing."""
+    """Raise `UnknownTorchError` if anything is missing."""
     names = ", ".join(lacks)
     if names:
         raise UnknownTorchError(str(torch.__version__), names)
 
 
-def check(agent: Any = SimpleElasticAgent, handler: Any = DynamicRendezvousHandler, timeout: Any = RendezvousTimeout) -> None:
-    """Raise `UnknownTorchError`, which names what these classes lack."""
-    lacks = [_called(agent, name, arguments) for name, arguments in _HOOKS.items() if not _takes(agent, name, arguments)]
-    lacks += [f"{handler.__name__}.{name}" for name in ("_get_store", "from_backend", "settings") if not hasattr(handler, name)]
-    lacks += [f"{timeout.__name__}({name})" for name in ("join", "last_call", "close") if name not in _arguments(timeout)]
+def check(
+    agent: Any = SimpleElasticAgent, handler: Any = DynamicRendezvousHandler, timeout: Any = RendezvousTimeout
+) -> None:
+    """Raise `UnknownTorchError` if these classes lack anything that elastic runs need."""
+    lacks = [
+        _called(agent, name, arguments) for name, arguments in _HOOKS.items() if not _takes(agent, name, arguments)
+    ]
+    lacks += [
+        f"{handler.__name__}.{name}"
+        for name in ("_get_store", "from_backend", "settings")
+        if not hasattr(handler, name)
+    ]
+    lacks += [
+        f"{timeout.__name__}({name})" for name in ("join", "last_call", "close") if name not in _arguments(timeout)
+    ]
     lacks += [f"{timeout.__name__}.last_call"] * (not isinstance(getattr(timeout, "last_call", None), property))
     _refuse(lacks)
 
@@ -69,7 +79,7 @@ def _arguments(call: Any) -> Container[str]:
 
 
 def _takes(kind: type, name: str, arguments: Tuple[str, ...]) -> bool:
-    """Whether that method's first arguments are these, and all others may be left out."""
+    """Whether the method's first arguments are these, and all others are optional."""
     method = getattr(kind, name, None)
     if not callable(method):
         return False
@@ -84,7 +94,7 @@ def _called(kind: type, name: str, arguments: Tuple[str, ...]) -> str:
 
 
 class NodeAgent(SimpleElasticAgent, abc.ABC):
-    """torchelastic's agent, whose hooks have public names here."""
+    """torchelastic's agent, with public names for its hooks."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         check()
@@ -95,28 +105,28 @@ class NodeAgent(SimpleElasticAgent, abc.ABC):
 
     @property
     def restarts(self) -> int:
-        """How many there have been."""
+        """The number of restarts so far."""
         return int(self._asked_restarts - self._remaining_restarts)
 
     @abc.abstractmethod
     def start_workers(self, group: WorkerGroup) -> Dict[int, Any]:
-        """Start all of them; their pids by local rank."""
+        """Start all workers; their pids by local rank."""
 
     @abc.abstractmethod
     def end_workers(self, number: signal.Signals, *, last: bool) -> None:
-        """Signal and await them; `last`: no round follows."""
+        """Signal all workers and wait for them; `last`: no round follows."""
 
     @abc.abstractmethod
     def look(self) -> RunResult:
-        """How they are."""
+        """The state of the workers."""
 
     @abc.abstractmethod
     def met(self, group: WorkerGroup) -> None:
-        """The nodes have met in a round."""
+        """Called when the nodes have met in a round."""
 
     @abc.abstractmethod
     def ranks(self, node_rank: int) -> List[Worker]:
-        """Those of this node's workers, by what the nodes have told in their rendezvous; torchelastic asks its store for ever."""
+        """The ranks of this node's workers, from the rendezvous; torchelastic would wait for its store forever."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> Dict[int, Any]:
         return self.start_workers(worker_group)
@@ -140,11 +150,11 @@ class NodeAgent(SimpleElasticAgent, abc.ABC):
         return self.ranks(group_rank)
 
     def _exit_barrier(self) -> None:
-        """Nothing: the nodes have waited for one another, however long that took; torchelastic gives up after 5 minutes."""
+        """Do nothing: the nodes have already waited for one another, while torchelastic gives up after 5 minutes."""
 
 
 class Rendezvous:
-    """torchelastic's dynamic rendezvous, with a store of ours in place of those that it would agree on."""
+    """torchelastic's dynamic rendezvous, with our store in place of the one that it would set up."""
 
     def __init__(
         self,
@@ -153,57 +163,59 @@ class Rendezvous:
         addr: str,
         part_of_round: Callable[[int], Any],
     ) -> None:
-        """`part_of_round`: the keys of the round with that number, once torchelastic has agreed on it."""
+        """`part_of_round`: the part of the store for a round, by the number that torchelastic has agreed on."""
         self._handler: Any = handler
         _refuse(_lacks(handler))
-        # Not all versions can be told otherwise, and the settings are frozen.
+        # Not all versions have an argument for it, and the settings are frozen.
         object.__setattr__(handler.settings, "keep_alive_max_attempt", _NEVER)
         if _shares_a_store():
-            # Torch would agree on an address here, too: a rank 0 that did so in a round before does not tell it to nodes that are
-            # new, and these wait for it without a sign of life. It is told that all is agreed on.
+            # torch would agree on an address here, too. A rank 0 that did so in an earlier round does not publish it to
+            # new nodes, which then wait for it without keep-alives. With these attributes set, it is already agreed on.
             self._handler._bootstrap_store_info = RendezvousStoreInfo(addr, 0)
             self._handler._shared_tcp_store_server = store
-            os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "0"  # in this process; else it agrees on one whatever it is told
-        else:  # as above, in each round; and it asks a store for what may not be there yet, as torch's own waits for that
+            # For this process only; with "1", torch would agree on an address regardless.
+            os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "0"
+        else:
+            # As above, but in each round. It would also read keys not set yet, which torch's own store waits for.
             torch_rendezvous.RendezvousStoreInfo = _Agreed(addr)  # type: ignore[assignment, attr-defined]
         self._handler._get_store = lambda: part_of_round(self._handler._state_holder.state.round)  # type: ignore[method-assign]
 
     @property
     def name(self) -> str:
-        """Under which the nodes know this one."""
+        """The name under which the nodes know this one."""
         return repr(self._handler._this_node)
 
     @property
     def participants(self) -> Set[Any]:
-        """The nodes of the present round."""
+        """The nodes of the current round."""
         return set(self._handler._state_holder.state.participants)
 
     def wait_for_more(self, seconds: float) -> None:
-        """So long later rounds wait for more nodes than they need."""
+        """Set how long later rounds wait for more nodes than they need."""
         asked = self._handler.settings.timeout
         later = RendezvousTimeout(join=asked.join, last_call=timedelta(seconds=seconds), close=asked.close)
         object.__setattr__(self._handler.settings, "timeout", later)
 
     def next(self) -> RendezvousInfo:
-        """Meet."""
+        """Wait for the next rendezvous."""
         info: RendezvousInfo = self._handler.next_rendezvous()
         return info
 
     def waiting(self) -> int:
-        """How many nodes want to take part."""
+        """The number of nodes waiting to join."""
         return int(self._handler.num_nodes_waiting())
 
     def close(self) -> None:
-        """No node may join any more."""
+        """Close the rendezvous: no node may join from now on."""
         self._handler.set_closed()
 
     def shutdown(self) -> bool:
-        """Leave."""
+        """Leave the rendezvous."""
         return bool(self._handler.shutdown())
 
 
 class _Agreed:
-    """In place of torch's class of that name, before torch 2.5: all is agreed on."""
+    """Replaces `RendezvousStoreInfo` before torch 2.5: the address is already agreed on."""
 
     def __init__(self, addr: str) -> None:
         self._addr = addr
@@ -213,12 +225,12 @@ class _Agreed:
 
 
 def _shares_a_store() -> bool:
-    """Whether this torch keeps an address for the workers' store; before 2.5 it agrees on one in each round."""
+    """Whether this torch keeps one address for the workers' store; before 2.5, it agrees on one in each round."""
     return "server_port" in _arguments(RendezvousStoreInfo.build)
 
 
 def _lacks(handler: Any) -> List[str]:
-    """What a handler that has not met anybody is to have, and has not."""
+    """The attributes that a handler lacks, checked before its first rendezvous."""
     wanted: Dict[str, Callable[[], bool]] = {
         "_this_node": lambda: handler._this_node is not None,
         "_state_holder.state.round": lambda: isinstance(handler._state_holder.state.round, int),
@@ -244,12 +256,20 @@ def _holds(fits: Callable[[], bool]) -> bool:
 
 
 def without(state: bytes, name: str) -> Optional[bytes]:
-    """A rendezvous' state in which the node of that name is lost; None where it is not among them."""
-    found = pickle.loads(state)  # noqa: S301 - only those who know the run's key write it
+    """The rendezvous state with the node of that name marked as lost; None if it has no such node."""
+    found = pickle.loads(state)  # noqa: S301 - only holders of the run's key can write it
     lost = [node for node in found.last_heartbeats if repr(node) == name]
     for node in lost:
         found.last_heartbeats[node] -= _LONG_AGO
     return pickle.dumps(found) if lost else None
 
 
-__all__ = ["DynamicRendezvousHandler", "NodeAgent", "Rendezvous", "RendezvousBackend", "RendezvousTimeout", "check", "without"]
+__all__ = [
+    "DynamicRendezvousHandler",
+    "NodeAgent",
+    "Rendezvous",
+    "RendezvousBackend",
+    "RendezvousTimeout",
+    "check",
+    "without",
+]

@@ -1,4 +1,4 @@
-"""Which ranks have waited in a collective that timed out: its nodes tell one another over the run's store."""
+"""Which ranks were waiting in a collective that timed out; the nodes exchange this over the run's store."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Dict, List, Optional, Set
 from ..store.interface import Store
 
 WAITS_S = 5.0
-"""So long others have to time out in the same collective, after the first: they did not all begin to wait at one moment."""
+"""How long other ranks may take to time out after the first: they did not all start waiting at the same time."""
 
 _LOOK_S = 0.3
 _LOST_S = 1.5
-"""Whose peer has ended while it waited notices that within so long; who does later has only then come to the collective."""
+"""A rank that waits while its peer exits notices within this time; a later one entered the collective afterwards."""
 
 
 class Waits:
-    """One round's, on one node."""
+    """The waiting ranks of one round, as seen by one node."""
 
     def __init__(self, store: Store, node: int, nodes: int, world: int) -> None:
-        """`store`: the round's part of it."""
+        """`store`: the round's part of the run's store."""
         self.ranks: Set[int] = set()
-        """Those that have waited, on all nodes."""
+        """The ranks that were waiting, on all nodes."""
 
         self._store, self._node, self._nodes, self._world = store, node, nodes, world
         self._began: Optional[float] = None
         self._look_at = 0.0
 
     def tell(self, waited: Dict[str, List[int]]) -> None:
-        """Tell the others of this node's: `timeout` has timed out, `lost` has lost a connection."""
+        """Publish this node's waiting ranks: those that timed out (`timeout`) or lost a connection (`lost`)."""
         if any(waited.values()):
             self._store.set(f"waited/{self._node}", json.dumps(waited))
 
     def look(self) -> bool:
-        """Whether the collective has timed out for any rank, as far as it is known by now."""
+        """Whether the collective is known to have timed out for any rank."""
         if time.monotonic() < self._look_at:
             return bool(self.ranks)
         self._look_at = time.monotonic() + _LOOK_S
@@ -53,5 +53,5 @@ class Waits:
 
     @property
     def all_have_waited(self) -> bool:
-        """Nobody is left to wait for."""
+        """Whether every rank is known to have been waiting."""
         return len(self.ranks) >= self._world

@@ -1,7 +1,7 @@
-"""Listens for the other nodes of a worker group, and reports that this one lives: one thread, on a connection of its own.
+"""Watches the other nodes of a worker group and sends this node's heartbeats: one thread, on its own connection.
 
-A node's process may be silent as its host has no time or memory for it, and then goes on. That its host is gone, or the network,
-TCP says, as the kernel there answers for a process that does not run.
+A node's process may be silent while its host is short of CPU or memory, and continue later. A lost host or network
+shows in TCP, as the kernel of a host that is up acknowledges data even for a process that does not run.
 """
 
 from __future__ import annotations
@@ -10,47 +10,47 @@ import contextlib
 import json
 import threading
 import time
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
 from ..job import Job
 from ..store.interface import SilentError, Store, StoreError, UnreachableError
 from ..system import facts
 
-Verdict = Dict[str, Any]
-"""What one node tells all: `{"kind": "restart"|"fail"|"stop", "node": ..., "cause": ..., ...}`."""
+if TYPE_CHECKING:
+    from ..messages import Verdict
 
 _WATCH_S = 0.2
 _BEAT_S = 1.0
 _LOAD_S = 5.0
 _QUIET = 7 / 6
-"""So much longer than its host may be silent, a node is before that is said: by then it is known that the host is there."""
+"""How many times its host's limit a node is silent before that is reported: by then, the host is known to answer."""
 
 _STALL_S = 1.0
-"""Who looks so much later than it wanted to was starved itself, and has missed signs of the others meanwhile."""
+"""A node that checks this much too late was starved itself, and has missed heartbeats meanwhile."""
 
 
 class Beats:
-    """How long node 0 has heard nothing of each of the others."""
+    """How long node 0 has received no heartbeat from each of the other nodes."""
 
     def __init__(self, now: float) -> None:
         self.expected = False
-        """Whether the nodes are to beat."""
+        """Whether the nodes should be sending heartbeats."""
 
         self.quiet: Set[int] = set()
-        """Nodes of which it was said that they are silent."""
+        """Nodes that were reported as silent."""
 
         self._counts: Dict[int, int] = {}
         self._times: Dict[int, float] = {}
         self._looked_at = now
 
     def look(self, now: float) -> None:
-        """Before the nodes are looked at one by one: what this one has missed while it stood still is none's silence."""
+        """Exclude the time in which this node was stalled; called before the nodes are checked one by one."""
         stalled, self._looked_at = now - self._looked_at - _BEAT_S, now
         if stalled > _STALL_S:
             self._times = {node: seen + stalled for node, seen in self._times.items()}
 
-    def heard(self, node: int, count: int, now: float) -> Tuple[float, bool]:
-        """For how long a node with so many beats is silent, or was until now; and whether it is heard of again."""
+    def silence_of(self, node: int, count: int, now: float) -> Tuple[float, bool]:
+        """How long a node with this many heartbeats is silent, or was until now; and whether it responds again."""
         silent = now - self._times.get(node, now)
         if count == self._counts.get(node):
             return silent, False
@@ -61,28 +61,28 @@ class Beats:
 
 
 class Watch:
-    """A thread that keeps asking the store, over a connection of its own. Where nothing answers, it ends all waiting."""
+    """A thread that polls the store over its own connection. If the store stops answering, it ends all waits."""
 
     def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
-        """`others`: the connection of the rest of this process, which is given up with ours. `tell`: events for the stream."""
-        self.key = "round/0/word"
-        self._heard: Tuple[str, Optional[Verdict]] = (self.key, None)
-        """With the key of its round: a verdict that comes late is never one of the next round."""
+        """`others`: the connection of the rest of this process, given up with ours. `tell` writes events."""
+        self.key = "round/0/verdict"
+        self._received: Tuple[str, Optional[Verdict]] = (self.key, None)
+        """The verdict, with the key of its round: a late one never counts for the next round."""
 
         self._loss: Optional[Verdict] = None
-        """That of node 0, of which no store can tell any more."""
+        """The loss of node 0, which no store can report any more."""
 
         self._job = job
         self._node_rank = node_rank
         self._store, self._others = store, others
-        self._to_say: Optional[Verdict] = None
+        self._unpublished: Optional[Verdict] = None
         self._beats = Beats(time.monotonic())
         self._load = ""
-        """What node 0 has said of its machine."""
+        """The load that node 0 last published for its host."""
 
         self._event = tell
         self.drop: Optional[Callable[[str], None]] = None
-        """In an elastic run on node 0: has the others go on without the node of that name."""
+        """On node 0 of an elastic run: has the others continue without the node of that name."""
 
         if node_rank > 0:
             store.on_silence = (_QUIET * job.unreachable_s, self._of_node_0)
@@ -91,54 +91,54 @@ class Watch:
 
     @property
     def verdict(self) -> Optional[Verdict]:
-        """The verdict of the present round; in place of none, or of a restart, that node 0 is lost."""
-        key, verdict = self._heard
+        """The verdict of the current round; if that is none or a restart, the loss of node 0 comes first."""
+        key, verdict = self._received
         if key != self.key:
             verdict = None
         return self._loss or verdict if verdict is None or verdict["kind"] == "restart" else verdict
 
-    def hear(self, key: str, verdict: Verdict) -> None:
-        """The verdict of the round with that key."""
-        self._heard = (key, verdict)
+    def receive(self, key: str, verdict: Verdict) -> None:
+        """Record the verdict of the round with that key."""
+        self._received = (key, verdict)
 
     def begin(self, key: str, *, watch_beats: bool) -> None:
-        """Listen for the verdict of a new round."""
+        """Watch for the verdict of a new round."""
         self.key = key
         self._beats.expected = watch_beats
 
-    def say(self, verdict: Verdict) -> None:
-        """Have the thread tell all nodes, where the caller must not wait for the store."""
-        self._to_say = verdict
+    def publish_soon(self, verdict: Verdict) -> None:
+        """Have the thread publish a verdict, for a caller that must not wait for the store."""
+        self._unpublished = verdict
 
     def be_missed(self, name: str) -> None:
-        """Have node 0 told when this node's connection ends, and under which name the others know this node."""
+        """Have node 0 learn when this node's connection closes, and the name by which the others know this node."""
         self._store.set(f"name/{self._node_rank}", name)
         self._store.leave(f"gone/{self._node_rank}", f"ended {name}", f"unreachable {name}")
 
     def leave(self) -> None:
-        """This node's part of the run is over: that its connection ends is no loss."""
+        """Mark this node's part of the run as over: its closed connection is then not a loss."""
         if self._node_rank > 0:
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"left/{self._node_rank}", "")
                 self._store.leave("", "", "")
 
     @property
-    def has_to_say(self) -> bool:
-        """Whether something is still to be told."""
-        return self._to_say is not None
+    def has_unpublished(self) -> bool:
+        """Whether a verdict is still to be published."""
+        return self._unpublished is not None
 
     def _run(self) -> None:
         beat_at = load_at = 0.0
         try:
             while True:
                 key = self.key
-                if self._to_say is not None:
-                    tell_end(self._store, key, self._to_say)
-                    self._to_say = None
+                if self._unpublished is not None:
+                    publish_end(self._store, key, self._unpublished)
+                    self._unpublished = None
                 verdict, load = self._store.peek([key, "load/0"])
                 self._load = load.decode() if load else ""
                 if verdict is not None:
-                    self.hear(key, json.loads(verdict))
+                    self.receive(key, json.loads(verdict))
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + _BEAT_S
@@ -160,7 +160,7 @@ class Watch:
     # -- on node 0 ----------------------------------------------------------------------------------------------------
 
     def _look_for_gone(self) -> None:
-        """Whose connection has ended before the node's part of the run did."""
+        """Handle nodes whose connection closed before their part of the run was over."""
         nodes = range(1, self._job.max_nodes)
         for node, value in zip(nodes, self._store.peek([f"gone/{node}" for node in nodes])):
             how, _, name = (value or b"").decode().partition(" ")
@@ -169,7 +169,7 @@ class Watch:
             if not self._job.elastic:
                 self._tell(_unreachable(node, self._job) if how == "unreachable" else _gone(node))
             elif self.drop is not None:
-                self._store.set(f"gone/{node}", "")  # another may take its place
+                self._store.set(f"gone/{node}", "")  # another node may take its place
                 self._store.compare_set(f"name/{node}", name, "")
                 if how == "unreachable":
                     self._warn(_unreachable(node, self._job)["message"])
@@ -179,14 +179,14 @@ class Watch:
         limit_s = min(_QUIET * self._job.unreachable_s, self._job.peer_timeout_s)
         self._beats.look(now)
         for node in range(1, self._job.max_nodes):
-            silent, again = self._beats.heard(node, self._store.add(f"beat/{node}", 0), now)
+            silent, again = self._beats.silence_of(node, self._store.add(f"beat/{node}", 0), now)
             if again:
-                self._warn(_heard_again(node, silent))
+                self._warn(_responds_again(node, silent))
             elif silent > limit_s:
                 self._is_silent(node, silent)
 
     def _is_silent(self, node: int, silent: float) -> None:
-        """It has said nothing for long, where it was to say something."""
+        """Handle a node that has sent no heartbeat for too long, if it should have."""
         name, load, left = self._store.peek([f"name/{node}", f"load/{node}", f"left/{node}"])
         if left is not None or not name or not self._beats.expected:
             return
@@ -204,21 +204,21 @@ class Watch:
     def _tell(self, loss: Verdict) -> None:
         self._store.compare_set(self.key, "", json.dumps(loss))
 
-    # -- what is said -------------------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------------------
 
     def _of_node_0(self, silent: float, over: bool) -> None:
-        """It does not answer, or does again; one of the others says so."""
+        """Report that node 0 does not answer, or does again; in a fixed run, only node 1 reports it."""
         if self._node_rank == 1 or self._job.elastic:
-            self._warn(_heard_again(0, silent) if over else _silent(0, silent, self._load, over=False))
+            self._warn(_responds_again(0, silent) if over else _silent(0, silent, self._load, over=False))
 
     def _warn(self, message: str) -> None:
         self._event("warning", message=message)
 
 
-def tell_end(store: Store, key: str, verdict: Verdict) -> None:
-    """Tell all nodes of an end; those who are about to start again hear of it in the next round."""
+def publish_end(store: Store, key: str, verdict: Verdict) -> None:
+    """Publish the end to all nodes; if they are about to restart, in the next round."""
     while json.loads(store.compare_set(key, "", json.dumps(verdict)))["kind"] == "restart":
-        key = f"round/{int(key.split('/')[1]) + 1}/word"
+        key = f"round/{int(key.split('/')[1]) + 1}/verdict"
 
 
 def _silent(node: int, seconds: float, load: str, *, over: bool) -> str:
@@ -227,18 +227,21 @@ def _silent(node: int, seconds: float, load: str, *, over: bool) -> str:
     return f"no sign of node {node} for {seconds:.0f} s{limit}, though its host answers: {why}"
 
 
-def _heard_again(node: int, seconds: float) -> str:
+def _responds_again(node: int, seconds: float) -> str:
     return f"node {node} responds again, after {seconds:.0f} s"
 
 
 def _unreachable(node: int, job: Job) -> Verdict:
-    return _loss(node, f"node {node} has not answered for {job.unreachable_s:.0f} s: its host or the network is gone")
+    return _loss(node, f"node {node} has not answered for {job.unreachable_s:.0f} s: its host or the network is lost")
 
 
-def _loss(node: int, message: str, **more: Any) -> Verdict:
-    return {"kind": "lost", "node": node, "message": message, "time": time.time(), **more}
+def _loss(node: int, message: str, *, secondary: bool = False) -> Verdict:
+    verdict: Verdict = {"kind": "lost", "node": node, "message": message, "time": time.time()}
+    if secondary:
+        verdict["secondary"] = True
+    return verdict
 
 
 def _gone(node: int) -> Verdict:
-    """It has ended, and why is better known on its host."""
-    return _loss(node, f"the agent of node {node} is gone", secondary=True)
+    """The verdict on an agent that has exited; the cause is better known on its own host."""
+    return _loss(node, f"the agent of node {node} has exited", secondary=True)

@@ -1,4 +1,4 @@
-"""This node's workers as the worker group's process sees them: the fork server starts, signals and reaps them at its request."""
+"""This node's workers, as the worker group's process sees them; the fork server starts, signals and reaps them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 from ..cause import timed_out as timed_out_cause
-from ..channel import Message
 from ..failures import Failure
 from ..job import Job
 from ..store.interface import StoreError
@@ -19,20 +18,28 @@ from .errors import StopRequestedError
 from .nodes import Nodes
 from .ranks import Group, Ranks, variables
 from .waits import WAITS_S, Waits
-from .watch import Verdict
 
 if TYPE_CHECKING:
-    from ..messages import AgentToGroup, ExitedWorker, GroupServer, ServerToGroup, StartedWorker, WorkerRequest
+    from ..messages import (
+        AgentToGroup,
+        Cause,
+        ExitedWorker,
+        GroupServer,
+        ServerToGroup,
+        StartedWorker,
+        Verdict,
+        WorkerRequest,
+    )
 
 MONITOR_S = 0.1
 _FIRST_CAUSE_S = 2.0
-"""How long the consequence of a failure waits for that failure to be seen, here or on another node."""
+"""How long a secondary failure waits for its primary cause to appear, on this or another node."""
 
 _FAILS_TOO_S = 5.0
-"""So long a failure waits for the rank that is to be debugged, as that may be about to fail, too."""
+"""How long a failure waits for the rank to be debugged, which may be about to fail, too."""
 
 _DEBUGGED, _LEFT = "debugged", "debugger left"
-"""Counts in a round's part of the store: that rank has come into its debugger, and has ended."""
+"""Counters in a round's part of the store: the rank has entered its debugger, and has exited."""
 
 
 class PeerEndedError(Exception):
@@ -48,7 +55,7 @@ class Workers:
 
     def __init__(self, job: Job, nodes: Nodes, server: GroupServer, agent: AgentLink, directory: str) -> None:
         self.running: Dict[int, StartedWorker] = {}
-        """Messages of the fork server, by pid."""
+        """The fork server's `started` messages, by pid."""
 
         self.exited: Dict[int, ExitedWorker] = {}
         self._job = job
@@ -62,7 +69,7 @@ class Workers:
         self._ports: List[Dict[str, str]] = []
 
     def wait_until_ready(self) -> None:
-        """Until the fork server has imported what the workers want to find there, or the run is stopped."""
+        """Wait until the fork server has imported what workers are to find there, or the run is stopped."""
         while not self._ready:
             self.stop_if_asked()
             self.take_all(MONITOR_S)
@@ -70,10 +77,10 @@ class Workers:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
-        """Tell the agent of a round that begins."""
+        """Prepare a round, and report it to the agent."""
         self._world = workers[0].world_size
         self._place(len(workers))
-        self._waits = Waits(self._nodes.met, group.node_rank, group.nodes, self._world)
+        self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world)
         self._agent.event(
             "rendezvous",
             round=self._nodes.round,
@@ -86,7 +93,7 @@ class Workers:
         )
 
     def _place(self, workers: int) -> None:
-        """Decide once what each of so many workers is bound to; the modules that know are not imported otherwise."""
+        """Decide once which CPUs and ports each worker is bound to; modules for that are imported only if needed."""
         if not (self._job.numa_binding or self._job.near_nics):
             return
         from ..fabric import placement
@@ -96,35 +103,37 @@ class Workers:
         if self._job.near_nics and len(self._ports) != workers:
             self._ports = placement.near_ports(workers, gpus(os.environ), os.environ)
             if not any(self._ports):
-                self._agent.event("warning", message="--near-nics: no RDMA ports are nearer to one GPU of this node than others")
+                self._agent.event(
+                    "warning", message="--near-nics: no RDMA ports are nearer to one GPU of this node than others"
+                )
 
     def start(self, group: Group, workers: Sequence[Ranks]) -> Dict[int, int]:
-        """Start all of them; their pids by local rank."""
+        """Start all workers; their pids by local rank."""
         self.running, self.exited = {}, {}
         self.stop_if_asked()
         for worker in workers:
             self._server.send({"start": self._request(group, worker)})
-            self.take_all(0.0)  # however many they are, neither side waits for the other to read
+            self.take_all(0.0)  # with any number of workers, neither side blocks on the other's full socket
         while len(self.running) + len(self.exited) < len(workers):
             self._take(self._server.receive()[0])
         pids = {about["local_rank"]: pid for pid, about in {**self.running, **self.exited}.items()}
         return dict(sorted(pids.items()))
 
     def failed(self) -> Dict[int, ExitedWorker]:
-        """Those that have failed, by rank."""
+        """The workers that have failed, by rank."""
         return {about["rank"]: about for about in self.exited.values() if about["code"] != 0}
 
     def ended_by_themselves(self) -> bool:
-        """Whether none runs any more, and none was told to end: what that one ended with says nothing of its work."""
+        """Whether all workers have exited by themselves: a stopped worker's exit code says nothing about its work."""
         return not self.running and not any(about["stopped"] for about in self.exited.values())
 
     def error_file(self, local_rank: int) -> str:
-        """Where a worker writes down by what exception it ended."""
+        """The file to which a worker writes the exception that ended it."""
         return os.path.join(self._directory, "errors", f"{self._nodes.round}-{local_rank}.json")
 
     def _request(self, group: Group, worker: Ranks) -> WorkerRequest:
-        """What the fork server is to know of a worker."""
-        env = variables(group, worker, self._job, self._nodes.master_port.serves_workers)
+        """The request to the fork server to start a worker."""
+        env = variables(group, worker, self._job, self._nodes.network.master_port.serves_workers)
         env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
         env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
         env.update(self._nodes.network.variables)
@@ -133,7 +142,12 @@ class Workers:
             from ..fabric import placement
 
             env.update(LOCAL_RANK="0", **placement.own_gpu(worker.local_rank))
-        request: WorkerRequest = {"rank": worker.rank, "local_rank": worker.local_rank, "round": self._nodes.round, "env": env}
+        request: WorkerRequest = {
+            "rank": worker.rank,
+            "local_rank": worker.local_rank,
+            "round": self._nodes.round,
+            "env": env,
+        }
         if self._processors:
             request["cpus"] = self._processors[worker.local_rank]
         lent = self._job.streams_of(worker.rank, worker.world_size)
@@ -146,37 +160,41 @@ class Workers:
     # -- a failure ----------------------------------------------------------------------------------------------------
 
     def tell_peers(self, *, restarts: int) -> bool:
-        """Ask the agent for the cause and tell all nodes whether this restarts all workers, or ends the run."""
+        """Ask the agent for the cause, and publish whether it restarts all workers or ends the run."""
         self._wait_for_debugger()
         cause = self._first_cause()
         if restarts >= self._job.max_restarts:
-            verdict = self._nodes.say("fail", cause=cause)
+            verdict = self._nodes.publish("fail", cause=cause)
             if verdict["kind"] == "stop":
                 self._nodes.stopping.set()
                 raise PeerEndedError(verdict)
             return False
-        self._nodes.start_again()
+        self._nodes.request_restart()
         if not self._job.elastic:
-            verdict = self._nodes.say("restart", cause=cause)
+            verdict = self._nodes.publish("restart", cause=cause)
             if verdict["kind"] != "restart":
                 raise PeerEndedError(verdict)
         self._agent.send({"first_cause": None})
         if not self._job.elastic and verdict["node"] != self._nodes.node_rank:
-            return True  # another node was first, and tells it
+            return True  # another node was first, and reports the restart
         self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
         return True
 
     def _wait_for_debugger(self) -> None:
-        """Nobody ends a rank that is in its debugger, and all others are kept with it, on all nodes."""
-        limit, met = time.monotonic() + _FAILS_TOO_S, self._nodes.met
-        while self._job.debug is not None and not met.add(_LEFT, 0) and (met.add(_DEBUGGED, 0) or time.monotonic() < limit):
+        """Wait while a rank is in its debugger: until it exits, the workers of all nodes are kept."""
+        limit, met = time.monotonic() + _FAILS_TOO_S, self._nodes.members.store
+        while (
+            self._job.debug is not None
+            and not met.add(_LEFT, 0)
+            and (met.add(_DEBUGGED, 0) or time.monotonic() < limit)
+        ):
             self.take_all(MONITOR_S)
             self.stop_if_asked()
 
-    def _first_cause(self) -> Message:
-        """Why they failed, says the agent. What only follows from another failure waits a moment for that one to be seen.
+    def _first_cause(self) -> Cause:
+        """Why the workers failed, from the agent. A secondary failure waits a moment for its primary cause to appear.
 
-        A collective that has timed out waits for the others who waited in it, here and on other nodes: who did not is to blame.
+        After a timeout in a collective, the other ranks in it may time out, too: those that do not are to blame.
         """
         began, known = time.monotonic(), -1
         answer: AgentToGroup = {}
@@ -187,8 +205,8 @@ class Workers:
                 answer, known = self._agent.answer(), len(failed)
                 self._waits.tell(answer["waited"])
             waited = time.monotonic() - began
-            cause = dict(answer["cause"])
-            told = self._nodes.heard() is not None or self._nodes.stopping.is_set()
+            cause = answer["cause"]
+            told = self._nodes.verdict is not None or self._nodes.stopping.is_set()
             collective = cause["class"] == Failure.COLLECTIVE
             waits = cause["secondary"] or collective
             limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
@@ -201,19 +219,19 @@ class Workers:
         return cause
 
     def stop_if_asked(self) -> None:
-        """Leave the loop when our agent or another node has ended the run."""
+        """Raise if the agent or another node has ended the run."""
         if self._nodes.stopping.is_set():
             raise StopRequestedError
-        verdict = self._nodes.heard()
+        verdict = self._nodes.verdict
         if verdict is not None and verdict["kind"] != "restart":
             if verdict["kind"] == "stop":
-                self._nodes.stopping.set()  # the workers have their grace time, which the agent keeps
+                self._nodes.stopping.set()  # the workers have their grace time, which the agent enforces
             raise PeerEndedError(verdict)
 
     # -- the fork server ----------------------------------------------------------------------------------------------
 
     def take_all(self, wait_s: float) -> None:
-        """Messages that are there; waits for the first one up to `wait_s`."""
+        """Process all pending messages; waits for the first one for at most `wait_s`."""
         if self._server.ready(wait_s):
             self._take(self._server.receive()[0])
             while self._server.ready():
@@ -221,7 +239,7 @@ class Workers:
 
     def _take(self, message: Optional[ServerToGroup]) -> None:
         if message is None:
-            os._exit(1)  # the fork server is gone, and this process with it
+            os._exit(1)  # the fork server has exited, and this process follows
         if "started" in message:
             self.running[message["started"]["pid"]] = message["started"]
         elif "exited" in message:
@@ -229,15 +247,15 @@ class Workers:
             self.running.pop(about["pid"], None)
             self.exited[about["pid"]] = about
             if about["rank"] == self._job.debug:
-                with contextlib.suppress(StoreError):  # it is gone, and all who would look there know
-                    self._nodes.met.add(_LEFT, 1)
+                with contextlib.suppress(StoreError):  # the store is lost, as all its users know
+                    self._nodes.members.store.add(_LEFT, 1)
         elif "debugged" in message:
-            self._nodes.met.add(_DEBUGGED, 1)
+            self._nodes.members.store.add(_DEBUGGED, 1)
         elif "ready" in message:
             self._ready = True
 
     def end(self, number: int) -> None:
-        """The signal, then SIGKILL after the grace time, then an end to everything that the workers left behind."""
+        """Send the signal, then SIGKILL after the grace time, then end everything that the workers left behind."""
         self.take_all(0.0)
         if not self.exited and not self.running:
             return

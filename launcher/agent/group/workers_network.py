@@ -1,4 +1,4 @@
-"""What workers find one another by: the port of their store, and the variables of their network."""
+"""What workers need to find one another: the port of their store, and network variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..network import ports
 
 
 class MasterPort:
-    """The port on which node 0 of a round serves the workers' store: another one for each round."""
+    """The port on which node 0 serves the workers' store, a different one for each round."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -20,17 +20,17 @@ class MasterPort:
         """Whether node 0 of the round serves the workers' store."""
 
         self.hand_over: Callable[[socket.socket], object] = lambda _: None
-        """Gives the fork server a socket that listens where workers will look for their store."""
+        """Passes the fork server the listening socket to which workers will connect for their store."""
 
         self._lent: Optional[socket.socket] = None
 
     def open(self, number: int) -> Dict[str, Any]:
-        """A port on this node for the workers' store, on which we listen from now on; and whether it is us who serve the store.
+        """Choose a port on this node for the workers' store; if the agent serves the store, the port listens now.
 
-        Without torch here nobody can, and rank 0 does: what it runs may have a Python of its own. It finds the port free.
-        `number`: of the round.
+        Without torch in this Python, rank 0 serves it, as its command may run another Python. It finds the port free.
+        `number`: the number of the round.
         """
-        asked, only = self._job.master_port if number <= 0 else 0, LOOPBACK if self._job.on_loopback else ""
+        asked, only = (self._job.master_port or 0) if number <= 0 else 0, LOOPBACK if self._job.on_loopback else ""
         if self._lent is not None:
             self._lent.close()
             self._lent = None
@@ -47,18 +47,19 @@ class MasterPort:
 
 
 class WorkersNetwork:
-    """Decided once it is known by which interfaces peers reach this node."""
+    """Network variables of the workers, decided once the interfaces on which peers reach this node are known."""
 
-    def __init__(self, tell: Callable[..., None]) -> None:
+    def __init__(self, job: Job, tell: Callable[..., None]) -> None:
+        self.master_port = MasterPort(job)
         self._tell = tell
         self.fabric: Optional[Dict[str, Any]] = None
-        """What the agent has found of this node's fabric; None where all is on one host."""
+        """What the agent has found out about this node's fabric; None if all nodes are on one host."""
 
         self.variables: Dict[str, str] = {}
-        """For the workers, by what peers reach."""
+        """Further environment variables of the workers."""
 
     def settle(self, interfaces: List[str], why: str) -> None:
-        """Decide the variables that depend on the interfaces by which peers reach this node, and tell all of them."""
+        """Decide the variables that depend on the interfaces on which peers reach this node, and report all."""
         if self.fabric is None:
             return
         from ..fabric import network_variables
@@ -66,5 +67,7 @@ class WorkersNetwork:
         known = {**os.environ, **{variable["name"]: variable["value"] for variable in self.fabric["variables"]}}
         chosen = network_variables.settle(self.fabric, interfaces, known, why)
         variables = [variable._asdict() for variable in chosen] + self.fabric["variables"]
-        self.variables = {variable["name"]: variable["value"] for variable in variables if variable["source"] == "chosen"}
+        self.variables = {
+            variable["name"]: variable["value"] for variable in variables if variable["source"] == "chosen"
+        }
         self._tell("fabric", variables=variables, notes=self.fabric["notes"], interfaces=interfaces)

@@ -1,4 +1,4 @@
-"""Finding node 0 by a DNS name, in a thread: a name server that does not answer blocks for many seconds."""
+"""Finds node 0 by its DNS name, in a thread: a name server that does not answer blocks for many seconds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ANSWER_BYTES = 1024
 
 
 class Search:
-    """Looks until DNS knows node 0's name and node 0 answers there."""
+    """Searches until DNS resolves node 0's name and node 0 answers there."""
 
     def __init__(self, name: str, *, port: int = 0, beacons: Sequence[int] = (), run: str = "", key: str = "") -> None:
-        """`port` 0: node 0 tells its port at one of `beacons`, to whoever asks for this run."""
+        """`port` 0: node 0 publishes its port on one of the ports in `beacons`."""
         self.found: Optional[Tuple[str, int]] = None
         self.waits_for = f"DNS to know {name}"
         self.told = ""
-        """The addresses that DNS has told."""
+        """The addresses that DNS has returned."""
 
         self._name, self._port, self._beacons, self._run, self._key = name, port, beacons, run, key
         threading.Thread(target=self._look, daemon=True, name="search").start()
@@ -53,7 +53,7 @@ class Search:
         return self._told([(address, beacon) for address in addresses for beacon in self._beacons])
 
     def _told(self, beacons: List[Tuple[str, int]]) -> int:
-        """The port that this run's beacon tells, 0 where none does. All are asked at once, and have one limit together."""
+        """The port that this run's beacon publishes; 0 if none does. All are queried at once, within one limit."""
         from . import reach
 
         selector, limit = selectors.DefaultSelector(), time.monotonic() + _ANSWER_S
@@ -75,18 +75,20 @@ class Search:
         return port
 
     def _port_of(self, answer: bytes) -> int:
-        """What a beacon of this run has said; 0 where it is another's, or one that does not know the run's key."""
+        """The port in a beacon's answer; 0 if it is not this run's, or not proved with the run's key."""
         import hmac
 
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             told = json.loads(answer)
-            if told["run"] == self._run and hmac.compare_digest(told["proof"], _proof(self._key, self._run, told["port"])):
+            if told["run"] == self._run and hmac.compare_digest(
+                told["proof"], _proof(self._key, self._run, told["port"])
+            ):
                 return int(told["port"])
         return 0
 
 
 def _read(sock: Any, answer: bytearray) -> bool:
-    """Take what has come of a line; whether there is more to come."""
+    """Read what has arrived of a line; whether more is to come."""
     try:
         data = sock.recv(_ANSWER_BYTES - len(answer))
     except BlockingIOError:
@@ -98,10 +100,10 @@ def _read(sock: Any, answer: bytearray) -> bool:
 
 
 class Beacon:
-    """On node 0: tells the port that it has chosen to whoever connects to a port that all nodes know."""
+    """On node 0: publishes the port that it has chosen, on a port that all nodes know."""
 
     def __init__(self, candidates: Sequence[int], run: str, port: int, key: str) -> None:
-        """Takes the first of the candidates that is free. Raises `ports.PortTakenError`."""
+        """Listen on the first free candidate. Raises `ports.PortTakenError`."""
         self._socket = self._bind(candidates)
         self._answer = json.dumps({"run": run, "port": port, "proof": _proof(key, run, port)}).encode("ascii") + b"\n"
         threading.Thread(target=self._tell, daemon=True, name="beacon").start()
@@ -126,7 +128,7 @@ class Beacon:
 
 
 def _proof(key: str, run: str, port: int) -> str:
-    """That this run's node 0 has said so."""
+    """Proof that the port comes from this run's node 0."""
     from . import secure  # only where ports are shared with other runs
 
     return secure.mac(key.encode(), b"distlaunch beacon", f"{port} {run}".encode()).hex()

@@ -1,29 +1,32 @@
-"""Where the run's store is: node 0 decides it by binding the port, the others learn it through the backend's channel."""
+"""The address of the run's store: node 0 binds the port, the others learn it through the backend's channel."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import socket
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
-from ..cause import Cause, is_cause
+from ..cause import is_cause
 from ..job import LOOPBACK, Job
 from ..system import files
 from . import ports, routes
 from .dns_search import Beacon, Search
 
+if TYPE_CHECKING:
+    from ..messages import Cause
+
 
 class Endpoint:
-    """Address and port of the store, and on node 0 the socket that listens there until the worker group's process takes it."""
+    """Address and port of the store and, on node 0, its listening socket until that is handed over."""
 
     def __init__(self, job: Job) -> None:
         self.address: Optional[Tuple[str, int]] = None
         self.file: Optional[str] = job.rendezvous.get("file")
         if self.file and job.session:
-            self.file += f".{job.session}"  # never the address of a start before this one
+            self.file += f".{job.session}"  # never the address of an earlier start
         self.told = ""
-        """The addresses that node 0 has told, for the message when none is reached."""
+        """The addresses that node 0 has published, for the message if none is reached."""
 
         self._job = job
         self._listener: Optional[socket.socket] = None
@@ -42,11 +45,11 @@ class Endpoint:
         self._port = ports.port_of(self._listener)
         if "ports" in self._job.rendezvous:
             self._beacon = Beacon(self._job.rendezvous["ports"], self._job.run, self._port, self._job.key)
-        if self._by_name:  # it has to find itself by that name, too, as its workers will
+        if self._by_name:  # node 0 must find itself by that name, too, as its workers will
             self._look_for(self._port)
 
     def tell(self, candidates: Sequence[str]) -> None:
-        """On node 0: let the others know where they may find it, best first."""
+        """On node 0: publish the addresses at which others may reach it, best first."""
         assert self._port
         if self._by_name:
             return
@@ -54,7 +57,9 @@ class Endpoint:
         addresses = [known] if known else list(candidates)
         self.address = (addresses[0], self._port)
         if self.file:
-            files.write_whole(self.file, json.dumps({"addresses": addresses, "port": self._port}).encode("ascii"), sync=False)
+            files.write_whole(
+                self.file, json.dumps({"addresses": addresses, "port": self._port}).encode("ascii"), sync=False
+            )
 
     def look(self) -> Optional[Tuple[str, int]]:
         """The address, once it is known."""
@@ -74,35 +79,39 @@ class Endpoint:
         return self.address
 
     def _look_for(self, port: int) -> Search:
-        """Begin to look for node 0 by its name."""
+        """Start the search for node 0 by its name."""
         about = self._job.rendezvous
-        self._search = Search(about["addr"], port=port, beacons=about.get("ports", ()), run=self._job.run, key=self._job.key)
+        self._search = Search(
+            about["addr"], port=port, beacons=about.get("ports", ()), run=self._job.run, key=self._job.key
+        )
         return self._search
 
     @property
     def _by_name(self) -> bool:
-        """Whether node 0 is known by a DNS name, or by an address, that may not be there yet."""
+        """Whether node 0 is known by a DNS name, or an address, that may not exist yet."""
         address = self._job.rendezvous.get("addr")
         return address is not None and ("any_order" in self._job.rendezvous or not routes.is_address(address))
 
     @property
     def waits_for(self) -> str:
-        """What the address is still missing."""
+        """What this node still waits for."""
         if self._search is not None:
             return self._search.waits_for
-        return f"node 0 to answer at any of {self.told}" if self.told else f"node 0 to say where it is, in {self.file}"
+        return (
+            f"node 0 to answer at any of {self.told}" if self.told else f"node 0 to publish its address in {self.file}"
+        )
 
     def end(self, why: Optional[Cause]) -> None:
-        """Tell the others, who may wait for this node, that it does not come, or in vain; the first one has the word.
+        """Publish the end of the run to nodes that may still wait for this one; the first message counts.
 
-        None: the run has ended well without them.
+        `why` is None if the run has succeeded without them.
         """
         if self.file:
             with contextlib.suppress(OSError):
                 files.write_once(self.file + ".end", json.dumps({"cause": why}).encode("ascii"), sync=False)
 
     def ended(self) -> Optional[Dict[str, Optional[Cause]]]:
-        """What another node has told so, if one has."""
+        """The end that another node has published, if any."""
         if not self.file:
             return None
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -116,6 +125,6 @@ class Endpoint:
         return [self._listener.fileno()] if self._listener else []
 
     def handed_over(self) -> None:
-        """The fork server has the socket now."""
+        """Close our copy of the socket: the fork server has it now."""
         if self._listener:
             self._listener.close()

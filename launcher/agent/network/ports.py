@@ -1,4 +1,4 @@
-"""Ports chosen by binding them, outside the range from which the kernel gives ports to outgoing connections."""
+"""Ports chosen by binding them, outside the kernel's range for outgoing connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FALLBACK_EPHEMERAL = 32_768
 
 
 class PortTakenError(OSError):
-    """The port that was asked for is in use."""
+    """The requested port is in use."""
 
 
 def _candidates() -> Iterable[int]:
@@ -19,16 +19,16 @@ def _candidates() -> Iterable[int]:
             low, high = map(int, file.read().split())
     except (OSError, ValueError):
         low, high = _FALLBACK_EPHEMERAL, 60_999
-    import random  # brings hashlib; only node 0 needs it
+    import random  # imports hashlib; only node 0 needs it
 
     ports = [*range(_FIRST, low), *range(high + 1, 65_536)] or list(range(_FIRST, 65_536))
     return random.sample(ports, min(len(ports), 200))
 
 
 def _bind(port: int, only: str, named: bool) -> Optional[socket.socket]:
-    """A socket bound to that port on all addresses, of both families where there is IPv6, or on one; None when it is taken.
+    """A socket bound to the port on all addresses, including IPv6 if available, or on `only`; None if it is taken.
 
-    `named`: also one that only connections of a run before this one are left of (TIME_WAIT, a minute long).
+    `named`: also if connections of an earlier run are left on the port (TIME_WAIT, for a minute).
     """
     everywhere = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - peers connect to it
     for family, address in ((socket.AF_INET, only),) if only else everywhere:
@@ -45,15 +45,16 @@ def _bind(port: int, only: str, named: bool) -> Optional[socket.socket]:
             sock.close()
             if error.errno == 98:  # EADDRINUSE, Linux
                 return None
-            continue  # IPv6 switched off
+            continue  # IPv6 is disabled
         return sock
     return None
 
 
 def reserve(port: int = 0, only: str = "") -> socket.socket:
-    """A socket that holds a free port (or the given one), on all addresses or one IPv4 address, without listening on it.
+    """A socket that holds a free port, or the given one, without listening; on all addresses or one IPv4 address.
 
-    One of our choice is bound without SO_REUSEADDR, so it was free, and nobody else can bind it. Raises `PortTakenError`.
+    A port of our choice is bound without SO_REUSEADDR: it was free, and no other process can bind it.
+    Raises `PortTakenError`.
     """
     for candidate in [port] if port else _candidates():
         sock = _bind(candidate, only, named=bool(port))
@@ -63,18 +64,18 @@ def reserve(port: int = 0, only: str = "") -> socket.socket:
 
 
 def listening(port: int = 0, only: str = "") -> socket.socket:
-    """The same, and it listens, so nobody else can bind it: who connects waits for whoever the socket is handed to."""
+    """Like `reserve`, but listening: no other process can bind it, and clients wait for the socket's new owner."""
     sock = reserve(port, only)
     try:
         sock.listen(socket.SOMAXCONN)
-    except OSError as error:  # somebody else has bound a named one, too, and was faster
+    except OSError as error:  # another process has bound the same named port, and was faster
         sock.close()
         raise PortTakenError(error.errno, f"port {port} is in use") from error
     return sock
 
 
 def lent(port: int = 0) -> socket.socket:
-    """A port that is held, but not listened on: a server of anybody here that sets SO_REUSEADDR, as torch's does, may take it."""
+    """A port that is held but not listened on: a local server that sets SO_REUSEADDR, like torch's, may bind it."""
     sock = reserve(port)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return sock

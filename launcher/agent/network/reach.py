@@ -1,7 +1,8 @@
-"""Which addresses of a node its peers really reach: every node tries others' addresses, all at once, in one round.
+"""Finds which addresses of a node its peers really reach: nodes probe one another's addresses at once, in one round.
 
-Up to 65 nodes each tries all others; beyond that those at distances of powers of two, so that no node opens more than a few dozen
-connections. Who answers proves by a token that it is the node that was meant: 172.17.0.1 exists on every host with docker.
+Up to 65 nodes, each probes all others; beyond that, those at distances of powers of two, so that no node opens more
+than a few dozen connections. An answer carries a token that identifies the node: 172.17.0.1 exists on every host with
+Docker.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 _ALL = 65
 _SETTLE_S = 0.25
-"""Once every peer was reached at one address, further ones have until so long after the start."""
+"""Once every peer is reached at one address, other addresses have until this long after the start."""
 
 _LIMIT_S = 4.0
-"""So long is waited for a peer that was reached at none: longer than the retransmission of two lost SYNs."""
+"""How long to wait for a peer that is reached at no address: longer than the retransmission of two lost SYNs."""
 
 _STARVED_S = 30.0
-"""So long where a connection to it stands: its host is there, and who is to answer may have no processor for a while."""
+"""The same if a connection to it is established: its host is up, and its process may be starved of CPU for a while."""
 
 
 class Target(NamedTuple):
-    """One address of one peer, and what answers there."""
+    """One address of one peer, and the token that it answers with."""
 
     peer: int
     address: str
     port: int
     token: bytes
-    """Empty: who accepts the connection is who was meant."""
+    """If empty, accepting the connection is enough."""
 
 
 class Answerer:
-    """Answers at a port of its own, on all addresses of this node, with the token; until `close`."""
+    """Answers with the token on its own port, on all addresses of this node, until `close`."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -64,7 +65,7 @@ class Answerer:
 
 
 def partners(rank: int, nodes: int) -> List[int]:
-    """Whom a node tries: all others, or in a large run those at distances of powers of two, and node 0."""
+    """The peers that a node probes: all others, or in a large run those at distances of powers of two and node 0."""
     if nodes <= _ALL:
         return [peer for peer in range(nodes) if peer != rank]
     steps = [1 << power for power in range((nodes - 1).bit_length())]
@@ -72,7 +73,7 @@ def partners(rank: int, nodes: int) -> List[int]:
 
 
 def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: float = _SETTLE_S) -> Set[Target]:
-    """Those that answer with their token. Ends when all have answered or refused, or as the two limits say."""
+    """The targets that answer with their token. Returns once all have answered or refused, or at one of the limits."""
     selector = selectors.DefaultSelector()
     reached: Set[Target] = set()
     waiting = {target.peer for target in targets}
@@ -87,7 +88,7 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
         if waiting and left <= 0 and any(_may_answer(key, waiting) for key in selector.get_map().values()):
             left = max(limit_s, _STARVED_S) - passed
         ready = selector.select(max(0.0, left))
-        if not ready and left <= 0:  # what had come when we could not look, for want of a processor, counts
+        if not ready and left <= 0:  # answers that arrived while this process was starved still count
             break
         for key, _ in ready:
             verdict = _step(selector, key)
@@ -101,7 +102,7 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
 
 
 def connecting(address: str, port: int) -> Optional[socket.socket]:
-    """A socket that does not wait and is being connected; None: that has failed already."""
+    """A non-blocking socket that is being connected; None if that has already failed."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = None
     try:
@@ -116,16 +117,16 @@ def connecting(address: str, port: int) -> Optional[socket.socket]:
 
 
 def _may_answer(key: selectors.SelectorKey, waiting: Set[int]) -> bool:
-    """Whether a connection to one of these peers stands at which nothing has come yet."""
+    """Whether this is an established connection to one of these peers, still without an answer."""
     sock, target = key.fileobj, key.data
     assert isinstance(sock, socket.socket)
-    with contextlib.suppress(OSError):  # it is not connected
+    with contextlib.suppress(OSError):  # not connected yet
         return bool(target.token and target.peer in waiting and sock.getpeername())
     return False
 
 
 def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optional[bool]:
-    """Go on with one connection; True: it is who was meant, False: it is not, None: not known yet."""
+    """Advance one connection. True: it is the expected peer; False: it is not; None: not known yet."""
     sock, target = key.fileobj, key.data
     assert isinstance(sock, socket.socket)
     try:
@@ -143,16 +144,16 @@ def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optio
 
 
 class Found(NamedTuple):
-    """What the round has shown, of this node and of node 0."""
+    """The result of the round, for this node and for node 0."""
 
     usable: List[str]
-    """This node's addresses that all who tried them reach, best first."""
+    """This node's addresses that all peers probing it reach, best first."""
 
     master: List[str]
-    """The same of node 0."""
+    """The same for node 0."""
 
     cut_off: List[Tuple[int, int]]
-    """Pairs (from, to) of which the first reaches the second at no address."""
+    """Pairs (from, to) of nodes, the first of which reaches the second at no address."""
 
 
 def explore(
@@ -162,7 +163,7 @@ def explore(
     addresses: Sequence[str],
     wait: Callable[[str, Callable[[], bool], Callable[[], List[str]]], None],
 ) -> Found:
-    """The round, over the run's store; `wait(what, met, missing)` waits, and gives up when the run ends."""
+    """Run the round over the run's store; `wait(what, met, missing)` waits, and raises if the run ends."""
     token = os.urandom(8).hex().encode()
     answerer = Answerer(token)
     try:
@@ -173,7 +174,7 @@ def explore(
         names = [f"reach/at/{peer}" for peer in tried]
         wait(
             f"the addresses of {len(names)} nodes",
-            lambda: store.add("reach/told", 0) >= nodes,  # one number, however many they are
+            lambda: store.add("reach/told", 0) >= nodes,  # a single key, however many nodes there are
             lambda: [name[9:] for name in names if not store.check([name])],
         )
         peers = {peer: json.loads(text) for peer, text in zip(tried, store.multi_get(names) if names else [])}
@@ -195,7 +196,7 @@ def explore(
 
 
 def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[Target]:
-    """Every address of every peer; one that this node has as well would lead to itself, unless both are on one host."""
+    """Every address of every peer, except this node's own: they lead to itself, unless both are on one host."""
     found = []
     for peer, about in peers.items():
         elsewhere = [address for address in about["addresses"] if address not in own] or about["addresses"]
@@ -204,7 +205,7 @@ def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[
 
 
 def common(rank: int, addresses: Sequence[str], everyone: Sequence[Mapping[str, List[str]]]) -> List[str]:
-    """The addresses of a node that all who tried it reach; those that most do, where none is common to all."""
+    """The addresses of a node that all peers probing it reach, or if there are none, that most of them reach."""
     told = [set(seen[str(rank)]) for seen in everyone if seen.get(str(rank))]
     counts: Dict[str, int] = {address: sum(address in seen for seen in told) for address in addresses}
     most = max(counts.values(), default=0)

@@ -1,4 +1,4 @@
-"""Addresses by evidence: what this host has, what a peer reaches, and through which interface."""
+"""Addresses as they are observed: those of this host, those that a peer reaches, and the interfaces in use."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def own_addresses() -> Dict[str, List[str]]:
 
 
 def resolved(name: str) -> List[str]:
-    """The addresses of a host name, in the resolver's order; empty where it has none."""
-    with contextlib.suppress(OSError, UnicodeError):  # the latter: no name of a host
+    """The addresses of a host name, in the resolver's order; empty if it has none."""
+    with contextlib.suppress(OSError, UnicodeError):  # UnicodeError: not a host name
         return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
     return []
 
 
 def candidates(name: str) -> List[str]:
-    """Where peers may find this host, best first: what its name resolves to, then every address that it has."""
+    """Addresses at which peers may reach this host, best first: those its name resolves to, then all others."""
     own = [address for addresses in own_addresses().values() for address in addresses]
     wanted = [address for address in resolved(name) if address in own] + own
     return list(dict.fromkeys(wanted)) or ["127.0.0.1"]
 
 
 def is_address(text: str) -> bool:
-    """Whether it is an IP address, and no name."""
+    """Whether the text is an IP address, not a name."""
     try:
         _parsed(text)
     except ValueError:
@@ -55,7 +55,7 @@ def is_address(text: str) -> bool:
 
 
 def resolve(name: str) -> List[str]:
-    """The addresses of a name; an address is its own. Empty when nobody knows the name. May take many seconds."""
+    """The addresses of a name, or the address itself; empty if the name is unknown. May take many seconds."""
     try:
         return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
     except (OSError, UnicodeError):
@@ -63,7 +63,7 @@ def resolve(name: str) -> List[str]:
 
 
 def reached(addresses: Sequence[str], port: int) -> List[str]:
-    """Those of the addresses at which something accepts a connection to `port`, all tried at once; 2 s are given to them."""
+    """The addresses that accept a connection to `port`; all are tried at once, for at most 2 s."""
     from . import reach
 
     targets = [reach.Target(0, address, port, b"") for address in addresses]
@@ -72,12 +72,12 @@ def reached(addresses: Sequence[str], port: int) -> List[str]:
 
 
 def first_reachable(addresses: Sequence[str], port: int) -> Optional[str]:
-    """The best of the addresses that are reached; None: none is."""
+    """The first address that accepts a connection; None if none does."""
     return next(iter(reached(addresses, port)), None)
 
 
 def towards(address: str) -> Tuple[Optional[str], Optional[str]]:
-    """The interface, and the address of ours on it, from which packets to `address`, or to the host of that name, leave."""
+    """The interface, and our address on it, from which packets to `address` (or a host of that name) leave."""
     address = next(iter(resolve(address)), address)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -95,6 +95,6 @@ def _is_loopback(address: str) -> bool:
 
 
 def _parsed(address: Union[str, bytes]) -> Union[ipaddress.IPv4Address, ipaddress.IPv6Address]:
-    import ipaddress  # 2 ms, which most agents have while torch is imported
+    import ipaddress  # takes 2 ms, which most agents have while torch is imported
 
     return ipaddress.ip_address(address)

@@ -1,8 +1,8 @@
-"""Who knows the run's key: both ends of a connection prove it to one another, and so does every message.
+"""Authentication by the run's key: both ends of a connection prove that they know it, and so does every message.
 
-The server sends a random number, the client one of its own with a proof for both, the server its proof: whoever replays what
-was said before has the wrong numbers. A message carries a proof over its place in the connection, its direction and its whole
-content (for the store: call, key and round, value). Nothing is encrypted.
+The server sends a nonce, the client its own nonce with a proof over both, the server its proof: a replay has the wrong
+nonces. A message carries a MAC over its position in the connection, its direction and its whole content (for the store:
+call, key and round, value). Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ CLIENT, SERVER = b"client", b"server"
 
 
 class ForgedError(ValueError):
-    """What came is not from one who knows the run's key, or not what that one has sent."""
+    """The data does not come from a peer that knows the run's key, or was changed on its way."""
 
 
 def mac(key: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA256 over the parts, of which all but the last have a fixed length or end themselves."""
+    """HMAC-SHA256 over the parts; all but the last have a fixed length or delimit themselves."""
     return hmac.digest(key, b"".join(parts), "sha256")
 
 
 def nonce() -> bytes:
-    """A number that nobody can foresee."""
+    """An unpredictable random number."""
     return os.urandom(NONCE_BYTES)
 
 
@@ -39,20 +39,20 @@ class Session:
         self._count: Dict[bytes, int] = {CLIENT: 0, SERVER: 0}
 
     def proof(self) -> bytes:
-        """That this end knows the key."""
+        """Proof that this end knows the key."""
         return mac(self._hello, self._me)
 
     def check_peer(self, proof: bytes) -> None:
-        """Raises `ForgedError` where the other end does not know it."""
+        """Raise `ForgedError` if the other end does not know the key."""
         if not hmac.compare_digest(proof, mac(self._hello, self._peer)):
             raise ForgedError("it does not know the run's key")
 
     def seal(self, data: bytes) -> bytes:
-        """The proof for the next message from here."""
+        """The MAC for the next message from this end."""
         return self._next(self._me, data)
 
     def check(self, proof: bytes, data: bytes) -> None:
-        """Raises `ForgedError` where this is not the other end's next message."""
+        """Raise `ForgedError` if this is not the other end's next message."""
         if not hmac.compare_digest(proof, self._next(self._peer, data)):
             raise ForgedError("a message was changed on its way")
 

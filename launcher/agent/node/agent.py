@@ -1,4 +1,4 @@
-"""The agent proper: one per node. Starts the fork server, carries signals and output, keeps the deadlines, tells the end."""
+"""The agent proper, one per node: starts the fork server, forwards signals and output, and reports the end."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..forkserver.prefork import Forked
     from ..messages import ServerSetup
 
-# torch.distributed.nn: torch imports it late, inside DDP, and then holds the process group until after its threads'
-# end, which aborts one gloo run in four at exit (pytorch/pytorch#190489); imported first, it does not.
+# torch.distributed.nn: torch imports it late, inside DDP, and then keeps the process group alive longer than its
+# threads, which aborts one gloo run in four at exit (pytorch/pytorch#190489). Importing it first avoids that.
 _PRELOAD = ["torch", "torch.distributed", "torch.distributed.nn"]
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
@@ -43,7 +43,7 @@ class Node:
     """One node's agent, from the first event to the last."""
 
     def __init__(self, job: Job, node_rank: int, stream_fd: int, forked: Optional[Forked] = None) -> None:
-        """`forked`: the fork server, where it is there already."""
+        """`forked`: the fork server, if it is already running."""
         job = function_call.as_script(job, node_rank)
         self.loop = Loop()
         self.stderr = Stderr()
@@ -63,7 +63,7 @@ class Node:
         self.heartbeat_at = time.monotonic() + job.heartbeat_s
 
     def run(self) -> int:
-        """Everything; returns the exit code of the agent."""
+        """Run the node to its end; returns the exit code of the agent."""
         processes.become_subreaper()
         self.loop.catch_signals(self.stopping.hear_signals)
         threads.watch(self._thread_failed)
@@ -75,24 +75,24 @@ class Node:
                 self._turn()
             self._end_processes()
             return self._done()
-        except Exception as error:  # noqa: BLE001 - a bug of ours, or a port that is taken: told like any other failure
+        except Exception as error:  # noqa: BLE001 - a bug, or a port that is taken: reported like any other failure
             self.loop.use_spare_files()
             trace = threads.trace_of(error)
             self.stderr.say(trace)
             self.outcome.fail(f"{type(error).__name__}: {error}", trace=trace)
             self._end_processes()
             return self._done()
-        finally:  # whoever could not end what it had started has not been killed
+        finally:  # also after a failed cleanup: this agent was not killed
             self.server.group.send({"ends": True})
 
     def _thread_failed(self, message: str, trace: str) -> None:
         self.stderr.say(trace)
         self.loop.thread_failed(message, trace)
 
-    # -- the beginning ------------------------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------------------------------
 
     def _cancelled_meanwhile(self) -> bool:
-        """A scheduler may start a cancelled run: it waited for nodes, or was requeued, or nobody knew that it was there."""
+        """Whether the run was cancelled before the scheduler started it, for example while it was queued."""
         if not self.stops.cancelled():
             return False
         self.out.event("agent_started", version=VERSION, run=self.place.job.run, host=self.place.host, pid=os.getpid())
@@ -123,12 +123,12 @@ class Node:
             "ignored": self.loop.ignored,
         }
         self.server.start(request, self.joining.endpoint)
-        self.joining.look_at_fabric(env)  # while torch is imported
+        self.joining.look_at_fabric(env)  # while the fork server imports torch
         self.messages.listen(host_facts)
         self._join()
 
     def _environment(self) -> Tuple[Dict[str, str], int, Message]:
-        """The workers' variables, how many workers there are, and what there is to tell of the host."""
+        """The workers' variables, the number of workers, and the facts about the host."""
         job = self.place.job
         env = job.environment(dict(os.environ), self.place.node_rank)
         count = job.workers if isinstance(job.workers, int) else max(1, len(facts.gpus(env)))
@@ -165,7 +165,7 @@ class Node:
         return max(0.0, min(until))
 
     def _hear_of_end(self, now: float) -> None:
-        """Another node may have failed before all have met, or an elastic run be over before this one has."""
+        """Check whether a node failed before the rendezvous, or an elastic run finished before this node joined."""
         if self.outcome.failed is not None or not self.outcome.awaits_result():
             return
         ended = self.joining.ended(now)
@@ -175,16 +175,16 @@ class Node:
                 self.out.event("warning", message=NOT_NEEDED)
                 self.outcome.result, self.outcome.group_gone = {"result": "success"}, True
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- shutdown -----------------------------------------------------------------------------------------------------
 
     def _end_processes(self) -> None:
-        """End everything below us, then read what is left in the pipes."""
+        """End all child processes, then read what is left in the pipes."""
         left = self.server.end(at_once=not self.workers)
         for _ in range(_STDERR_BLOCKS):
             self.stderr.write(self.server.said() or b"")
         self.workers.output.finish()
         if left:
-            self.out.event("warning", message=f"processes that do not die, even of SIGKILL: {left}")
+            self.out.event("warning", message=f"processes that survived SIGKILL: {left}")
 
     def _done(self) -> int:
         outcome = self.outcome

@@ -1,10 +1,10 @@
-"""Why a node's part of the run failed: out of what its workers, the worker group's process and the other nodes have said."""
+"""Why a node's part of the run failed, from the reports of its workers, its worker group's process and other nodes."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Optional, Tuple
 
 from .. import cause
 from ..failures import Failure
@@ -13,11 +13,11 @@ from .place import Place
 from .workers import Worker
 
 if TYPE_CHECKING:
-    from ..messages import Result
+    from ..messages import Cause, Result
 
 
 class FailureAnalysis:
-    """Finds causes on one node."""
+    """Finds the causes of failures on one node."""
 
     def __init__(self, place: Place) -> None:
         self._host, self._node = place.host, place.node_rank
@@ -27,59 +27,73 @@ class FailureAnalysis:
         self._oom_kills = facts.oom_kills()
 
     def out_of_memory(self) -> int:
-        """Processes that the kernel has killed for want of memory since the agent started."""
+        """How many processes the kernel's out-of-memory killer has killed since the agent started."""
         return facts.oom_kills() - self._oom_kills
 
-    def of_node(self, message: str, kind: Failure = Failure.NODE, **more: Any) -> cause.Cause:
-        """A cause for which no worker is to blame."""
-        if more.get("traceback"):
-            more["traceback"] = cause.shorten(more["traceback"], whole=f"the agent's stderr on node {self._node}")
+    def of_node(self, message: str, kind: Failure = Failure.NODE, traceback: Optional[str] = None) -> Cause:
+        """A cause on this node for which no worker is responsible."""
         message = cause.one_line(message)
-        return {**cause.of_node(host=self._host, node=self._node, message=message, kind=kind, time=time.time()), **more}
+        found = cause.of_node(host=self._host, node=self._node, message=message, kind=kind, time=time.time())
+        if traceback:
+            found["traceback"] = cause.shorten(traceback, whole=f"the agent's stderr on node {self._node}")
+        return found
 
     def of_part(self, what: str, code: int) -> Tuple[str, Failure]:
-        """Message and class for a process of ours that has ended with this exit code, or by this signal, below 0."""
+        """Message and class for a process of distlaunch that exited with this code, or by this signal if negative."""
         if code >= 0:
             return f"{what} ended with exit code {code}", Failure.NODE
         return cause.killed(what, cause.signal_name(-code), self.out_of_memory())
 
-    def of_workers(self, workers: Iterable[Worker]) -> List[cause.Cause]:
-        """The failures among the workers of the present round; their pipes are to be drained before."""
-        causes: List[cause.Cause] = []
+    def of_workers(self, workers: Iterable[Worker]) -> List[Cause]:
+        """The failures among these workers; their pipes must have been drained."""
+        causes: List[Cause] = []
         kills = self.out_of_memory()
         for worker in workers:
             about = worker.exited
             name = os.path.join("errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
             errors, kept = os.path.join(self._scratch, name), os.path.join(self._kept, name)
-            if os.path.exists(errors):  # it has raised, even if its exit hooks still run or we have ended it since
+            if os.path.exists(errors):  # it raised, even if its exit hooks still run
                 about = about or {**worker.about, "code": 1, "stopped": False, "time": time.time()}
+                if about["stopped"]:  # by distlaunch, in its exit hooks: that signal is not the cause
+                    about = {**about, "code": 1}
             elif about is None or about["code"] == 0 or about["stopped"]:
                 continue
-            pipe = worker.output.get("stderr")  # none where it is the launcher's very terminal
+            pipe = worker.output.get("stderr")  # none if it is the launcher's own terminal
             said = pipe.tail.text if pipe and pipe.tail else b""
             found = cause.of_worker(
-                host=self._host, node=self._node, about=about, error_file=errors, stderr_tail=said, oom_kills=kills, kept=kept
+                host=self._host,
+                node=self._node,
+                about=about,
+                error_file=errors,
+                stderr_tail=said,
+                oom_kills=kills,
+                kept=kept,
             )
             causes.append(found)
         return causes
 
-    def of_result(self, result: Result, own: Optional[cause.Cause]) -> Tuple[str, Optional[cause.Cause]]:
-        """The verdict on what the process of the worker group has said last; `own` is the first cause among our workers."""
+    def of_result(self, result: Result, own: Optional[Cause]) -> Tuple[str, Optional[Cause]]:
+        """The verdict on the group process's last message; `own` is the first cause among this node's workers."""
         if result["result"] == "success":
             return "success", None
         if "word" in result:  # another node ended the run
             word = result["word"]
             text = word.get("message") or f"node {word['node']} ended the run"
-            # With its time: what our workers raised after that is a consequence.
-            about = {name: word[name] for name in ("time", "secondary") if name in word}
-            told = word.get("cause") or self.of_node(text, node=word["node"], host=word.get("host"), **about)
+            told = word.get("cause")
+            if told is None:
+                told = self.of_node(text)
+                told["node"], told["host"] = word["node"], word.get("host")
+                # What this node's workers raised after that time is a consequence.
+                told["time"], told["secondary"] = word.get("time", told["time"]), word.get("secondary", False)
             return "failed", cause.first([told, own]) if own else told
         if "error" in result:
-            more: Dict[str, Any] = {name: value for name, value in result.items() if name in ("secondary", "time", "traceback")}
-            return "failed", self.of_node(result["error"], Failure(result.get("kind", Failure.NODE)), **more)
-        return "failed", own or self.of_node("a worker ended, and left no trace of why")
+            kind = Failure(result.get("kind", Failure.NODE))
+            found = self.of_node(result["error"], kind, result.get("traceback"))
+            found["secondary"], found["time"] = result.get("secondary", False), result.get("time", found["time"])
+            return "failed", found
+        return "failed", own or self.of_node("a worker exited without a trace of the cause")
 
-    def of_stop(self, reason: str, time_limit_s: Optional[float]) -> cause.Cause:
+    def of_stop(self, reason: str, time_limit_s: Optional[float]) -> Cause:
         """The cause of a run that was stopped."""
         limit = f" of {time_limit_s:.0f} s" if time_limit_s else ""
         texts = {

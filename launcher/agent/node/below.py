@@ -1,4 +1,4 @@
-"""An agent below the process that shows its stream, in a directory that is there no longer than both: `distlaunch torchrun`."""
+"""The agent as a child of the process that shows its stream, with a temporary directory: `distlaunch torchrun`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..job import Job
 from ..system import processes
 
 ARCHIVE = "agent"
-"""Directory in that directory from which the agent's processes are started."""
+"""Subdirectory from which the agent's processes are started."""
 
 _NAME = re.compile(r"distlaunch-torchrun-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
 
 
 def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
-    """Be the agent, to the end; it comes soon where `parent` ends before it. Whoever lives longer removes the run's directory."""
+    """Run the agent to its end, which comes soon if `parent` exits first; the last to exit removes the directory."""
     from .agent import Node
 
     os.setsid()
@@ -38,7 +38,7 @@ def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
 
 
 def create(above: str) -> str:
-    """A new directory there for this process; those that killed ones have left are removed. `OSError` where it cannot be."""
+    """Make a directory there for this process, and remove those of killed ones. Raises `OSError`."""
     prefix = f"distlaunch-torchrun-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}-"
     with contextlib.suppress(OSError):
         for name in os.listdir(above):
@@ -55,7 +55,7 @@ def create(above: str) -> str:
 
 
 def remove(directory: str) -> None:
-    """Remove such a directory with all that is in it; links in it are not followed."""
+    """Remove such a directory and its content, without following links."""
     with contextlib.suppress(OSError):
         for path, directories, files in os.walk(directory, topdown=False):
             for name in files:
@@ -67,20 +67,25 @@ def remove(directory: str) -> None:
 
 
 def _is_dead(directory: str) -> bool:
-    """Whether it is such a directory of ours, whose processes are gone."""
+    """Whether it is such a directory, owned by this user, whose processes have exited."""
     found = _NAME.match(os.path.basename(directory))
     with contextlib.suppress(OSError):
         about = os.lstat(directory)
         ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not stat.S_IMODE(about.st_mode) & 0o077
-        return bool(ours and found and str(processes.start_ticks(int(found[1]))) != found[2] and not _has_agent(directory))
+        return bool(
+            ours and found and str(processes.start_ticks(int(found[1]))) != found[2] and not _has_agent(directory)
+        )
     return False
 
 
 def _has_agent(directory: str) -> bool:
-    """Whether the agent lives, which ends a moment later than the process above it."""
+    """Whether the agent, which exits a moment after its parent, is still running."""
     nodes = os.path.join(directory, "nodes")
     for rank in os.listdir(nodes) if os.path.isdir(nodes) else []:
-        with contextlib.suppress(OSError, ValueError, KeyError), open(os.path.join(nodes, rank, "agent.json"), "rb") as file:
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError),
+            open(os.path.join(nodes, rank, "agent.json"), "rb") as file,
+        ):
             identity = json.load(file)
             if processes.start_ticks(identity["pid"]) == identity["start_ticks"]:
                 return True

@@ -1,6 +1,6 @@
-"""The script that workers run where a function is called: what the function returns, or raises, is left beside this file.
+"""The script with which workers call a function: what it returns or raises is saved next to this file.
 
-The agent writes its text to the node's directory with the request, and sends on what is left (`function_call.py`).
+The agent writes this file and the request to the node's directory, and forwards the results (`function_call.py`).
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict
 
 
 def main(directory: str) -> None:
-    """One rank's call. An exception is left for the caller, and ends the run as any worker's does."""
+    """Make one rank's call. An exception is saved for the caller, and ends the run like any worker's."""
     result = os.path.join(directory, "result-" + os.environ["RANK"])
     try:
         with open(os.path.join(directory, "request"), "rb") as file:
-            request = pickle.load(file)  # noqa: S301 - as the script of a run, which is executed
+            request = pickle.load(file)  # noqa: S301 - as trusted as a run's script
         _check_version(request)
         sys.path.extend(path for path in [*request["path"], os.getcwd()] if path not in sys.path)
         function = _function(request)
@@ -26,7 +26,7 @@ def main(directory: str) -> None:
         told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         _write(result, {"ok": False, "value": _packed(error), "traceback": told})
         raise
-    packed = _dumps(value)  # an error of its own, with the value's type, where it cannot travel
+    packed = _dumps(value)  # a value that cannot be pickled raises an error that names its type
     _write(result, {"ok": True, "value": packed, "traceback": ""})
 
 
@@ -34,7 +34,8 @@ def _check_version(request: Dict[str, Any]) -> None:
     if request["how"] == "pickle" and tuple(request["python"]) != sys.version_info[:2]:
         ours, theirs = ("{}.{}".format(*version[:2]) for version in (sys.version_info, request["python"]))
         raise RuntimeError(
-            f"the function was pickled by Python {theirs}, and workers run Python {ours}: call(..., by='source'), or python=..."
+            f"the function was pickled by Python {theirs}, and workers run Python {ours}: "
+            "call(..., by='source'), or python=..."
         )
 
 
@@ -49,7 +50,7 @@ def _function(request: Dict[str, Any]) -> Callable[..., Any]:
 
 
 def _dumps(value: Any) -> bytes:
-    """By cloudpickle, where these workers have it."""
+    """Pickle the value, with cloudpickle if these workers have it."""
     try:
         packed: bytes = import_module("cloudpickle").dumps(value)
     except ImportError:
@@ -58,17 +59,17 @@ def _dumps(value: Any) -> bytes:
 
 
 def _packed(error: BaseException) -> bytes:
-    """The exception, where it can travel."""
+    """The pickled exception; empty if it cannot be pickled and restored."""
     try:
         packed = _dumps(error)
-        pickle.loads(packed)  # noqa: S301 - some can be pickled, and not be made again
-    except Exception:  # noqa: BLE001 - whatever a class of the user's does
+        pickle.loads(packed)  # noqa: S301 - some can be pickled but not restored
+    except Exception:  # noqa: BLE001 - a user's class may raise anything
         return b""
     return packed
 
 
 def _write(path: str, content: Dict[str, Any]) -> None:
-    """The file appears whole, for its owner alone."""
+    """Write the file atomically, readable only by its owner."""
     fd = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb") as file:
         pickle.dump(content, file)

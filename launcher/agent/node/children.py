@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 _END_S = 12.0
 _READ_BYTES = 64 * 1024
 _TITLE_PARTS = 256
-"""So many arguments, of 4 KiB each, make room for the workers' own command line: no argument of a process may have 128 KiB."""
+"""At most this many 4 KiB arguments reserve room for the workers' command line; one is limited to 128 KiB."""
 
 
 class ServerProcess:
-    """The process below the agent; `start` is to be called once, `end` always."""
+    """The agent's child process; `start` must be called once, and `end` in any case."""
 
     def __init__(self, job: Job, node_rank: int, forked: Optional[Forked] = None) -> None:
-        """`forked`: the process is there already."""
+        """`forked`: the process, if it is already running."""
         self._job = job
-        me = os.getpid()  # with its start time: a name that no other agent on this host ever has
+        me = os.getpid()  # with its start time: a name that is unique on this host
         self.cgroup = cgroup.create(f"distlaunch-{job.run}-{node_rank}-{me}-{processes.start_ticks(me)}")
         self._process: Union[subprocess.Popen[bytes], Process, None] = None
         self.stderr = -1
-        """What it writes there, and its children that are not workers; closed when none is left."""
+        """The read end of its stderr, which its children other than workers share; ends once all have exited."""
 
         self.channel: AgentServer
         self.group: AgentGroup
@@ -45,7 +45,7 @@ class ServerProcess:
             self.group, self._group_end = Channel.pair()
 
     def start(self, request: ServerSetup, endpoint: Endpoint) -> None:
-        """Start it with the workers' environment; node 0's listening socket goes with it."""
+        """Start it with the workers' environment and, on node 0, the listening socket."""
         process = self._process = self._process or self._spawn(request["env"])
         os.set_blocking(self.stderr, False)
         if self.cgroup is not None:
@@ -66,7 +66,8 @@ class ServerProcess:
         try:
             process = subprocess.Popen(
                 [sys.executable, *options, "-u", archive, "--fork-server", *map(str, fds), *room],
-                env=env, cwd=self._job.cwd, stdin=stdin, stdout=stderr, stderr=stderr, pass_fds=fds, start_new_session=True,
+                env=env, cwd=self._job.cwd, stdin=stdin, stdout=stderr, stderr=stderr, pass_fds=fds,
+                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             if error.errno != errno.E2BIG:
@@ -76,14 +77,14 @@ class ServerProcess:
             os.close(stderr)
         self._server_end.close()
         self._group_end.close()
-        if stdin is None:  # the workers' alone from now on
+        if stdin is None:  # from now on, only the workers read it
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             os.close(null)
         return process
 
     def said(self) -> Optional[bytes]:
-        """What there is on its stderr now; None: nothing comes any more."""
+        """What its stderr has to read now; None: it has ended."""
         if self.stderr < 0:
             return None
         try:
@@ -93,19 +94,22 @@ class ServerProcess:
         return data or None
 
     def signal(self, number: int, *, mark: bool = True, repeat: bool = True) -> None:
-        """Signal every worker; `mark`: those that end now were ended by us. Without `repeat` only those not marked before."""
+        """Signal every worker, or without `repeat` only those not marked before.
+
+        `mark`: workers that exit from now on count as ended by distlaunch.
+        """
         self.channel.send({"signal": int(number), "mark": mark, "repeat": repeat})
 
     def signal_group(self, rank: int, number: int) -> None:
-        """Signal one worker with the processes of its group; it goes on after that, or ends by itself."""
+        """Signal one worker's process group; the worker continues, or exits by itself."""
         self.channel.send({"signal": int(number), "mark": False, "rank": rank})
 
     def exit_code(self) -> int:
-        """How it ended; waits for it."""
+        """Wait for its exit code."""
         return self._process.wait() if self._process else 0
 
     def end(self, *, at_once: bool) -> List[int]:
-        """End it and everything below us; `at_once`: it has nothing to end in order. Returns pids that would not die."""
+        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids."""
         import subprocess
 
         if self._process is not None:
@@ -127,4 +131,7 @@ def _too_large(env: Dict[str, str]) -> str:
     sizes = {name: len(os.fsencode(name + value)) + 2 for name, value in env.items()}
     largest = max(sizes, key=lambda name: sizes[name])
     whole = sum(sizes.values())
-    return f"the environment has {whole} bytes, {sizes[largest]} of them in {largest}: more than the kernel gives a process"
+    return (
+        f"the environment has {whole} bytes, {sizes[largest]} of them in {largest}: "
+        "more than the kernel allows for a process"
+    )

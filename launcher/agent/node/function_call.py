@@ -1,4 +1,4 @@
-"""A function in place of a script (`distlaunch.call`): the agent makes it a script, and sends on what each rank returns."""
+"""A function in place of a script (`distlaunch.call`): the agent makes it a script and forwards each rank's result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..stream.writer import Writer
 
 LIMIT_BYTES = 64 * 1024 * 1024
-"""More than that of one rank's result stays in its file."""
+"""A rank's result that is larger than this stays in its file."""
 
 _PART_BYTES = 192 * 1024
 _READ_S = 30.0
@@ -23,14 +23,14 @@ _SCRIPT = "called.py"
 
 
 def as_script(job: Job, node_rank: int) -> Job:
-    """The job whose workers run the script that calls the function, where it has a function."""
+    """The job, with the script that calls its function as the command if it has one."""
     if job.function is None:
         return job
     return job._replace(kind="script", command=[os.path.join(_directory(job, node_rank), _SCRIPT)])
 
 
 def write(job: Job, node_rank: int) -> None:
-    """Write the script with its request, for this user alone. What an attempt before has left is removed."""
+    """Write the script and its request, readable only by this user; files of a previous attempt are removed."""
     if job.function is None:
         return
     import pkgutil
@@ -51,7 +51,7 @@ def write(job: Job, node_rank: int) -> None:
 
 
 def send_result(job: Job, node_rank: int, worker: ExitedWorker, out: Writer) -> None:
-    """Put what that worker has left into the stream; a worker that was killed has left nothing."""
+    """Write the worker's result to the stream; a worker that was killed has none."""
     if job.function is None:
         return
     path = os.path.join(_directory(job, node_rank), f"result-{worker['rank']}")
@@ -70,7 +70,7 @@ def send_result(job: Job, node_rank: int, worker: ExitedWorker, out: Writer) -> 
 
 
 def _read(path: str) -> Tuple[int, Optional[bytes]]:
-    """Size and content of a file; no content where it is too large, neither where there is none."""
+    """Size and content of a file: without content if it is too large, with size 0 if it is missing."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,12 +1,11 @@
-"""How a node finds node 0, and what it tells the others of its own network, while torch is being imported."""
+"""How a node finds node 0, and what it publishes about its own network, while torch is being imported."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Optional
+from typing import TYPE_CHECKING, Dict, Optional
 
-from ..cause import Cause
 from ..channel import Message
 from ..failures import Failure
 from ..network import routes
@@ -16,21 +15,24 @@ from ..system import facts
 from .children import ServerProcess
 from .place import Place
 
+if TYPE_CHECKING:
+    from ..messages import Cause
+
 LOOK_S = 1.0
-"""How often a node that waits looks whether another one has given up."""
+"""How often a waiting node checks whether another one has given up."""
 
 
 _PATIENCE_S = 2.0
-"""A wait for node 0 that is shorter is not worth a word."""
+"""A shorter wait for node 0 is not reported."""
 
 
 class Joining:
-    """From the first look at the network to the worker group's knowing where node 0 is."""
+    """The phase from the first look at the network until the worker group has node 0's address."""
 
     def __init__(self, place: Place, out: Writer) -> None:
         self.endpoint = Endpoint(place.job)
         self.joined = self.met = False
-        """Whether it is known where node 0 is, and whether there was a rendezvous."""
+        """Whether node 0's address is known, and whether there was a rendezvous."""
 
         self._place, self._job, self._out = place, place.job, out
         self._fabric: Optional[Message] = None
@@ -39,7 +41,7 @@ class Joining:
         self._look_at = 0.0
 
     def look_at_fabric(self, env: Dict[str, str]) -> None:
-        """What this node's variables for NCCL and its like should be; node 0 tells its addresses."""
+        """Choose this node's variables for NCCL, gloo and UCX; node 0 also publishes its addresses."""
         job = self._job
         if job.max_nodes > 1 and not job.shares_host:
             from ..fabric import network_variables
@@ -47,19 +49,23 @@ class Joining:
             try:
                 file = os.path.join(self._place.directory, "fabric.json")
                 self._fabric = network_variables.for_node(env, job.env, len(facts.gpus(env)), file)
-            except Exception as error:  # noqa: BLE001 - whatever is odd about this host, the run can do without
+            except Exception as error:  # noqa: BLE001 - the run works without it, whatever is odd about this host
                 self._out.event("warning", message=f"the fabric cannot be read: {type(error).__name__}: {error}")
                 own = routes.own_addresses().items()
-                self._fabric = network_variables.Choice(interfaces={ip: name for name, ips in own for ip in ips}).to_json()
+                self._fabric = network_variables.Choice(
+                    interfaces={ip: name for name, ips in own for ip in ips}
+                ).to_json()
         if env.get("DISTLAUNCH_FACTS") == "full":  # the doctor's job
             from ..fabric import discovery, sources
 
             self._out.event("facts", **discovery.read(sources.Tree(), full=True).to_json())
         if self._place.node_rank == 0:
-            self.endpoint.tell(list(self._fabric["interfaces"] if self._fabric else {}) or routes.candidates(self._place.host))
+            self.endpoint.tell(
+                list(self._fabric["interfaces"] if self._fabric else {}) or routes.candidates(self._place.host)
+            )
 
     def go_on(self, server: ServerProcess) -> Optional[Message]:
-        """Tell the worker group where node 0 is, once that is known; message and class of the failure when it takes too long."""
+        """Send node 0's address to the worker group once it is known; returns the failure if that takes too long."""
         address = self.endpoint.look()
         if address is not None:
             self.joined = True
@@ -76,14 +82,17 @@ class Joining:
         return None
 
     def ended(self, now: float) -> Optional[Dict[str, Optional[Cause]]]:
-        """Whether another node has failed or the run has ended. Until there was a rendezvous; then the store tells."""
+        """How another node has ended the run, if one has; only before the rendezvous, as the store reports it then."""
         if self.met or now < self._look_at:
             return None
         self._look_at = now + LOOK_S
         return self.endpoint.ended()
 
     def end(self, result: str, why: Optional[Cause]) -> None:
-        """This node ends: who still looks for it need not. An elastic run goes on without a node, but not without node 0."""
+        """Tell nodes that still look for this one that it has ended.
+
+        An elastic run continues without a node, but not without node 0.
+        """
         if self._job.elastic:
             tells = self._place.node_rank == 0 and (result == "success" or why is not None)
         else:

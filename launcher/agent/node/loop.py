@@ -1,4 +1,4 @@
-"""What the agent waits for: descriptors, signals, and threads of its own that fail."""
+"""What the agent waits for: descriptors, signals, and failures of its own threads."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from ..wakeup import Wakeup
 
 _SPARE_FILES = 16
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
-"""Signals that workers do not ignore, also where we were started so: torchrun handles them."""
+"""Signals that workers do not ignore even if the agent was started with them ignored: torchrun handles them."""
 
 
 class Loop:
-    """Calls whoever a descriptor is registered for; `catch_signals` is to be called before the first turn."""
+    """Calls the handlers of descriptors; `catch_signals` must be called before the first turn."""
 
     def __init__(self) -> None:
         self.soft_limit = processes.allow_all_files()
-        """Of open files, before this process has raised it: what its workers are to have."""
+        """The limit of open files before this process raised it, which workers get."""
 
         self._spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_FILES)]
         self.selector = selectors.DefaultSelector()
         self.ignored: List[int] = []
-        """Signals that were when this process began, and that workers are to ignore."""
+        """Signals that were ignored when this process started, and that workers ignore, too."""
 
         self._failure: Optional[Tuple[str, str]] = None
         self._wakeup: Optional[Wakeup] = None
 
     def on_input(self, fd: int, call: Callable[[], object]) -> None:
-        """Call that when there is something to read."""
+        """Call `call` whenever there is something to read."""
         self.selector.register(fd, selectors.EVENT_READ, call)
 
     def forget(self, fd: int) -> None:
-        """Wait for it no longer."""
+        """Stop waiting for a descriptor."""
         self.selector.unregister(fd)
 
     def turn(self, patience_s: float) -> float:
-        """Wait, then call all for whom there is something; returns when the wait ended, on the monotonic clock."""
+        """Wait, then call the handlers of all ready descriptors; returns the monotonic time when the wait ended."""
         ready = self.selector.select(patience_s)
         looked = time.monotonic()
         for key, _ in ready:
@@ -49,14 +49,14 @@ class Loop:
         return looked
 
     def use_spare_files(self) -> None:
-        """It may be that we had none left, and ending needs some."""
+        """Free the spare descriptors: there may be none left, and the shutdown needs some."""
         for fd in self._spare:
             os.close(fd)
 
     # -- signals and threads ------------------------------------------------------------------------------------------
 
     def catch_signals(self, call: Callable[[], None]) -> None:
-        """From now on `call` hears of them, and of threads that fail."""
+        """Catch signals from now on; `call` handles them, and failures of threads."""
         ignored = {number for number in processes.PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
         self.ignored = sorted(ignored - _HANDLED)
         for number in processes.PASSED_ON - (ignored & {signal.SIGHUP}):
@@ -65,7 +65,7 @@ class Loop:
         self.on_input(self._wakeup.fileno(), call)
 
     def thread_failed(self, message: str, trace: str) -> None:
-        """Called in that thread; the loop goes on from here."""
+        """Record a failure and wake the loop; called in the failed thread."""
         self._failure = (message, trace)
         assert self._wakeup is not None
         self._wakeup.wake()
@@ -76,11 +76,11 @@ class Loop:
         return failure
 
     def signals(self) -> bytes:
-        """The numbers of those that have come, and zeros."""
+        """The numbers of the received signals, and zeros."""
         assert self._wakeup is not None
         return self._wakeup.take()
 
     def wait_for_signal(self, limit_s: float) -> None:
-        """Until one has come, but no longer than that."""
+        """Wait for a signal, at most this long."""
         assert self._wakeup is not None
         select.select([self._wakeup], [], [], limit_s)

@@ -1,4 +1,4 @@
-"""What the fork server and the worker group's process tell the agent, and what follows from it."""
+"""Handles the messages of the fork server and of the worker group's process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .stopping import Stopping
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..messages import ServerToAgent, StartedWorker
+    from ..messages import Cause, LentTerminal, ServerToAgent, StartedWorker
 
 
 class Messages:
-    """Reads the channels of both; either may have to be read for what the other one says."""
+    """Reads both channels; handling a message from one may require reading the other."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Messages:
         self._server_open = self._group_open = True
 
     def listen(self, host_facts: Message) -> None:
-        """From now on; `host_facts` are told with those of the fork server."""
+        """Start reading; `host_facts` are reported together with those of the fork server."""
         self._host_facts = host_facts
         self._loop.on_input(self._server.channel.fileno(), self._from_server)
         self._loop.on_input(self._server.group.fileno(), self._from_group)
@@ -76,15 +76,15 @@ class Messages:
             self._group_exited(message["group_exited"])
 
     def _from_stderr(self) -> None:
-        """What is said there by the processes that are not workers."""
+        """Pass on what processes other than workers write there."""
         said = self._server.said()
         if said is None:
             self._loop.forget(self._server.stderr)
         else:
             self._stderr.write(said)
 
-    def _worker_started(self, about: StartedWorker, fds: List[int], lent: Optional[Message]) -> None:
-        while self._workers.round != about["round"] and self._from_group():  # it has told of its round before
+    def _worker_started(self, about: StartedWorker, fds: List[int], lent: Optional[LentTerminal]) -> None:
+        while self._workers.round != about["round"] and self._from_group():  # its round was announced before
             pass
         self._workers.started(about, fds, lent)
         self._stopping.catch_up()
@@ -108,22 +108,22 @@ class Messages:
         self._outcome.group_gone = True
 
     def _group_exited(self, code: int) -> None:
-        while self._from_group():  # what it said last is still in the socket
+        while self._from_group():  # its last messages are still in the socket
             pass
         self._outcome.group_gone = True
         if self._outcome.awaits_result():
             self._part_ended("the process of the worker group", code)
 
     def _part_ended(self, what: str, code: int) -> None:
-        """A process of ours, without which the workers cannot go on."""
+        """Handle the end of a process without which the workers cannot continue."""
         self._stopping.break_down(*self._outcome.analysis.of_part(what, code))
 
     # -- the worker group's process -----------------------------------------------------------------------------------
 
     def _from_group(self) -> bool:
-        """Take the next message, if all of it has come; whether one was taken.
+        """Take the next message if it is complete; returns whether one was taken.
 
-        None is looked at and left: it would be in the channel's buffer then, where the loop does not see it.
+        A message that was read is always taken: the loop would not see it in the channel's buffer.
         """
         if not self._group_open or not self._server.group.ready():
             return False
@@ -131,7 +131,7 @@ class Messages:
         if message is None:
             self._loop.forget(self._server.group.fileno())
             self._group_open = False
-            # The fork server, which imports, may say so late.
+            # The fork server may be importing, and report the exit late.
             self._outcome.group_gone = self._outcome.group_gone or self._outcome.result is not None
         elif "event" in message:
             if message["event"] == "rendezvous":
@@ -139,7 +139,7 @@ class Messages:
             self._out.event(message["event"], **message["fields"])
         elif "ask_cause" in message:
             self._answer_why()
-        elif "first_cause" in message:  # none: all start again, and what ended this round does not end the run
+        elif "first_cause" in message:  # None: all nodes restart, and what ended this round does not end the run
             self._outcome.first_cause = message["first_cause"]
             self._workers.round = self._workers.round if self._outcome.first_cause else -1
         elif "broken" in message:
@@ -161,23 +161,30 @@ class Messages:
         self._workers.begin_round(about["round"])
 
     def _answer_why(self) -> None:
-        """The group's process asks why a worker has ended."""
+        """Answer the group's process, which asks why a worker exited."""
         self._stopping.look_for_own_signal()
         causes = self._causes()
-        why = cause.first(causes) if causes else self._outcome.analysis.of_node("a worker ended, and left no trace of why")
-        waited = {kind: [each["rank"] for each in causes if told(each)] for kind, told in cause.WAITED.items()}
+        why = (
+            cause.first(causes)
+            if causes
+            else self._outcome.analysis.of_node("a worker exited without a trace of the cause")
+        )
+        waited = {
+            kind: [each["rank"] for each in causes if each["rank"] is not None and is_one(each)]
+            for kind, is_one in cause.WAITED.items()
+        }
         self._outcome.first_cause = why
         self._server.group.send({"cause": why, "waited": waited})
 
     # -- causes -------------------------------------------------------------------------------------------------------
 
-    def own_cause(self) -> Optional[cause.Cause]:
-        """The first failure of this node's workers, as the other nodes were told it."""
+    def own_cause(self) -> Optional[Cause]:
+        """The first failure of this node's workers, as published to the other nodes."""
         causes = [self._outcome.first_cause] if self._outcome.first_cause else self._causes()
         return cause.first(causes) if causes else None
 
-    def _causes(self) -> List[cause.Cause]:
-        """The failures among this node's workers of the present round."""
+    def _causes(self) -> List[Cause]:
+        """The failures among this node's workers of the current round."""
         while self._server_open and self._server.channel.ready():
             self._from_server()
         workers = self._workers.of_this_round()

@@ -4,52 +4,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, Dict, Optional, Tuple
 
-from .. import cause
 from ..failures import Failure
 from .analysis import FailureAnalysis
 from .place import Place
 from .stops import Stops
 
 if TYPE_CHECKING:
-    from ..messages import Result
+    from ..messages import Cause, Result
 
 
 class Outcome:
-    """What was first counts: a failure before a stop, a stop before a failure, and that all have ended well before both."""
+    """Whichever came first counts: a failure, a stop, or the success of all workers."""
 
     def __init__(self, place: Place, stops: Stops) -> None:
         self.analysis = FailureAnalysis(place)
-        self.failed: Optional[cause.Cause] = None
-        self.first_cause: Optional[cause.Cause] = None
-        """Of the present round, as the other nodes were told it."""
+        self.failed: Optional[Cause] = None
+        self.first_cause: Optional[Cause] = None
+        """That of the current round, as published to the other nodes."""
 
         self.result: Optional[Result] = None
-        """What the worker group's process has said last."""
+        """The last message of the worker group's process."""
 
         self.group_gone = False
-        """Whether nothing more is to come from that process."""
+        """Whether no more messages will come from that process."""
 
         self.restarts = 0
         self.early: Dict[str, bool] = {}
-        """Said with its `done` by a node that has left well before the others."""
+        """Added to the `done` event of a node that left successfully before the others."""
 
         self._job, self._stops = place.job, stops
 
     def fail(self, message: str, kind: Failure = Failure.NODE, trace: Optional[str] = None) -> None:
-        """The node itself fails; what comes after a stop, or after a first failure, is not the cause."""
+        """Record a failure of the node itself, unless a stop or another failure came first."""
         if self.failed is None and self._stops.reason is None:
             self.failed = self.analysis.of_node(message, kind, traceback=trace)
 
     def ended_well(self) -> bool:
-        """Whether the workers of all nodes have: whatever asks for an end after that comes too late."""
+        """Whether the workers of all nodes have succeeded; a request to stop after that comes too late."""
         return self.result is not None and self.result["result"] == "success"
 
     def awaits_result(self) -> bool:
-        """Whether the worker group's process is to say one: nobody has asked for an end."""
+        """Whether the worker group's process has yet to report a result, and no stop was requested."""
         return self.result is None and self._stops.reason is None
 
-    def verdict(self, own: Callable[[], Optional[cause.Cause]], *, met: bool) -> Tuple[str, Optional[cause.Cause]]:
-        """The result of the last event, and its cause. `own`: the first cause among our workers; `met`: all nodes have met."""
+    def verdict(self, own: Callable[[], Optional[Cause]], *, met: bool) -> Tuple[str, Optional[Cause]]:
+        """The result for the last event, and its cause.
+
+        `own` returns the first cause among this node's workers; `met`: whether all nodes have met.
+        """
         if self.failed is None and self._stops.reason is not None and not self.ended_well():
             return self._stops.reason, self.analysis.of_stop(self._stops.reason, self._job.time_limit_s)
         without = "the process of the worker group ended without a result"

@@ -1,4 +1,4 @@
-"""What this node's workers write: their pipes and terminals, read into the agent stream as fast as that takes it."""
+"""The output of this node's workers, read from pipes and terminals into the agent stream as fast as that takes it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 import selectors
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional
 
-from ..channel import Message
 from ..stream.output import PART_AFTER_S, Pipe, pipes
 from ..stream.writer import Writer
 from .place import Place
 
 if TYPE_CHECKING:
-    from ..messages import StartedWorker
+    from ..messages import LentTerminal, StartedWorker
     from ..terminal.relay import Terminal
 
 _LOOK_AT_ROOM_S = 0.1
@@ -21,29 +20,29 @@ _DRAINED_BLOCKS = 32
 
 
 class Output:
-    """All pipes that are open, and by the pids of their workers the terminals."""
+    """All open pipes, and the terminals by the pids of their workers."""
 
     def __init__(
         self, place: Place, out: Writer, selector: selectors.BaseSelector, signal_group: Callable[[int, int], None]
     ) -> None:
-        """`signal_group` signals a rank with the processes of its group."""
+        """`signal_group` signals a rank's process group."""
         self._place, self._out, self._selector, self._signal_group = place, out, selector, signal_group
         self._pipes: Dict[int, Pipe] = {}
         self._terminals: Dict[int, Terminal] = {}
-        """None where the launcher has no terminal."""
+        """Empty if the launcher has no terminal."""
 
         self._reads = True
 
-    def open(self, about: StartedWorker, fds: List[int], lent: Optional[Message]) -> Dict[str, Pipe]:
-        """Read from a new worker; `lent`: what it has of the launcher's terminal or stdin."""
+    def open(self, about: StartedWorker, fds: List[int], lent: Optional[LentTerminal]) -> Dict[str, Pipe]:
+        """Start reading from a new worker; `lent`: its share of the launcher's terminal or stdin."""
         output = self._lend(about, fds, lent) if lent else pipes(fds, self._place.node_rank, about["rank"])
         for pipe in output.values():
             self._pipes[pipe.fd] = pipe
             self._watch(pipe)
         return output
 
-    def _lend(self, about: StartedWorker, fds: List[int], lent: Message) -> Dict[str, Pipe]:
-        from ..terminal.relay import Loop, lend  # few runs have one
+    def _lend(self, about: StartedWorker, fds: List[int], lent: LentTerminal) -> Dict[str, Pipe]:
+        from ..terminal.relay import Loop, lend  # few runs have a terminal
 
         loop = Loop(self._selector, self._out, self._out.event, self._watch, self._signal_group)
         terminal, output = lend(lent, fds, self._place.node_rank, about["rank"], self._place.scratch.path, loop)
@@ -52,7 +51,7 @@ class Output:
         return output
 
     def close(self, pid: int, output: Dict[str, Pipe]) -> None:
-        """That worker has exited."""
+        """Read what is left of a worker that has exited, and close its terminal."""
         self.drain(output)
         if pid in self._terminals:
             self._terminals.pop(pid).close()
@@ -60,25 +59,25 @@ class Output:
             self._out.rank_ended(pipe.tag)
 
     def drain(self, output: Dict[str, Pipe]) -> None:
-        """Read what a worker has written until now."""
+        """Read what a worker has written so far."""
         for pipe in output.values():
-            for _ in range(_DRAINED_BLOCKS):  # all that fits into a pipe, whoever else writes to it
+            for _ in range(_DRAINED_BLOCKS):  # all that fits into a pipe, even if others keep writing to it
                 if pipe.ended or pipe.fd not in self._pipes or not pipe.read(self._out):
                     break
             if pipe.ended and pipe.fd in self._pipes:
                 self._read(pipe)
 
     def attend(self, now: float, looked: float, *, holds: bool) -> None:
-        """Once in each turn of the loop, which has begun to read at `looked`. `holds`: nothing is to be lost."""
+        """Call this once per turn of the loop, which began to read at `looked`. `holds`: nothing may be lost."""
         for terminal in self._terminals.values():
             terminal.look(now)
         for pipe in self._pipes.values():
-            pipe.flush_part(self._out, looked)  # of what was read in this turn the rest may be there already
+            pipe.flush_part(self._out, looked)  # a line read in part in this turn may be complete by now
         self._out.flush()
         self._hold_back(holds=holds)
 
     def patience(self, now: float) -> float:
-        """So many seconds until `attend` is to be called at the latest."""
+        """Seconds until `attend` must be called again."""
         until = [terminal.patience(now) for terminal in self._terminals.values()]
         if any(pipe.waits for pipe in self._pipes.values()):
             until.append(PART_AFTER_S)
@@ -87,12 +86,12 @@ class Output:
         return min(until, default=float("inf"))
 
     def go_on(self) -> None:
-        """The workers are to end, so none stays suspended."""
+        """Resume suspended workers, as all are about to be ended."""
         for terminal in self._terminals.values():
             terminal.go_on()
 
     def finish(self) -> None:
-        """All processes have ended: read what is left."""
+        """Read what is left, once all processes have exited."""
         for pipe in list(self._pipes.values()):
             while pipe.read(self._out):
                 self._out.flush()
@@ -101,7 +100,7 @@ class Output:
             terminal.close()
 
     def _hold_back(self, *, holds: bool) -> None:
-        """Leave what workers write in their pipes while the stream takes nothing; while they are to end, it is lost instead."""
+        """Stop reading the pipes while the stream is blocked; without `holds`, output is lost instead."""
         self._out.holds = holds
         reads = not self._out.must_wait(waits=not self._reads)
         if reads != self._reads:
@@ -110,7 +109,7 @@ class Output:
                 self._watch(pipe)
 
     def _watch(self, pipe: Pipe) -> None:
-        """Read from it now, or do not."""
+        """Start or stop reading from a pipe."""
         if self._pipes.get(pipe.fd) is not pipe:
             return
         with contextlib.suppress(KeyError):
@@ -127,4 +126,4 @@ class Output:
                 self._selector.unregister(pipe.fd)
             del self._pipes[pipe.fd]
             os.close(pipe.fd)
-            self._out.rank_ended(pipe.tag)  # what its worker has left may have written since that ended
+            self._out.rank_ended(pipe.tag)  # processes that its worker left behind may have written later

@@ -17,28 +17,31 @@ from ..system.scratch import Scratch
 
 
 class Place(NamedTuple):
-    """What does not change from the agent's start to its end."""
+    """What stays the same from the agent's start to its end."""
 
     job: Job
     node_rank: int
     host: str
     directory: str
-    """The node's, below the run's."""
+    """The node's directory, in the run's."""
 
     scratch: Scratch
     began: float
-    """On the monotonic clock."""
+    """The start on the monotonic clock."""
 
     @classmethod
     def take(cls, job: Job, node_rank: int) -> Place:
-        """The place of this process; makes its directories."""
+        """Find the place of this process and make its directories."""
         host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         directory = os.path.join(job.directory, "nodes", str(node_rank))
         os.makedirs(directory, exist_ok=True)
         return cls(job, node_rank, host, directory, Scratch(directory), time.monotonic())
 
     def identify(self, cgroup: Optional[str]) -> Message:
-        """Which process this is; noted for who ends what a killed agent has left, or connects to a worker's terminal."""
+        """Identify this process.
+
+        More is recorded in a file, to clean up after a killed agent or to connect to a worker's terminal.
+        """
         identity = {"pid": os.getpid(), "start_ticks": processes.start_ticks(os.getpid()), "host": self.host}
         more = {"cgroup": cgroup, "scratch": self.scratch.path, "python": sys.executable}
         path = os.path.join(self.directory, "agent.json")
@@ -47,7 +50,7 @@ class Place(NamedTuple):
         return identity
 
     def forget_last_attempt(self, *, with_result: bool) -> None:
-        """A scheduler may start the run again in the same directory."""
+        """Remove files of a previous attempt: a scheduler may requeue the run in the same directory."""
         errors = os.path.join(self.directory, "errors")
         kept = os.listdir(errors) if os.path.isdir(errors) else []
         old = [os.path.join(self.directory, "deadline"), *(os.path.join(errors, name) for name in kept)]

@@ -1,4 +1,4 @@
-"""One node's agent, to its end."""
+"""Runs one node's agent to its end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above: Optional[int] = None) -> NoReturn:
-    """Be the agent of that node, its stream on that descriptor, to the end.
+    """Run the agent of this node, with its stream on this descriptor, to its end.
 
-    `forked`: with this fork server. `above`: for the process with that pid alone.
+    `forked`: its fork server, if that is already running. `above`: the pid of the only process that it works for.
     """
     if above:
         from . import below

@@ -1,4 +1,4 @@
-"""What ends this node's workers before their time: a signal, the time limit, another node, or a part of ours that fails."""
+"""What ends this node's workers early: a signal, the time limit, another node, or an internal failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAME_SIGNAL_S = 1.0
 
 
 class Stopping:
-    """Signals the workers, tells the other nodes, and keeps the deadlines."""
+    """Signals the workers, notifies the other nodes, and keeps the deadlines."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Stopping:
         self._server, self._workers, self._outcome, self._stops = server, workers, outcome, stops
         self._linger_until: Optional[float] = None
 
-    # -- what asks for it ---------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def hear_signals(self) -> None:
-        """Those that have come, and threads of ours that have failed."""
+        """Handle the received signals, and failures of the agent's threads."""
         failure = self._loop.failure()
         if failure is not None:
             self.break_down(failure[0], trace=failure[1])
@@ -55,7 +55,7 @@ class Stopping:
                 self._server.signal(number, mark=False)
 
     def look_for_own_signal(self) -> None:
-        """Whoever signals the workers, too, signals us a moment sooner or later: what that ended has not failed."""
+        """Wait for the agent's own signal if one also reached the workers: workers that it ended have not failed."""
         if not self._job.signals_reach_workers or self._stops.reason is not None:
             return
         if self._workers.any_ended_by(STOPS):
@@ -63,16 +63,16 @@ class Stopping:
             self.hear_signals()
 
     def is_to_leave(self) -> bool:
-        """Whether somebody signals an agent that only waits for its stream any more."""
+        """Whether the agent got a signal to exit while it only waits for its stream."""
         return any(number in STOPS for number in self._loop.signals())
 
     def break_down(self, message: str, kind: Failure = Failure.NODE, trace: Optional[str] = None) -> None:
-        """A part of ours has failed: the workers have their grace time."""
+        """Stop the workers after an internal failure; they have their grace time."""
         self._outcome.fail(message, kind, trace)
         self._stops.kill_at = self._stops.kill_at or time.monotonic() + self._job.grace_s
         self._server.signal(signal.SIGTERM)
 
-    # -- what is done -------------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------
 
     def stop(
         self,
@@ -83,10 +83,10 @@ class Stopping:
         by: Optional[Dict[str, Any]] = None,
         forward: bool = True,
     ) -> None:
-        """The signal to all workers, with a deadline. `by`: the other node that was asked to stop, and has told us."""
+        """Signal all workers, and set a deadline. `by`: the node that was asked to stop and has passed that on."""
         if self._stops.reason is not None:
             return
-        if self._outcome.ended_well():  # there is nothing to stop, only to be quick
+        if self._outcome.ended_well():  # nothing is left to stop, but leave quickly
             self._server.group.send({"stop": reason, "leaves": True})
             return
         if by is None and self._is_done(reason):
@@ -97,22 +97,24 @@ class Stopping:
         self._workers.output.go_on()
         deadline = self._stops.begin(reason, deadline)
         told: Dict[str, Any] = {} if by is None else {"by": by}
-        self._out.event("stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3), **told)
-        self._out.settle(_TOLD_S)  # a worker may take its agent with it, and the next attempt is to know why it begins
+        self._out.event(
+            "stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3), **told
+        )
+        self._out.settle(_TOLD_S)  # a worker may take its agent down, and the next attempt needs the reason
         if by is None:
-            # The others go on without it.
+            # The others continue without it.
             leaves = self._job.elastic and self._place.node_rank > 0 and reason == Failure.PREEMPTED
             self._server.group.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
         if forward:
             self._server.signal(number)
 
     def catch_up(self) -> None:
-        """A worker has started that was on its way when the others got the signal, if there was one."""
+        """Signal a worker that was still starting when the others were signalled."""
         if self._stops.reason is not None:
             self._server.signal(signal.SIGTERM, repeat=False)
 
     def _is_done(self, reason: str) -> bool:
-        """Whether a node that is taken back has done its part, and the others can do without it, as none will start again."""
+        """Whether a preempted node has done its part and the others can continue without it, as none will restart."""
         job = self._job
         alone = self._place.node_rank > 0 and not job.elastic and not job.max_restarts and job.replaces_lost
         return alone and reason == Failure.PREEMPTED and self._workers.all_succeeded()
@@ -120,7 +122,7 @@ class Stopping:
     # -- deadlines ----------------------------------------------------------------------------------------------------
 
     def keep_deadlines(self, now: float) -> None:
-        """Stop at the time limit; kill those who are still there when their grace time is over."""
+        """Stop at the time limit; kill workers that are left when their grace time is over."""
         limit = self._time_limit_at()
         if limit is not None and self._stops.reason is None and now >= limit:
             self.stop(Failure.TIMEOUT, signal.SIGTERM)
@@ -129,7 +131,7 @@ class Stopping:
             self._server.signal(signal.SIGKILL)
 
     def patience(self, now: float) -> float:
-        """So many seconds until `keep_deadlines` and `over` are to be called at the latest."""
+        """Seconds until `keep_deadlines` and `over` must be called again."""
         until: List[float] = []
         limit = self._time_limit_at()
         if self._stops.kill_at is not None:
@@ -145,13 +147,13 @@ class Stopping:
         return None if limit is None or self._outcome.ended_well() else self._place.began + limit
 
     def over(self) -> bool:
-        """No workers are left, and the process of the worker group has said its last or had time for it."""
+        """Whether no workers are left, and the group's process has sent its last message or had time to."""
         if self._workers.running():
             return False
         if self._outcome.group_gone or (self._outcome.failed is not None and self._outcome.result is None):
             return True
         if self._stops.reason is None:
             return False
-        if self._linger_until is None:  # for word to the other nodes; an import or a rendezvous need not end first
+        if self._linger_until is None:  # to notify the other nodes; an import or a rendezvous need not finish
             self._linger_until = time.monotonic() + (_FAREWELL_S if self._workers else 1.0)
         return time.monotonic() >= self._linger_until

@@ -1,4 +1,4 @@
-"""Why and when this node's workers are to end: what signals ask for, the deadline, and where the workers find it."""
+"""Why and when this node's workers must end: what signals ask for, the deadline, and where the workers find it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .place import Place
 
 _LOOK_S = 1.0
 CANCEL = "cancel.json"
-"""What the launcher notes before it tells us: in the run's directory; over SSH, of a forced end, in the node's."""
+"""What the launcher writes before it signals: in the run's directory, or over SSH in the node's if it is forced."""
 
 STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 
@@ -26,21 +26,21 @@ class Ask(NamedTuple):
 
     reason: str
     signal: int
-    """What the workers get."""
+    """The signal for the workers."""
 
     deadline: Optional[float]
     """Unix seconds; None: after the grace time."""
 
     forward: bool
-    """Whether the workers have not heard it themselves."""
+    """Whether the workers have not received it themselves."""
 
 
 class Stops:
-    """One stop at most: a peer's word and a signal to us are often of the same one."""
+    """At most one stop: a peer's message and a signal to this agent often stem from the same request."""
 
     def __init__(self, place: Place) -> None:
         self.reason: Optional[str] = None
-        """As `result` in the agent stream; None: nobody has asked."""
+        """As `result` in the agent stream; None: no stop was requested."""
 
         self.kill_at: Optional[float] = None
         """When the workers are killed, on the monotonic clock."""
@@ -52,45 +52,48 @@ class Stops:
 
         self._heard = 0
         self._last = (0, 0.0)
-        """The last signal that asked for an end, and when it came."""
+        """The last signal that asked for a stop, and when it came."""
 
         self._stops = STOPS | {signal.Signals[name] for name in place.job.stop_signals or ()}
 
     def cancelled(self) -> bool:
-        """Whether somebody has asked the launcher for the run's end, which it notes before it tells us."""
+        """Whether the user has cancelled the run, which the launcher records before it signals the agent."""
         return within(_LOOK_S, lambda: os.path.exists(os.path.join(self._job.directory, CANCEL)), False)
 
     def _forced(self) -> bool:
-        """Whether that end is to come without a grace time: of two signals that come before they are looked at, one is left."""
+        """Whether the run was cancelled without a grace time.
+
+        The second signal alone does not show it: two that arrive before they are handled count as one.
+        """
         paths = [os.path.join(directory, CANCEL) for directory in (self._job.directory, self._directory)]
         return within(_LOOK_S, lambda: any(map(_asks_for_force, paths)), False)
 
     def asked_by(self, number: int) -> Optional[Ask]:
-        """What a signal to this agent asks for; None when it is not about an end. The second one kills at once."""
+        """What a signal to this agent asks for; None if it is not a stop. The second one kills at once."""
         if number in self._stops:
             before, then = self._last
             self._last = number, time.monotonic()
             self._heard += number != before or self._last[1] - then > self._job.same_signal_s
-            if self._heard > 1 and not self._job.signals_reach_workers:  # Slurm repeats its own, and has SIGKILL
+            if self._heard > 1 and not self._job.signals_reach_workers:  # Slurm repeats its own, and sends SIGKILL
                 self.kill_at = time.monotonic()
             at = time.time() if self._forced() else self._killed_by_scheduler()
             return Ask(self._job.sigterm_means, number, at, not self._job.signals_reach_workers)
         if self._job.end_signal is None or number != signal.Signals[self._job.end_signal]:
             return None
-        # One that workers do not hear: the time limit is near, or the launcher cancels.
+        # Workers do not react to this one: the time limit is near, or the launcher cancels.
         if self.cancelled():
             return Ask(Failure.CANCELLED, signal.SIGTERM, None, forward=True)
         ends = float(os.environ.get("SLURM_JOB_END_TIME") or time.time() + self._job.lead_s)
-        # Some of it is ours: to say how it ended, and for the scheduler to start the run again.
+        # Some of that time is needed to report the result, and for the scheduler to requeue the run.
         return Ask(Failure.TIMEOUT, signal.SIGTERM, ends - min(10.0, self._job.lead_s / 4), forward=True)
 
     def _killed_by_scheduler(self) -> Optional[float]:
-        """When a scheduler that does not wait for our grace time kills; some of that time is ours."""
+        """The workers' deadline if the scheduler kills without regard to the grace time; the agent needs some of it."""
         wait = self._job.kill_wait_s
         return None if wait is None else time.time() + min(self._job.grace_s, wait - min(3.0, wait / 4))
 
     def begin(self, reason: str, deadline: Optional[float]) -> float:
-        """Stop for this reason; the workers find the deadline in a file. Returns it, unix seconds."""
+        """Stop for this reason; returns the deadline in unix seconds, which the workers find in a file."""
         self.reason = reason
         deadline = deadline or time.time() + self._job.grace_s
         self.kill_at = time.monotonic() + max(0.0, deadline - time.time())
@@ -101,7 +104,7 @@ class Stops:
         return deadline
 
     def _note_time_limit(self) -> None:
-        """For the job file, which may start the run again."""
+        """Leave a note for the job file, which may requeue the run."""
         with contextlib.suppress(OSError):
             files.write_once(os.path.join(self._job.directory, "time_limit"), b"", sync=False)
 

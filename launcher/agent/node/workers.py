@@ -1,4 +1,4 @@
-"""This node's workers, as the fork server tells of them."""
+"""This node's workers, as the fork server reports them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import time
 from typing import TYPE_CHECKING, Collection, Dict, List, Optional
 
 from .. import cause
-from ..channel import Message
 from ..stream.output import Pipe
 from ..stream.writer import Writer
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..messages import ExitedWorker, StartedWorker
+    from ..messages import ExitedWorker, LentTerminal, StartedWorker
 
 
 class Worker:
-    """A worker that runs or ran in the present round."""
+    """A worker that is running or has run."""
 
     def __init__(self, about: StartedWorker, output: Dict[str, Pipe]) -> None:
         self.about = about
@@ -26,7 +25,7 @@ class Worker:
 
 
 class Workers:
-    """By pid: those of the present round, and those of the round before that have not exited."""
+    """By pid: the workers of the current round, and those of the previous round that have not exited."""
 
     def __init__(self, out: Writer, output: Output) -> None:
         self.output = output
@@ -35,31 +34,31 @@ class Workers:
         self._by_pid: Dict[int, Worker] = {}
 
     def __bool__(self) -> bool:
-        """Whether there were any."""
+        """Whether any have started."""
         return bool(self._by_pid)
 
     def running(self) -> List[Worker]:
-        """Those that have not exited."""
+        """Workers that have not exited."""
         return [worker for worker in self._by_pid.values() if worker.exited is None]
 
     def of_this_round(self) -> List[Worker]:
-        """Also those that have exited."""
+        """Workers of the current round, including those that have exited."""
         return [worker for worker in self._by_pid.values() if worker.about["round"] == self.round]
 
     def begin_round(self, number: int) -> None:
-        """All nodes have met."""
+        """Start a round, once all nodes have met."""
         self.round = number
-        # Word of the last ends in the round before may still be on its way.
+        # Reports of the last exits in the previous round may still be on their way.
         kept = [*self.running(), *self.of_this_round()]
         self._by_pid = {worker.about["pid"]: worker for worker in kept}
 
-    def started(self, about: StartedWorker, fds: List[int], lent: Optional[Message]) -> None:
-        """`fds` are our ends of its output; `lent`: what it has of the launcher's terminal or stdin."""
+    def started(self, about: StartedWorker, fds: List[int], lent: Optional[LentTerminal]) -> None:
+        """Add a worker. `fds`: the ends of its output; `lent`: its share of the launcher's terminal or stdin."""
         self._by_pid[about["pid"]] = Worker(about, self.output.open(about, fds, lent))
         self._out.event("worker_started", **about)
 
     def exited(self, about: ExitedWorker) -> None:
-        """As the fork server saw it."""
+        """Record the exit that the fork server reported."""
         worker = self._by_pid[about["pid"]]
         worker.exited = about
         self.output.close(about["pid"], worker.output)
@@ -69,16 +68,16 @@ class Workers:
         self._out.event("worker_exited", **fields, **how)
 
     def killed(self) -> None:
-        """The fork server is gone, and the kernel has killed its children."""
+        """Record that the kernel killed all workers when the fork server exited."""
         for worker in self.running():
             worker.exited = {**worker.about, "code": -int(signal.SIGKILL), "stopped": True, "time": time.time()}
 
     def all_succeeded(self) -> bool:
-        """Whether there are any in this round, and all have ended well."""
+        """Whether this round has workers and all have succeeded."""
         ended = [worker.exited for worker in self.of_this_round()]
         return bool(ended) and all(about and about["code"] == 0 for about in ended)
 
     def any_ended_by(self, signals: Collection[int]) -> bool:
-        """Whether one of this round was ended by such a signal that was not ours."""
+        """Whether one of these signals, not sent by distlaunch, ended a worker of this round."""
         ended = [worker.exited for worker in self.of_this_round() if worker.exited is not None]
         return any(-about["code"] in signals and not about["stopped"] for about in ended)

@@ -1,1 +1,1 @@
-"""What a node learns of its place in a run from the scheduler that started it."""
+"""How a node learns its place in a run from the scheduler that started it."""

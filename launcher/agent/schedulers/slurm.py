@@ -1,4 +1,4 @@
-"""Which node of a Slurm job this is, and what it may use: from the variables that Slurm sets, without asking its controller."""
+"""This node's place in a Slurm job and its resources, from the variables that Slurm sets: no controller is queried."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BRACKET = re.compile(r"\[([^\]]*)\]")
 
 
 class SlurmError(ValueError):
-    """The variables do not describe a job that this node is in."""
+    """The variables do not describe a job that includes this node."""
 
 
 def expand(hostlist: str) -> List[str]:
-    """The hosts of a Slurm hostlist, in its order: `n[1-3,07],gpu[0-1]-ib[0-1]`, as `scontrol show hostnames` prints them."""
+    """The hosts of a hostlist such as `n[1-3,07],gpu[0-1]-ib[0-1]`, in the order of `scontrol show hostnames`."""
     hosts: List[str] = []
     for part in _split(hostlist):
         hosts += _expand_one(part)
@@ -29,7 +29,7 @@ def expand(hostlist: str) -> List[str]:
 
 
 def _split(hostlist: str) -> List[str]:
-    """At commas outside brackets."""
+    """Split at commas outside brackets."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(hostlist):
         depth += (char == "[") - (char == "]")
@@ -53,18 +53,18 @@ def _expand_one(part: str) -> List[str]:
 
 
 def _numbers(ranges: str, part: str) -> List[str]:
-    """`1-3,07` as 1 2 3 07: a range keeps the width of its first number."""
+    """Expand `1-3,07` to 1 2 3 07; a range keeps the width of its first number."""
     found: List[str] = []
     for piece in ranges.split(","):
         low, dash, high = piece.partition("-")
         if not low.isdigit() or (dash and not high.isdigit()):
-            raise SlurmError(f"hostlist {part!r}: {piece!r} is no range")
+            raise SlurmError(f"hostlist {part!r}: {piece!r} is not a range")
         found += [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)]
     return found
 
 
 def switches(topology: str) -> Dict[str, Tuple[int, str]]:
-    """The leaf switch of each host, out of `scontrol show topology`: level 0 lines name hosts."""
+    """The leaf switch of each host, from `scontrol show topology`, whose level 0 lines name hosts."""
     leaf: Dict[str, Tuple[int, str]] = {}
     order = 0
     for line in topology.splitlines():
@@ -77,14 +77,14 @@ def switches(topology: str) -> Dict[str, Tuple[int, str]]:
 
 
 def order(hosts: List[str], topology: str = "") -> List[str]:
-    """Hosts in rank order: those of one leaf switch together where the topology is known, else by natural sort."""
+    """Hosts in rank order: grouped by leaf switch if the topology is known, and in natural order."""
     leaf = switches(topology)
     far = (len(leaf), "")
     return sorted(hosts, key=lambda host: (leaf.get(host, far)[0], natural(host)))
 
 
 def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
-    """This node's rank and all hosts of the step in rank order. Raises `SlurmError` when a variable is missing."""
+    """This node's rank and all hosts of the step in rank order. Raises `SlurmError` if a variable is missing."""
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     name = env.get("SLURMD_NODENAME")
     if not nodelist or not name:
@@ -96,7 +96,7 @@ def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
 
 
 def _topology(path: str) -> str:
-    """What the job file has noted of how the nodes are wired; ranks follow it, so all nodes have to see it."""
+    """The network topology recorded by the job file; ranks depend on it, so all nodes must be able to read it."""
     if not path:
         return ""
     try:
@@ -107,7 +107,7 @@ def _topology(path: str) -> str:
 
 
 def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
-    """The job as this node of the step has it, and the node's rank. Raises `SlurmError` when a variable is missing."""
+    """The job adapted to this node of the step, and the node's rank. Raises `SlurmError` if a variable is missing."""
     rank, hosts = place(env)
     restarts = int(env.get("SLURM_RESTART_COUNT") or 0)
     session = ".".join([env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""), str(restarts)])
@@ -128,8 +128,8 @@ def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
 
 
 def _last_result(stream: str) -> str:
-    """What the attempt before has come to. Slurm's SIGTERM does not say why; where a new attempt follows, it was a preemption."""
-    result: str = Failure.NODE  # an agent without a last word: its node was lost
+    """The last attempt's result. Slurm's SIGTERM gives no reason; if a new attempt follows, it was a preemption."""
+    result: str = Failure.NODE  # an agent that recorded no result: its node was lost
     with contextlib.suppress(OSError, ValueError, KeyError):
         for line in files.read_end(stream, 65536).split(b"\n"):
             if line.startswith(b'{"event":"agent_started"'):

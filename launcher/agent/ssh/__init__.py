@@ -1,1 +1,1 @@
-"""A host that is reached over SSH, as the launcher asks it."""
+"""What a host reached over SSH does for the launcher."""

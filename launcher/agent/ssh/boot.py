@@ -1,8 +1,8 @@
-"""The program that a login runs before there is an agent of ours: it installs the agent where that is missing, and becomes it.
+"""The program that a login runs before the host has an agent: it installs the agent if it is missing, and becomes it.
 
-It is sent on the command line, behind `python_version.py`, and imports nothing of the agent's until it has that. Its argument
-is the mark of an answer. Its first request brings the rule about whose paths count (the text of `system/trust.py`): whose
-directories these are, and that the agent is the one that its name says, is seen before any of it is run.
+It is sent on the command line after `python_version.py`, and imports nothing of the agent before that is installed. Its
+argument is the mark of an answer. Its first request has the rule about whose paths are trusted (the text of
+`system/trust.py`): who owns the directories, and whether the agent matches its name, is checked before the agent runs.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from importlib import import_module
 from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
 
 _INSTALL_S = 15.0
-"""A host that has not installed the agent on a shared disk by then may have failed: another one does it, too."""
+"""A host that has not installed the agent on a shared disk by then may have failed: another one installs it, too."""
 
 _PACKAGE = "distlaunch_agent"
 
 
 class Home:
-    """The directory of agents, snapshots and runs on this host, and in it the agent that is asked for."""
+    """The directory of agents, snapshots and runs on this host, and the requested agent in it."""
 
     def __init__(self, request: Dict[str, Any]) -> None:
         self._rule: Dict[str, Any] = {"__name__": "distlaunch_rule"}
-        exec(request.pop("rule"), self._rule)  # noqa: S102 - the launcher's own
+        exec(request.pop("rule"), self._rule)  # noqa: S102 - sent by the launcher
         self._trusted = request.pop("trusted")
         self.base = os.path.expanduser(request["dir"])
         self.path = os.path.join(self.base, "agents", request["agent"] + ".pyz")
 
     def prepare(self) -> None:
-        """Make the directories; none is used in which somebody else has a hand."""
+        """Create the directories; refuse those that another user can change."""
         for name in ("agents", "snapshots", "runs"):
             directory = os.path.join(self.base, name)
             _refuse(self._rule["make"](directory, 0o700, self._trusted))
             _refuse(self._rule["problem"](directory, self._trusted, searched=True))
 
     def turn(self) -> bool:
-        """Whether it is for this host to install the agent; one of those that share the disk does, and the others wait for it."""
+        """Whether this host has to install the agent; of those that share the disk, one does and the others wait."""
         mine, began = False, time.time()
         while not mine and (not os.path.lexists(self.path) or self._problem()):
             try:
@@ -51,7 +51,7 @@ class Home:
         return mine
 
     def install(self) -> Optional[str]:
-        """Ask for the agent, and unpack it; it is seen by others once it can answer. What was wrong with one that it replaces."""
+        """Request and unpack the agent, which others see once it can answer; returns what was wrong with an old one."""
         import shutil
 
         _say({"lacks": "agent"})
@@ -83,13 +83,13 @@ class Home:
         return str(replaced) if replaced else None
 
     def _problem(self) -> Optional[Tuple[str, str]]:
-        """Why the agent that is there must not be run, and what would mend it."""
+        """Why the installed agent must not be run, and the fix."""
         found: Optional[Tuple[str, str]] = self._rule["agent_problem"](self.path, self._trusted)
         return found
 
 
 def main() -> Optional[Callable[[], None]]:
-    """Hold the conversation; what a forked child is to become once it has left these frames, as `calls.converse` has it."""
+    """Hold the conversation; returns what a forked child is to become once it has left these frames, if it is one."""
     request = json.loads(sys.stdin.buffer.readline())
     home = Home(request)
     try:
@@ -106,7 +106,7 @@ def main() -> Optional[Callable[[], None]]:
 
 
 def _unpack(archive: bytes, directory: str) -> None:
-    """The agent as a directory, its byte-code to where Python looks for it."""
+    """Unpack the agent into a directory, its bytecode to where Python looks for it."""
     import io
     import zipfile
 
@@ -119,15 +119,15 @@ def _unpack(archive: bytes, directory: str) -> None:
 
 
 def _calls(agent: str) -> Any:
-    """The module that answers, of the agent in that directory."""
+    """The module that answers requests, from the agent in that directory."""
     sys.path.insert(0, agent)
     return import_module(f"{_PACKAGE}.ssh.calls")
 
 
 def _refuse(found: Optional[Tuple[str, str]]) -> None:
-    """End where something is wrong: with what it is, and what would mend it."""
+    """If something is wrong, report it with its fix and exit."""
     if found:
-        _end(f"{found[0]}; mend it there: {found[1]}")
+        _end(f"{found[0]}; fix it there: {found[1]}")
 
 
 def _end(problem: str) -> NoReturn:
@@ -143,5 +143,5 @@ def _say(answer: Dict[str, Any]) -> None:
 if __name__ == "__main__":
     _task = main()
     if _task is None:
-        os._exit(0)  # there is nothing to take apart
+        os._exit(0)  # nothing needs cleanup
     _task()

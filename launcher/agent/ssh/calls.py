@@ -1,7 +1,8 @@
-"""A host as the launcher reaches it over SSH: `python agent.pyz host CALL`, or a conversation, its answers on stdout.
+"""The host's side of the launcher's calls: `python agent.pyz host CALL`, or a conversation; answers go to stdout.
 
-What a login shell prints comes before an answer, so that begins with a mark: a line of `ANSWER` and JSON. In a conversation each
-request is a line of JSON on stdin, until that ends: one login and one Python for all that starting a run asks of a host.
+A login shell may print something before an answer, so an answer is a line that starts with a mark: `ANSWER`, then JSON.
+In a conversation each request is a line of JSON on stdin, until stdin ends: one login and one Python for all that
+starting a run requires of a host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Request = Dict[str, Any]
 
 
 def main(argv: List[str]) -> None:
-    """Run one call; whatever goes wrong is an answer, too: `{"problem": ...}`."""
+    """Run one call."""
     call, rest = argv[0], argv[1:]
     if call == "tail":
         from . import stream
@@ -38,9 +39,9 @@ def main(argv: List[str]) -> None:
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:
-    """Answer this request and those that follow on stdin; whatever goes wrong is an answer, too: `{"problem": ...}`.
+    """Answer this request and those that follow on stdin; an error is an answer, too: `{"problem": ...}`.
 
-    Returns what a forked child is to become, once the caller has left its frames: a worker ends as an interpreter does.
+    Returns what a forked child is to become once the caller has left its frames, as a worker exits like an interpreter.
     """
     calls = {
         "preflight": preflight.preflight,
@@ -67,5 +68,5 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
 
 
 def answer(value: Request) -> None:
-    """Print the answer, with a line end before it: a banner may have none."""
+    """Print the answer after a newline, as a banner may end without one."""
     os.write(1, b"\n" + ANSWER.encode() + json.dumps(value).encode("ascii") + b"\n")

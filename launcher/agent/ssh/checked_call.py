@@ -1,7 +1,7 @@
-"""One call to a host's agent, which is run once it is seen to be the one that its name says.
+"""One call to a host's agent, which runs only after a check that it is the one that its name says.
 
-A program that the launcher sends on the command line behind the text of `system/trust.py`, whose function it finds among its own.
-Its arguments: a JSON list of the agent's path and what is trusted, then the call as `calls.main` takes it.
+The launcher sends this program on the command line after the text of `system/trust.py`, whose function is then a
+global here. Its arguments: a JSON list of the agent's path and what is trusted, then the call as `calls.main` takes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     path, *trusted = json.loads(sys.argv[1])
     found = agent_problem(path, trusted)
     if found:
-        sys.exit(f"{found.message}; mend it there: {found.hint}")
+        sys.exit(f"{found.message}; fix it there: {found.hint}")
     sys.path.insert(0, path)
     import_module("distlaunch_agent.ssh.calls").main(sys.argv[2:])

@@ -1,4 +1,4 @@
-"""What a host tells before a run starts there: its Python and torch, its disk and clock, who it is, how it is reached."""
+"""What a host reports before a run starts there: its Python and torch, disk and clock, identity and addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROBE_BYTES = 256 * 1024
 
 
 def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
-    """All facts; where a run is to start, makes its directory, readable by its owner alone."""
+    """Collect all facts; if a run is to start, also create its directory, readable only by its owner."""
     now = time.time()
     base = os.path.expanduser(request["dir"])
     directory = os.path.join(base, "runs", request["run"])
@@ -50,18 +50,18 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def machine() -> List[Any]:
-    """Who this is: two names with the same answer are one machine, or one container."""
+    """The identity of this host: two names with the same answer are one host, or one container."""
     return [boot_id(), os.stat("/proc/self/ns/net").st_ino]
 
 
 def boot_id() -> str:
-    """Tells this run of the machine from those before its last restart."""
+    """Identifies this boot of the host."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def _probe(directory: str) -> None:
-    """Write and remove a file: quotas and read-only disks show only then."""
+    """Write and remove a file: only that shows quotas and read-only disks."""
     path = os.path.join(directory, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with open(path, "wb") as file:
@@ -76,7 +76,7 @@ def _probe(directory: str) -> None:
 
 
 def _disk(base: str) -> List[Any]:
-    """Which disk the directory is on: hosts with the same answer share it."""
+    """The identity of the directory's disk: hosts with the same answer share it."""
     path = os.path.join(base, "disk-id")
     if not os.path.exists(path):
         files.write_once(path, os.urandom(16).hex().encode("ascii"))
@@ -86,13 +86,16 @@ def _disk(base: str) -> List[Any]:
 
 
 def _torch_version() -> Optional[str]:
-    """Without importing it, which takes seconds; None: there is none."""
-    from importlib import util  # no metadata: an import of 30 ms, and what is imported may have none
+    """The version of torch without importing it, which takes seconds; None if it is not installed."""
+    from importlib import util  # not metadata: its import takes 30 ms, and a torch on the path may have none
 
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    with contextlib.suppress(OSError), open(os.path.join(os.path.dirname(spec.origin), "version.py"), encoding="utf-8") as file:
+    with (
+        contextlib.suppress(OSError),
+        open(os.path.join(os.path.dirname(spec.origin), "version.py"), encoding="utf-8") as file,
+    ):
         match = re.search(r"^__version__ = ['\"]([^'\"]+)", file.read(), re.MULTILINE)
         if match:
             return match[1]
@@ -100,7 +103,7 @@ def _torch_version() -> Optional[str]:
 
 
 def supervisor() -> str:
-    """`systemd` where the user's own systemd outlives logins, else `session`: a session of our own."""
+    """`systemd` if the user's own systemd outlives logins, else `session`: the agent starts its own session."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     lingers = os.path.exists(os.path.join("/var/lib/systemd/linger", _user()))
     if not lingers or not os.path.exists(f"{runtime}/systemd/private"):
@@ -120,7 +123,7 @@ def _user() -> str:
 
 
 def _ends_with_session() -> bool:
-    """Whether logind ends what a login has started when it is over."""
+    """Whether logind kills a login's processes when the login ends."""
     if supervisor() == "systemd":
         return False
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:
@@ -131,14 +134,14 @@ def _ends_with_session() -> bool:
     value = "no"
     places = ("/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf")
     more = sorted((path for place in places for path in glob.glob(f"{place}.d/*.conf")), key=os.path.basename)
-    for path in (*places, *more):  # the last word counts
+    for path in (*places, *more):  # the last setting wins
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
             value = [value, *re.findall(r"^\s*KillUserProcesses\s*=\s*(\w+)", file.read(), re.MULTILINE)][-1]
     return value.lower() in ("yes", "true", "on", "1") and _user() != "root"
 
 
 def alive(identity: Dict[str, Any]) -> bool:
-    """Whether the very process that was written down still runs, on this very machine."""
+    """Whether the recorded process itself still runs, on this host."""
     if identity.get("boot_id") not in (None, boot_id()):
         return False
     return bool(processes.start_ticks(identity["pid"]) == identity["start_ticks"])

@@ -1,4 +1,4 @@
-"""The first text that a login's Python runs, whatever its version: one that is too old for the agent answers so, and ends.
+"""The first text that a login's Python runs: one that is too old for the agent reports that, and exits.
 
 Any Python since 2.7 can read this file; the texts that follow it (`login.py`) need 3.9.
 """

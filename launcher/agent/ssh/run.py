@@ -1,4 +1,4 @@
-"""A run on a host that is reached over SSH: its files, its agent, and signals to it."""
+"""A run on a host reached over SSH: its files, its agent, and signals to it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ from .user_files import HostError, working_directory
 _FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
 _HEARS_S = 1.0
-_ENDS_S = 3.0
-"""So long an agent may take to end its workers and itself when it is told to do so at once."""
-
+_ENDS_S = 3.0  # how long an agent may take to end its workers and itself if it has to do so at once
 _LAST_BYTES = 64 * 1024
 Request = Dict[str, Any]
 
 
 def start(request: Request) -> Request:
-    """Start the node's agent, detached; returns once it has said its first word."""
+    """Start the node's agent, detached; returns once it has written to its stream."""
     directory, rank = request["directory"], int(request["node_rank"])
     own = os.path.join(directory, "nodes", str(rank))
     endpoint = os.path.join(own, "rendezvous.json")
@@ -44,7 +42,10 @@ def start(request: Request) -> Request:
             os.unlink(of_a_start_before)
     os.makedirs(own, mode=0o700, exist_ok=True)
     workers, reached = str(request["workers"]), request.get("reached")
-    job = dict(request["job"], directory=directory, workers=int(workers) if workers.isascii() and workers.isdigit() else workers)
+    job = dict(
+        request["job"], directory=directory,
+        workers=int(workers) if workers.isascii() and workers.isdigit() else workers,
+    )  # fmt: skip
     job["cwd"] = working_directory(request)
     job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
     if request.get("addr"):
@@ -60,22 +61,21 @@ def start(request: Request) -> Request:
 
 
 def reach(request: Request) -> Request:
-    """Which of node 0's addresses this host reaches, each one tried."""
+    """Try all of node 0's addresses; returns which of them this host reaches."""
     already = identity_of(request["directory"], int(request["node_rank"]))
     if already is not None and preflight.alive(already) and already.get("reached"):
         return {"tried": {already["reached"]: True}}
     port = int(request["port"])
     found = routes.reached(request["candidates"], port)
     if not found:
-        raise HostError(f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(request['candidates'])}")
+        raise HostError(
+            f"cannot reach port {port} of node 0 at any of its addresses: {', '.join(request['candidates'])}"
+        )
     return {"tried": {address: address in found for address in request["candidates"]}}
 
 
 def ended(request: Request) -> Request:
-    """Why the node's agent does not run any more, in its own last words; empty where it goes on.
-
-    Who asks has not reached it: one that was struck closes its port before it has told why, and ended.
-    """
+    """Why the node's agent exited; empty if it still runs. Waits, as an agent closes its port before it exits."""
     directory, rank = request["directory"], int(request["node_rank"])
     identity, limit = identity_of(directory, rank), time.monotonic() + _ENDS_S
     while identity is not None and preflight.alive(identity) and time.monotonic() < limit:
@@ -86,24 +86,25 @@ def ended(request: Request) -> Request:
 
 
 def _why(own: str, identity: Request) -> str:
-    """The cause that an agent which has ended told last, else what we know of it as who had started it."""
+    """The last cause that an exited agent has reported, else its exit status if it is a child of this process."""
     decoder = protocol.Decoder()
     with open(os.path.join(own, "stream"), "rb") as file:
         file.seek(max(identity["stream_from"], os.fstat(file.fileno()).st_size - _LAST_BYTES))
         records = [*decoder.feed(file.read()), *decoder.close()]
-    causes = [record.fields["cause"] for record in records if isinstance(record, protocol.Event) and record.fields.get("cause")]
+    causes = [
+        record.fields["cause"]
+        for record in records
+        if isinstance(record, protocol.Event) and record.fields.get("cause")
+    ]
     if causes:
         return str(causes[-1]["message"])
-    with contextlib.suppress(ChildProcessError):  # another session has started it
+    with contextlib.suppress(ChildProcessError):  # it was started by another session
         return _how(_status(identity["pid"]))
-    return "it did not say why"
+    return "it gave no reason"
 
 
 def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> Request:
-    """The agent in a session of its own, or in a scope of the user's systemd; neither ends with the login.
-
-    It begins once it is on record with `about`, and not if somebody has asked for its end meanwhile.
-    """
+    """Start the agent in its own session, or in a scope of the user's systemd; neither ends with the login."""
     env = {**os.environ, **request["secrets"]}
     env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     rank = int(request["node_rank"])
@@ -133,11 +134,11 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
         raise HostError(f"the agent has sent nothing for {_FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()
-    raise HostError(f"the agent ended as soon as it was started: {said[-1] if said else _how(status)}")
+    raise HostError(f"the agent exited right after its start: {said[-1] if said else _how(status)}")
 
 
 def _let_go(go: int, own: str, identity: Request) -> None:
-    """Put the agent on record, then have it begin."""
+    """Record the agent, then let it begin, unless the run was cancelled meanwhile."""
     try:
         _write(os.path.join(own, "started.json"), json.dumps(identity))
         if os.path.exists(os.path.join(own, CANCEL)):
@@ -148,7 +149,7 @@ def _let_go(go: int, own: str, identity: Request) -> None:
 
 
 def _first_word(identity: Request, own: str) -> Optional[int]:
-    """Wait until the agent has written to its stream, or has ended: its exit code then."""
+    """Wait until the agent has written to its stream, or has exited; returns its exit code if it has."""
     began, status = time.monotonic(), None
     stream, before = os.path.join(own, "stream"), identity["stream_from"]
     while os.stat(stream).st_size == before and status is None and time.monotonic() < began + _FIRST_LINE_S:
@@ -158,14 +159,13 @@ def _first_word(identity: Request, own: str) -> Optional[int]:
 
 
 def _how(status: Optional[int]) -> str:
-    """An exit code in words."""
     if status is None:
-        return "it did not say why"
+        return "it gave no reason"
     return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
 
 
 def _status(pid: int) -> Optional[int]:
-    """The exit code of a child that has ended."""
+    """The exit code of a child; None if it still runs."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
@@ -173,7 +173,7 @@ def _status(pid: int) -> Optional[int]:
 def _become_agent(
     under: List[str], spec: str, rank: int, cwd: str, env: Mapping[str, str], out: BinaryIO, err: BinaryIO
 ) -> NoReturn:
-    """In the child: the agent, `under` a program that starts it, or in this very Python, which has imported half of it."""
+    """In the child: become the agent, either by `under`, or in this Python, which has already imported half of it."""
     code = 1
     try:
         os.setsid()
@@ -201,16 +201,16 @@ def _become_agent(
         raise
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - nobody above may take this child for the login's Python
+    except BaseException:  # noqa: BLE001 - this child must never continue as the login's Python
         import traceback
 
-        with contextlib.suppress(OSError):  # it is on the run's disk
+        with contextlib.suppress(OSError):  # stderr is on the run's disk
             os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
     os._exit(code)
 
 
 def _told(endpoint: str, own: str, identity: Request) -> Request:
-    """On node 0: where the others find it."""
+    """On node 0: the addresses and the port at which the others reach it."""
     limit = time.monotonic() + _ENDPOINT_S
     while True:
         with contextlib.suppress(OSError, ValueError):
@@ -223,9 +223,9 @@ def _told(endpoint: str, own: str, identity: Request) -> Request:
 
 
 def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Request:
-    """Signal the node's agent; `force`: it kills its workers at once, or is killed. What a dead one has left is ended."""
-    if force or number == signal.SIGTERM:  # first, for one that is about to be started
-        with contextlib.suppress(OSError):  # a full disk: the next signal is the second one, which kills, too
+    """Signal the node's agent; `force`: it kills its workers at once, or is killed. Ends what a dead agent left."""
+    if force or number == signal.SIGTERM:  # before the signal, for an agent that is about to start
+        with contextlib.suppress(OSError):  # a full disk: a second signal kills, too
             own = os.path.join(directory, "nodes", str(rank))
             os.makedirs(own, mode=0o700, exist_ok=True)
             _write(os.path.join(own, CANCEL), json.dumps({"force": force}))
@@ -245,17 +245,14 @@ def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Reque
 
 
 def identity_of(directory: str, rank: int) -> Optional[Request]:
-    """The agent of that node as it was started; None when it was not."""
+    """The node's agent as recorded at its start; None if it was not started."""
     with contextlib.suppress(OSError, ValueError):
         return dict(json.loads(files.read_word(os.path.join(directory, "nodes", str(rank), "started.json"))))
     return None
 
 
 def runs(request: Request) -> Request:
-    """The nodes of a run, or of all runs, that were started on this machine; with `signal`, theirs is sent to each.
-
-    With `find`: of runs whose id begins with `run`, with all that is needed to follow them.
-    """
+    """The nodes of a run, or of all runs, on this host; sends them `signal`. `find`: by id prefix, with more facts."""
     base = os.path.join(os.path.expanduser(request["dir"]), "runs")
     run, find = str(request.get("run") or ""), bool(request.get("find"))
     known = sorted(os.listdir(base)) if os.path.isdir(base) else []
@@ -265,19 +262,23 @@ def runs(request: Request) -> Request:
         for rank in sorted(os.listdir(nodes) if os.path.isdir(nodes) else [], key=int):
             identity = identity_of(os.path.join(base, name), int(rank))
             if identity is None or identity["boot_id"] != preflight.boot_id():
-                continue  # on a shared disk: another host's
+                continue  # another host's, on a shared disk
             running = preflight.alive(identity)
             if running and request.get("signal"):
-                send_signal(os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force")))
+                send_signal(
+                    os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force"))
+                )
             directory = os.path.join(nodes, rank)
-            files = [name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(directory, name))]
+            files = [
+                name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(directory, name))
+            ]
             about = {"run": name, "node": int(rank), "running": running, "directory": directory, "files": files}
             found.append({**about, **(_more(directory, identity) if find else {})})
     return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
 
 
 def _more(directory: str, identity: Request) -> Request:
-    """What a launcher needs to know of a node that another one has started; no variables, which may be secret."""
+    """What a launcher needs to follow a node that another one started; no variables, as they may be secret."""
     with open(os.path.join(directory, "spec.json"), encoding="ascii") as file:
         spec = json.load(file)
     names = ("command", "kind", "cwd", "min_nodes", "max_nodes", "grace_s")
@@ -287,7 +288,7 @@ def _more(directory: str, identity: Request) -> Request:
 
 
 def _remove_cgroup(agent_json: str) -> None:
-    """End what an agent that is gone could not end any more, where it had a cgroup for it."""
+    """End what an exited agent left running, if it had a cgroup."""
     with contextlib.suppress(OSError, ValueError):
         path = json.loads(files.read_word(agent_json)).get("cgroup")
         if path:
@@ -295,5 +296,4 @@ def _remove_cgroup(agent_json: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """The whole file, for its owner alone."""
     files.write_whole(path, text.encode("ascii"), 0o600, sync=False)

@@ -1,9 +1,9 @@
-"""A node's agent stream, sent over a connection that may break at any byte: from an offset on, and word of the agent's end.
+"""A node's agent stream from an offset on, and how the agent ended, over a connection that may break at any byte.
 
-Frames, each a line and what it announces:
-    d BYTES    so many bytes of the stream follow
-    k          nothing new, and the connection is alive
-    e JSON     the agent has ended and all of its stream was sent: what else there is to know
+Frames, each a line and the data that it announces:
+    d BYTES    this many bytes of the stream follow
+    k          nothing new; keeps the connection alive
+    e JSON     the agent has exited and all of its stream was sent: its stderr, its last words, a message
     r          the agent runs and all of its stream was sent (with --once)
 """
 
@@ -25,19 +25,20 @@ _BLOCK_BYTES = 256 * 1024
 _POLL_S = 0.1
 _ALIVE_S = 4.0
 _SETTLE_S = 2.0
-"""So long what is left of an agent that was killed has to say so in its stream (`group/witness.py`)."""
+"""How long the witness of a killed agent has to report that in its stream (`group/witness.py`)."""
 
 _END_BYTES = 256 * 1024
 
 
 def tail(directory: str, rank: int, offset: int, *, once: bool) -> None:
-    """Send what there is beyond the offset, and what comes, until the agent has ended or stdin is closed."""
+    """Send the stream from the offset on as it grows, until the agent has exited or stdin is closed."""
     path = os.path.join(directory, "nodes", str(rank), "stream")
     spoke = time.monotonic()
     gone_at: Optional[float] = None
     while True:
         identity = identity_of(directory, rank)
-        running = identity is not None and preflight.alive(identity)  # before reading: its last words come before its end
+        # Before reading: what an agent writes last comes before its exit.
+        running = identity is not None and preflight.alive(identity)
         sent = False
         with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
             file.seek(offset)
@@ -50,7 +51,9 @@ def tail(directory: str, rank: int, offset: int, *, once: bool) -> None:
                 continue
         gone_at = None if running else gone_at or time.monotonic()
         if gone_at is not None:
-            told = once or identity is None or identity["boot_id"] != preflight.boot_id() or _has_last_word(path, offset)
+            told = (
+                once or identity is None or identity["boot_id"] != preflight.boot_id() or _has_last_word(path, offset)
+            )
             if told or time.monotonic() - gone_at > _SETTLE_S:
                 _send(b"e " + json.dumps(_ending(directory, rank, identity)).encode("ascii") + b"\n")
                 return
@@ -65,7 +68,7 @@ def tail(directory: str, rank: int, offset: int, *, once: bool) -> None:
 
 
 def _has_last_word(path: str, sent: int) -> bool:
-    """Whether the stream, of which so much was sent, says how the node has ended, and all of it was sent."""
+    """Whether the stream reports how the node ended, and all of it was sent (`sent` bytes)."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))

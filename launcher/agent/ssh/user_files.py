@@ -1,4 +1,4 @@
-"""The user's files on a host that is reached over SSH: sent once, known by what is in them, and each run's copy."""
+"""The user's files on a host reached over SSH: sent once, identified by their content, and copied for each run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Request = Dict[str, Any]
 
 
 class HostError(Exception):
-    """What a person has to know: the call cannot be done here."""
+    """A call failed on this host; the message is for the user."""
 
 
 class _Rest:
-    """So many bytes of stdin, as a file."""
+    """A number of bytes of stdin, as a file."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -36,7 +36,7 @@ class _Rest:
 
 
 def unpack(request: Request) -> Request:
-    """The tar that follows the request on stdin, as the snapshot of that digest; the directory appears whole."""
+    """Unpack the tar that follows the request on stdin as the snapshot of that digest, which appears when complete."""
     import shutil
     import tarfile
 
@@ -46,12 +46,12 @@ def unpack(request: Request) -> Request:
     source = _Rest(request["bytes"])
     try:
         os.makedirs(temporary, mode=0o700)
-        with tarfile.open(fileobj=source, mode="r|*") as tar:  # type: ignore[call-overload]  # it reads, nothing else
+        with tarfile.open(fileobj=source, mode="r|*") as tar:  # type: ignore[call-overload]  # only `read` is needed
             if hasattr(tarfile, "tar_filter"):  # Python 3.12 and security releases of older ones
                 tar.extractall(temporary, filter="tar")
             else:
-                tar.extractall(temporary)  # noqa: S202 - our own launcher packed it
-        with contextlib.suppress(OSError):  # somebody else was faster
+                tar.extractall(temporary)  # noqa: S202 - packed by our own launcher
+        with contextlib.suppress(OSError):  # another process was faster
             os.rename(temporary, target)
     except (tarfile.TarError, EOFError) as error:
         raise HostError(f"the files did not arrive whole: {error}") from error
@@ -73,7 +73,7 @@ def _forget_old(directory: str) -> None:
 
 
 def working_directory(request: Request) -> str:
-    """Where the workers run: a copy of the snapshot for this run alone, or a directory that was here before."""
+    """Where the workers run: this run's own copy of the snapshot, or an existing directory."""
     if not request.get("digest"):
         return str(request["cwd"])
     work = os.path.join(request["directory"], "work")
@@ -93,7 +93,7 @@ def working_directory(request: Request) -> str:
 
 
 def _copy(snapshot: str, digest: str, work: str) -> None:
-    """A copy of the files, seen to be those that were sent: from then on nobody else changes it."""
+    """Copy the files and check that they are those that were sent; no other user can change the copy."""
     import shutil
 
     temporary = f"{work}.{os.getpid()}.new"
@@ -101,12 +101,14 @@ def _copy(snapshot: str, digest: str, work: str) -> None:
     if combined(_entries(temporary)) != digest:
         for directory in (temporary, snapshot):
             shutil.rmtree(directory, ignore_errors=True)
-        raise HostError(f"{snapshot} was not what had been sent: somebody or a disk has changed it; it was removed, start again")
+        raise HostError(
+            f"{snapshot} is not what was sent: another user or a disk error has changed it; it was removed, start again"
+        )
     os.rename(temporary, work)
 
 
 def _entries(top: str) -> Iterable[Tuple[str, str, str, str]]:
-    """All files and links of a directory as `combined` takes them."""
+    """All files and links of a directory, in the form that `combined` takes."""
     for directory, directories, names in os.walk(top):
         for path in [os.path.join(directory, name) for name in (*directories, *names)]:
             mode = os.lstat(path).st_mode
@@ -127,9 +129,9 @@ def _hash(path: str) -> str:
 
 
 def combined(entries: Iterable[Tuple[str, str, str, str]]) -> str:
-    """One digest for files: of each its path, its mode or `link`, where that leads, and its content's SHA-256."""
+    """One digest of all files: of each its path, its mode or `link`, the link's target, and its content's SHA-256."""
     import hashlib
 
-    # As they are in a tar, whatever a machine's own encoding of names is.
+    # Encoded as in a tar, independent of the host's own encoding of file names.
     fields = sorted([word.encode("utf-8", "surrogateescape") for word in entry] for entry in entries)
     return hashlib.sha256(b"".join(b"\0".join(entry) + b"\0\n" for entry in fields)).hexdigest()

@@ -1,4 +1,4 @@
-"""A connection to the run's store from another node, or thread: nothing that it asks waits longer than is said for an answer."""
+"""A connection to the run's store from another node or thread; every call has a time limit."""
 
 from __future__ import annotations
 
@@ -11,22 +11,32 @@ import time
 from typing import Any, Callable, Tuple
 
 from ..network import secure
-from .interface import LENGTH, MAX_BYTES, UNREACHABLE, GoneError, SilentError, Store, StoreError, UnreachableError, watch_host
+from .interface import (
+    LENGTH,
+    MAX_BYTES,
+    UNREACHABLE,
+    GoneError,
+    SilentError,
+    Store,
+    StoreError,
+    UnreachableError,
+    watch_host,
+)
 
 _TimedOutError = socket.timeout
-"""A class of its own before Python 3.10."""
+"""Distinct from `TimeoutError` before Python 3.10."""
 
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
 _CONNECT_S = 10.0
-"""So long one attempt to connect may take: three lost SYNs. The next one asks again where node 0 is."""
+"""How long one connection attempt may take: three lost SYNs. The next one resolves the address again."""
 
 _HANG_UPS = 5
-"""Who hangs up on so many proofs is told of; on fewer it may be node 0, to which too many connect at once."""
+"""A server that hangs up on this many proofs is reported; fewer may come from a node 0 with too many clients."""
 
 
 class Client(Store):
-    """Calls of several threads wait for one another."""
+    """A client of the store; calls of several threads wait for one another."""
 
     def __init__(
         self,
@@ -40,20 +50,23 @@ class Client(Store):
         comes_back: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Tries for `timeout_s` to reach it; `StoreError` says why that failed. `tell` hears of somebody else who answers.
+        """Connect within `timeout_s`, or raise `StoreError`. `tell` is called if another server answers there.
 
-        `answer_s`: so long a call may take. `host_s`: so long node 0's host may not answer.
-        `comes_back`: another node 0 takes the place there of one that is gone.
+        `answer_s`: how long a call may take. `host_s`: how long node 0's host may not answer.
+        `comes_back`: a lost node 0 is replaced at the same address.
         """
         self._answer_s, self._host_s, self._comes_back = answer_s, host_s, comes_back
         self.on_silence: Tuple[float, Callable[[float, bool], None]] = (answer_s, lambda _s, _over: None)
-        """After so many seconds without an answer, and when one comes later: called with how long it took and whether it came."""
+        """How many seconds an answer may take before the callback is called; it is called again when the answer comes.
+
+        It takes the number of seconds waited, and whether the answer has come.
+        """
 
         self._lock = threading.Lock()
         self._connect(addr, port, key, timeout_s, tell)
 
     def _connect(self, addr: str, port: int, key: str, timeout_s: float, tell: Callable[[str], None]) -> None:
-        """Try for so long; who answers is the run's store, or is told of."""
+        """Connect within `timeout_s`; a server that is not the run's store is reported."""
         limit, pause, hang_ups, told = time.monotonic() + timeout_s, _PAUSE_S, 0, False
         while True:
             left = limit - time.monotonic()
@@ -64,9 +77,11 @@ class Client(Store):
                 break
             except (OSError, secure.ForgedError) as error:
                 if hang_ups and isinstance(error, ConnectionRefusedError) and not self._comes_back:
-                    raise GoneError(f"the run's store is gone: {error}") from error
+                    raise GoneError(f"the connection to the run's store is lost: {error}") from error
                 if left <= pause:
-                    raise StoreError(f"the run's store at {addr}:{port} was not reached in {timeout_s:.0f} s: {error}") from error
+                    raise StoreError(
+                        f"the run's store at {addr}:{port} was not reached in {timeout_s:.0f} s: {error}"
+                    ) from error
                 hang_ups += isinstance(error, _HungUpError)
                 if not told and (isinstance(error, secure.ForgedError) or hang_ups >= _HANG_UPS):
                     told = True
@@ -75,7 +90,7 @@ class Client(Store):
             pause = min(pause * 1.5, _PAUSE_MAX_S)
 
     def _greet(self, key: str, limit: float) -> secure.Session:
-        """Prove to one another who we are."""
+        """Authenticate both ends to one another."""
         try:
             # Node 0 listens long before it answers.
             server_nonce = self._read(secure.NONCE_BYTES, self._soon(limit) if self._comes_back else limit)
@@ -83,7 +98,7 @@ class Client(Store):
             self.close()
             if self._comes_back:
                 raise
-            raise GoneError(f"the run's store is gone: {error}") from error
+            raise GoneError(f"the connection to the run's store is lost: {error}") from error
         except OSError:
             self.close()
             raise
@@ -117,13 +132,15 @@ class Client(Store):
             except (OSError, ValueError) as error:
                 self.close()
                 if getattr(error, "errno", None) in UNREACHABLE:
-                    raise UnreachableError(f"the run's store has not answered for {self._host_s:.0f} s: {error}") from error
+                    raise UnreachableError(
+                        f"the run's store has not answered for {self._host_s:.0f} s: {error}"
+                    ) from error
                 if isinstance(error, _TimedOutError):
                     raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
-                raise GoneError(f"the run's store is gone: {error}") from error
+                raise GoneError(f"the connection to the run's store is lost: {error}") from error
 
     def _await_answer(self) -> None:
-        """Until something has come; what has come while this process was stopped is not too late."""
+        """Wait until data arrives; data that arrived while this process was stopped is not too late."""
         began, (quiet_s, tell) = time.monotonic(), self.on_silence
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
@@ -137,31 +154,31 @@ class Client(Store):
         raise _TimedOutError("timed out")
 
     def leave(self, key: str, ended: str, unreachable: str) -> None:
-        """What the store is to set, where the key has no value, when this connection ends, or this host does not answer any more.
+        """Have the store set the key to `ended` when this connection closes, or to `unreachable` if this host is lost.
 
-        An empty key: nothing.
+        A key that has a value is left as it is; with an empty key, nothing is set.
         """
         self._ask("leave", key, ended, unreachable)
 
     @property
     def peer(self) -> str:
-        """The address that has answered."""
+        """The address of the server."""
         return str(self._sock.getpeername()[0])
 
     def give_up(self) -> None:
-        """Calls that wait fail at once, as all further ones do."""
+        """Make waiting calls fail at once, and all further ones."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._sock.close()
 
     def _soon(self, limit: float) -> float:
         return min(limit, time.monotonic() + self._answer_s)
 
     def _read(self, count: int, limit: float) -> bytes:
-        """So many bytes, all of them by then."""
+        """Read exactly `count` bytes, before the limit."""
         parts = []
         while count:
             left = limit - time.monotonic()
@@ -177,4 +194,4 @@ class Client(Store):
 
 
 class _HungUpError(ConnectionError):
-    """The other end has not wanted to hear our proof, or has not come to it."""
+    """The other end closed the connection before both had proved themselves."""

@@ -1,4 +1,4 @@
-"""One connection to the run's store, seen from the server: nothing that comes before its proof is more than counted."""
+"""One connection to the run's store, seen from the server: no request is parsed before the client's proof."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HELLO = secure.NONCE_BYTES + secure.MAC_BYTES
 
 
 class Connection:
-    """Begins with our number; then the client's with its proof, our proof, and requests."""
+    """Starts with our nonce; then come the client's nonce and proof, our proof, and requests."""
 
     def __init__(self, sock: socket.socket, peer: str, key: str) -> None:
         sock.setblocking(False)
@@ -24,23 +24,23 @@ class Connection:
         self.open = True
         self.events = selectors.EVENT_READ | selectors.EVENT_WRITE
         self.forged = False
-        """What came is not from one who knows the key."""
+        """Whether the data does not come from a client that knows the key."""
 
         self._key, self._nonce = key, secure.nonce()
         self._session: Optional[secure.Session] = None
         self._received, self._to_send = bytearray(), bytearray(self._nonce)
         self._left = ("", "", "")
-        """A key that `leave` has told, its value when the connection ends, and that when its host does not answer any more."""
+        """The key from `leave`, its value if the connection closes, and its value if the host stops answering."""
 
         self._unreachable = False
 
     @property
     def proved(self) -> bool:
-        """Whether it knows the key."""
+        """Whether the client has proved that it knows the key."""
         return self._session is not None
 
     def step(self, events: int, answer: Callable[..., Any]) -> bool:
-        """Read and write as far as that goes without waiting; False when it is over. Raises whatever garbage leads to."""
+        """Read and write without blocking; False if the connection is over. Garbage may raise any exception."""
         try:
             if events & selectors.EVENT_READ:
                 data = self.sock.recv(_READ_BYTES)
@@ -59,7 +59,8 @@ class Connection:
         return True
 
     def _ended(self) -> bool:
-        self.forged = not self.proved and bool(self._received)  # who has said nothing has only looked whether we are here
+        # A client that sent nothing has only checked whether the store is listening.
+        self.forged = not self.proved and bool(self._received)
         return False
 
     def _answer_all(self, answer: Callable[..., Any]) -> None:
@@ -86,7 +87,7 @@ class Connection:
     def _hear_proof(self) -> bool:
         if len(self._received) < _HELLO:
             return False
-        if len(self._received) > _HELLO:  # ours wait for our proof
+        if len(self._received) > _HELLO:  # our clients wait for our proof first
             raise secure.ForgedError("more than a proof")
         client_nonce, proof = bytes(self._received[: secure.NONCE_BYTES]), bytes(self._received[secure.NONCE_BYTES :])
         session = secure.Session(self._key, secure.SERVER, self._nonce, client_nonce)
@@ -97,7 +98,7 @@ class Connection:
         return True
 
     def close(self, answer: Callable[..., Any]) -> None:
-        """End it, as its client wanted to leave."""
+        """Close the connection, and set the key that its client left behind."""
         self.open = False
         self.sock.close()
         key, ended, unreachable = self._left

@@ -1,4 +1,4 @@
-"""What nodes ask of the run's store, and what goes wrong: the same for its server and its clients."""
+"""The interface of the run's store and its errors, shared by its server and its clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LENGTH = struct.Struct("!I")
 
 
 MAX_BYTES = 64 << 20
-"""No message is longer."""
+"""The longest message."""
 
 
 class StoreError(RuntimeError):
@@ -23,25 +23,25 @@ class StoreError(RuntimeError):
 
 
 class GoneError(StoreError):
-    """Node 0 was there, and is not any more."""
+    """Node 0 was reachable, and no longer is."""
 
 
 class UnreachableError(GoneError):
-    """Its host does not acknowledge what is sent to it: that, or the network, is gone."""
+    """Node 0's host does not acknowledge data: the host or the network is lost."""
 
 
 class SilentError(GoneError):
-    """Its host answers, as the connection stands, but nothing comes through it."""
+    """Node 0's host keeps the connection alive, but no answer comes."""
 
 
 UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
-"""What a connection breaks with whose other host has not answered."""
+"""The errors of a connection whose other host does not answer."""
 
 
 def watch_host(sock: socket.socket, limit_s: float) -> None:
-    """Break the connection when the other host's kernel has not answered for so long; a process there need not run for it to."""
+    """Break the connection if the other host's kernel does not answer for `limit_s`; the process there need not run."""
     seconds = max(1, int(limit_s / 3)), max(1, int(limit_s / 6))
-    with contextlib.suppress(OSError, AttributeError):  # a kernel that is none of Linux's, or a Python without the names
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, or a Python without these names
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds[0])
@@ -51,18 +51,18 @@ def watch_host(sock: socket.socket, limit_s: float) -> None:
 
 
 class Store:
-    """What a node asks of the store, in the calls of torch's; all values are bytes, as torch's are."""
+    """The store's calls, named as in torch; all values are bytes, as in torch."""
 
     def set(self, key: str, value: Union[str, bytes]) -> None:
-        """Give a key its value; torch 2.4 has bytes of text."""
+        """Set the value of a key; torch 2.4 passes text as bytes."""
         self._ask("set", key, value.decode() if isinstance(value, bytes) else value)
 
     def get(self, key: str) -> bytes:
-        """The value of a key that is there; `StoreError` without it."""
+        """The value of a key; raises `StoreError` if it is missing."""
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> List[bytes]:
-        """The values of keys that are there, in one call; `StoreError` names those that are not."""
+        """The values of the keys, in one call; raises `StoreError`, which names the missing ones."""
         values = self._ask("get", *keys)
         missing = [key for key, value in zip(keys, values) if value is None]
         if missing:
@@ -70,30 +70,30 @@ class Store:
         return [value.encode() for value in values]
 
     def peek(self, keys: Sequence[str]) -> List[Optional[bytes]]:
-        """The values of those keys that are there, in one call."""
+        """The values of the keys, in one call; None for those that are missing."""
         return [None if value is None else value.encode() for value in self._ask("get", *keys)]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of the keys are there."""
+        """Whether all of the keys exist."""
         return bool(self._ask("check", *keys))
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins at 0; the sum."""
+        """Add to a number, initially 0; the sum."""
         return int(self._ask("add", key, amount))
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a key that has the expected value, or is not there where "" is expected; the value that stands then."""
+        """Set a key if it has the expected value, where "" stands for a missing key; the resulting value."""
         return str(self._ask("compare_set", key, expected, desired)).encode()
 
     def _ask(self, call: str, *args: Any) -> Any:
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Calls that wait for node 0 fail at once, as all further ones do."""
+        """Make calls that wait for node 0 fail at once, and all further ones."""
 
 
 class Prefixed(Store):
-    """A part of a store: its keys begin with a prefix."""
+    """A part of a store, whose keys start with a prefix."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix, self._store = prefix, store

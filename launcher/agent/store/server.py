@@ -1,8 +1,8 @@
-"""The key-value store of a run: a thread on node 0, clients elsewhere (`client.py`); no torch.
+"""The key-value store of a run: a thread on node 0, with clients elsewhere (`client.py`). torch is not needed.
 
-Both ends of a connection prove that they know the run's key before anything is said, and so does every message
-(`network/secure.py`): a JSON text behind its length in four bytes and its proof. Whoever cannot, or sends what is no request,
-loses that connection, is counted, and costs nobody else anything (`connection.py`).
+Both ends of a connection first prove that they know the run's key, and so does every message (`network/secure.py`):
+four bytes of length, a proof and a JSON text. A client that cannot, or that sends an invalid request, is disconnected
+and counted, without affecting others (`connection.py`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 _MAX_WAITING = 256
-"""So many connections, and one for each node, may be about to prove themselves; of more, the oldest goes, and may try again."""
+"""How many connections, plus one per node, may be unauthenticated; beyond that, the oldest is closed, and may retry."""
 
 _PROVE_S = 10.0
-"""So long a connection has for that."""
+"""How long a connection may take to prove itself."""
 
 _ACCEPTS = 64
-"""Connections taken at once, before those that are there are heard again."""
+"""How many connections are accepted at once before the existing ones are served again."""
 
 _PAUSE_S = 0.05
 
 _OTHER_FILES = 64
-"""So many the process that serves the store has open beside its connections, or fewer."""
+"""At most this many files are open in the serving process in addition to its connections."""
 
 
 class Server(Store):
-    """The store itself, on node 0: answers this process's own calls directly and others' in a thread."""
+    """The store itself, on node 0: answers calls of this process directly, and those of others in a thread."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Server(Store):
         nodes: int = 1,
         host_s: float = 30.0,
     ) -> None:
-        """`listener` listens already, since before the others look for it. `tell` hears of the first that is refused.
+        """`listener` is already listening, before the others look for it. `tell` is called with warnings.
 
-        `host_s`: so long a client's host may not answer.
+        `host_s`: how long a client's host may not answer.
         """
         self.refused = 0
-        """Connections of those who have shown that they do not know the key."""
+        """The number of connections that turned out not to know the key."""
 
         self._max_waiting = _MAX_WAITING + nodes
         self._key, self._tell, self._host_s = key, tell, host_s
@@ -61,12 +61,14 @@ class Server(Store):
         self._selector = selectors.DefaultSelector()
         need = 2 * nodes + self._max_waiting + _OTHER_FILES
         if processes.allow_files(need) < need:
-            tell(f"the run's store may need {need} open files, and the hard limit of this process is lower (ulimit -Hn)")
+            tell(
+                f"the run's store may need {need} open files, and the hard limit of this process is lower (ulimit -Hn)"
+            )
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         self._listener = listener
         self._waiting: Dict[Connection, float] = {}
-        """Those that have not proved themselves, the oldest first, with their last moment."""
+        """Connections that have not proved themselves, the oldest first, with their deadlines."""
 
         threading.Thread(target=self._serve, daemon=True, name="store").start()
 
@@ -79,7 +81,7 @@ class Server(Store):
             for key, events in self._selector.select(1.0 if self._waiting else None):
                 if key.data is None:
                     self._accept()
-                elif key.data.open:  # else it had to go in this very turn
+                elif key.data.open:  # else it was closed earlier in this loop
                     self._step(key.data, events)
             now = time.monotonic()
             for connection in [late for late, limit in self._waiting.items() if limit < now]:
@@ -88,7 +90,7 @@ class Server(Store):
     def _step(self, connection: Connection, events: int) -> None:
         try:
             goes_on = connection.step(events, self._ask)
-        except Exception:  # noqa: BLE001 - whatever a stranger has sent must not end the store
+        except Exception:  # noqa: BLE001 - nothing that a stranger sends may end the store
             goes_on, connection.forged = False, True
         if connection.proved:
             self._waiting.pop(connection, None)
@@ -102,10 +104,10 @@ class Server(Store):
         self._selector.unregister(connection.sock)
         connection.close(self._ask)
         if refuse:
-            if not self.refused:  # told before it is counted, for who waits for the count
+            if not self.refused:  # reported before it is counted, as others wait for the count
                 self._tell(
-                    f"the run's store has refused a connection from {connection.peer}, which does not know the run's key; "
-                    "further ones are counted"
+                    f"the run's store has refused a connection from {connection.peer}, "
+                    "which does not know the run's key; further ones are counted"
                 )
             self.refused += 1
 
@@ -117,7 +119,7 @@ class Server(Store):
                 sock, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # gone again, or no descriptor is left for it
+            except OSError:  # closed again, or no descriptor is left
                 if not self._waiting:
                     time.sleep(_PAUSE_S)
                     return
@@ -129,7 +131,7 @@ class Server(Store):
             connection = Connection(sock, str(address[0]), self._key)
             self._selector.register(sock, connection.events, connection)
             self._waiting[connection] = time.monotonic() + _PROVE_S
-            self._step(connection, selectors.EVENT_WRITE)  # whoever has our number knows that we were here
+            self._step(connection, selectors.EVENT_WRITE)  # a client that has our nonce knows that the store was here
 
 
 def _set(values: Dict[str, str], key: str, value: str) -> None:

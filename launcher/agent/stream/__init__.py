@@ -1,1 +1,1 @@
-"""The agent stream on its node: written, bounded, and never waited for."""
+"""The agent stream on its node: bounded, and written without blocking the agent."""

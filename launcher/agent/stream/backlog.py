@@ -1,4 +1,4 @@
-"""What is to be told on the stream when it can be written again: the rest of a line, events, and how many lines were lost."""
+"""What to write once the stream accepts data again: the rest of a line, events, and counts of lost lines."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ import re
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 _WAITING_BYTES = 1024 * 1024
-"""So many events wait for room at most: the oldest go first."""
+"""At most this many bytes of events wait for space; the oldest are dropped first."""
 
 _UNIMPORTANT = b'{"event":"heartbeat"'
 _COUNTED = (_UNIMPORTANT, b'{"event":"done"')
 
 
 class Backlog:
-    """Line by line, in the order in which it is to be written."""
+    """The pending lines, in the order in which they are to be written."""
 
     def __init__(self, event: Callable[..., bytes]) -> None:
-        """`event` makes one of a name and fields."""
+        """`event` encodes an event from a name and fields."""
         self._event = event
         self._lost = self._told = 0
-        """Lines that were not kept, and those of them that the stream tells of."""
+        """The number of dropped lines, and how many of them the stream has reported."""
 
         self._untold: Dict[str, Dict[int, int]] = {}
-        """Of the others how many by reason and rank."""
+        """The unreported ones, by reason and rank."""
 
         self._line, self._from = b"", 0
-        """What is written now, and from where on."""
+        """The line being written, and how many bytes of it are in the stream."""
 
         self._line_tells: Optional[Tuple[str, Dict[int, int]]] = None
-        """The lost lines of which it tells."""
+        """The lost lines that this line reports."""
 
         self._events: List[bytes] = []
         self._broken: List[bytes] = []
 
     @property
     def has_losses(self) -> bool:
-        """Whether lines were lost of which the stream does not tell yet."""
+        """Whether there are lost lines that the stream has not reported yet."""
         return bool(self._untold)
 
     def lose(self, rank: int, lines: int, reason: str) -> None:
-        """Count lines that are not kept."""
+        """Count lines that are dropped."""
         self._lost += lines
         ranks = self._untold.setdefault(reason, {})
         ranks[rank] = ranks.get(rank, 0) + lines
 
     def close_line(self, tag: bytes) -> None:
-        """A piece of a line with that tag stands in the stream, and what followed it is lost."""
+        """End a line with that tag: the stream has a piece of it, and the rest is lost."""
         self._broken.append(tag)
 
     def write_on(self, line: bytes, done: int) -> None:
-        """That line comes first; so many bytes of it are in the stream."""
+        """Complete this line first, of which `done` bytes are in the stream."""
         self._line, self._from = line, done
 
     def wait(self, event: bytes, done: int) -> None:
-        """Keep an event, of which so many bytes are in the stream."""
+        """Keep an event, of which `done` bytes are in the stream."""
         if done:
             self.write_on(event, done)
         elif not event.startswith(_UNIMPORTANT):
@@ -62,17 +62,17 @@ class Backlog:
                 del self._events[0]
 
     def events(self) -> Sequence[bytes]:
-        """Those that wait."""
+        """The waiting events."""
         return [self._line, *self._events] if self._line.startswith(b"{") else self._events
 
     def next(self) -> bytes:
-        """What is to be written now; empty: nothing is left."""
+        """The bytes to write next; empty if nothing is left."""
         if not self._line:
             self._find()
         return self._line[self._from :]
 
     def written(self, count: int) -> bool:
-        """Note that so many bytes of it were; whether that was all of it. What was not begun counts lost lines anew later."""
+        """Record how many of these bytes were written; whether all were. An unstarted report is counted anew later."""
         self._from += count
         whole = self._from >= len(self._line)
         if not whole and not self._from and self._line_tells:
@@ -94,19 +94,19 @@ class Backlog:
                 self._line = self._lines_lost(lines, sorted(ranks), reason)
                 return
         if self._broken:
-            self._line = self._broken.pop() + b" \n"  # what a piece of a line was followed by is lost
+            self._line = self._broken.pop() + b" \n"  # the rest of the line is lost
         elif self._events:
             self._line = self.counted(self._events.pop(0))
 
     def lost_in_all(self, reason: str) -> bytes:
-        """An event of all lost lines of which none tells."""
+        """An event for all lost lines that the stream has not reported."""
         return self._lines_lost(self._lost - self._told, [], reason)
 
     def _lines_lost(self, lines: int, ranks: List[int], reason: str) -> bytes:
         return self._event("lines_lost", lines=lines, ranks=ranks, reason=reason, total=self._lost)
 
     def counted(self, data: bytes) -> bytes:
-        """The event with the number of lines that were lost, where it is one that tells it."""
+        """The event with the number of lost lines, if it is of a kind that reports it."""
         if self._lost and data.startswith(_COUNTED):
             return re.sub(rb'(,"lines_lost":\d+)?}\n\Z', b',"lines_lost":%d}\n' % self._lost, data)
         return data

@@ -1,4 +1,4 @@
-"""The pipes of the workers, which go into the agent stream."""
+"""The workers' output pipes, which feed the agent stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 256 * 1024
 _F_SETPIPE_SZ = 1031  # fcntl has a name for it only from Python 3.10 on
 PART_AFTER_S = 0.1
-"""A piece of a line that has waited so long is sent without its newline."""
+"""A partial line that has waited this long is sent without its newline."""
 
 
 class Pipe:
@@ -33,16 +33,16 @@ class Pipe:
         self.tag = self._tagger.tag
         self._pending_since: Optional[float] = None
         os.set_blocking(fd, False)
-        with contextlib.suppress(OSError):  # more than the user may have; the default does as well
+        with contextlib.suppress(OSError):  # more than the user's limit; the default works as well
             fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 
     def read(self, writer: Writer) -> bool:
-        """Take what is there, up to one block; False when there is nothing more now, or ever (then `ended` is set)."""
+        """Read up to one block; False if there is no more data now, or ever (then `ended` is set)."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:
             return False
-        except OSError:  # so a pty says that no worker has it any more
+        except OSError:  # how a pty reports that no worker has it open any more
             data = b""
         self.keep(data, writer)
         if not data:
@@ -52,26 +52,26 @@ class Pipe:
         return bool(data)
 
     def keep(self, data: bytes, writer: Writer) -> None:
-        """What was read; none at the end."""
+        """Process what was read; empty at the end."""
         if self.tail is not None:
             self.tail.add(data)
         writer.add(Item(self._tagger.feed(data), self.tag))
         self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
 
     def flush_part(self, writer: Writer, now: float) -> None:
-        """Send the piece of a line that has waited long enough."""
+        """Send a partial line that has waited long enough."""
         if self._pending_since is not None and now - self._pending_since >= PART_AFTER_S:
             writer.add(Item(self._tagger.flush(), self.tag))
             self._pending_since = None
 
     @property
     def held(self) -> bool:
-        """Whether it is not to be read now, though the stream takes more."""
+        """Whether it must not be read now, although the stream accepts more."""
         return False
 
     @property
     def waits(self) -> bool:
-        """Whether a piece of a line is waiting."""
+        """Whether a partial line is waiting."""
         return self._pending_since is not None
 
 

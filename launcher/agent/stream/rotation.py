@@ -1,7 +1,7 @@
-"""A limit for what each rank writes: the first half goes into the stream, and of what follows only the latest lines are kept.
+"""Limits the output of each rank: the first half goes into the stream, of the rest only the latest lines are kept.
 
-Those are in two files for each of its pipes, `latest/RANK.stdout.1` and the newer `.2`, until the worker ends. Then they follow
-in the stream, behind word of how many lines are missing. Only the writer's thread calls this.
+Until the worker exits, those are in two files per pipe, `latest/RANK.stdout.1` and the newer `.2`. Then they follow in
+the stream, after the number of missing lines. Only the writer's thread calls this.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence
 from .sink import Item, Sink, reason_of
 
 _LEAST_TAIL_BYTES = 64 * 1024
-"""So much of the end of what a worker wrote is told, however much its rank has written before."""
+"""At least this much of the end of a worker's output is kept, however much its rank has written before."""
 
 _BLOCK_BYTES = 1024 * 1024
 Lose = Callable[[bytes, int, Optional[OSError]], None]
 
 
 class Rotation:
-    """The ranks of one node."""
+    """The output of one node's ranks, with its limit."""
 
-    def __init__(self, sink: Sink, directory: str, limit_bytes: int) -> None:
-        """`limit_bytes`: for each rank; 0: no limit."""
-        self._sink, self._limit = sink, limit_bytes
+    def __init__(self, sink: Sink, directory: str, limit_bytes: Optional[int]) -> None:
+        """`limit_bytes`: for each rank; None: no limit."""
+        self._sink, self._is_limited, self._limit = sink, limit_bytes is not None, limit_bytes or 0
         self._directory = os.path.join(directory, "latest")
         self._latest: Dict[bytes, Latest] = {}
         self._written: Dict[int, int] = {}
-        """By rank: what of it is in the stream."""
+        """How many bytes of each rank are in the stream."""
 
     def begin(self) -> None:
-        """Forget what an attempt before this one has left."""
+        """Remove the files of an earlier attempt."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self._directory):
                 os.remove(os.path.join(self._directory, name))
 
     def put(self, items: Sequence[Item]) -> None:
-        """Into the stream with them, but for what is above a rank's limit."""
+        """Write the items to the stream, except those above a rank's limit."""
         into: List[Item] = []
         for item in items:
-            if item.tag and not item.data:  # its worker has ended
+            if item.tag and not item.data:  # its worker has exited
                 self._sink.put(into)
                 into = []
                 self._end(item.tag, item.rank)
-            elif item.tag and self._limit:
+            elif item.tag and self._is_limited:
                 self._sort(item, into)
             else:
                 into.append(item)
@@ -57,16 +57,23 @@ class Rotation:
             into.append(item)
             written = self._written[item.rank] = written + len(item.data)
             if written >= self._limit // 2:
-                half = f"rank {item.rank} has written {human(self._limit // 2)}: of what follows only the latest lines are kept"
-                into.append(self._sink.warning(f"{half}, and shown when its worker ends (--log-limit {human(self._limit)})"))
+                half = (
+                    f"rank {item.rank} has written {human(self._limit // 2)}: "
+                    "of the rest, only the latest lines are kept"
+                )
+                into.append(
+                    self._sink.warning(f"{half}, and shown when its worker exits (--log-limit {human(self._limit)})")
+                )
             return
         if item.tag not in self._latest:
             name = f"{item.rank}.{'stdout' if item.tag.endswith(b'|') else 'stderr'}"
-            self._latest[item.tag] = Latest(os.path.join(self._directory, name), self._limit // 16, item.tag, self._lose)
+            self._latest[item.tag] = Latest(
+                os.path.join(self._directory, name), self._limit // 16, item.tag, self._lose
+            )
         self._latest[item.tag].add(item)
 
     def _end(self, tag: bytes, rank: int) -> None:
-        """The latest lines follow, as long as there is something left of the limit."""
+        """Write the latest lines to the stream, within what is left of the limit."""
         latest = self._latest.pop(tag, None)
         for item in latest.take(max(_LEAST_TAIL_BYTES, (self._limit - self._written[rank]) // 4)) if latest else ():
             self._written[rank] += len(item.data)
@@ -78,7 +85,7 @@ class Rotation:
 
 
 class Latest:
-    """The latest lines of one pipe, in two files: the older one goes when the newer one is full."""
+    """The latest lines of one pipe, in two files: the newer one replaces the older one when it is full."""
 
     def __init__(self, path: str, size: int, tag: bytes, lose: Lose) -> None:
         self._older, self._newer = path + ".1", path + ".2"
@@ -89,7 +96,7 @@ class Latest:
         self._missing = self._told = 0
 
     def add(self, item: Item) -> None:
-        """Keep these, in the place of the oldest."""
+        """Keep these lines, in place of the oldest ones."""
         if self._bytes >= self._size:
             self._leave_out(self._lines[0])
             self._close()
@@ -105,7 +112,7 @@ class Latest:
             self._lines[1] += item.lines()
 
     def take(self, room: int) -> Iterator[Item]:
-        """The latest of them, up to so many bytes, behind word of what is missing; they are kept here no more."""
+        """Take out the latest lines, at most `room` bytes, after reporting the number of missing ones."""
         self._close()
         sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in (self._older, self._newer)]
         skip = max(0, sum(sizes) - room)
@@ -129,11 +136,11 @@ class Latest:
             os.makedirs(os.path.dirname(self._newer), exist_ok=True)
             self._fd = os.open(self._newer, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
         if (done := os.write(self._fd, data)) < len(data):
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - done)  # no part of a line
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - done)  # leave no partial line
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _leave_out(self, lines: int) -> None:
-        """These are gone; it is told each time that they have become twice as many."""
+        """Count dropped lines, and report them each time their number has doubled."""
         self._missing += lines
         if self._missing >= 2 * self._told:
             self._tell()
@@ -150,7 +157,7 @@ class Latest:
 
 
 def human(size: int) -> str:
-    """`500 KB`, `4 GB`: as the setting has it."""
+    """A size as in the setting: `500KB`, `4GB`."""
     for unit, each in (("GB", 10**9), ("MB", 10**6)):
         if size >= each:
             return f"{size / each:g}{unit}"
@@ -158,7 +165,7 @@ def human(size: int) -> str:
 
 
 def _blocks(path: str, tag: bytes) -> Iterator[Item]:
-    """Whole records of a file."""
+    """A file in blocks of whole records."""
     with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
         rest = b""
         while data := file.read(_BLOCK_BYTES):

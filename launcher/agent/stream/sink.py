@@ -1,6 +1,6 @@
-"""Where the agent stream is written, and what is done when it cannot be: lines are lost and counted, events wait for room.
+"""Writes the agent stream. If that fails, lines are dropped and counted, and events wait for space.
 
-Only the writer's thread calls this: any write here may take minutes.
+Only the writer's thread calls this, as any write may take minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..system.files import ends_within_a_line
 from .backlog import Backlog
 
 RESERVED_BYTES = 64 * 1024
-"""Taken in the node's directory at the start: how the run ended can be told there even when its disk is full."""
+"""Reserved in the node's directory at the start, to record how the run ended even on a full disk."""
 
 _AGAIN_S = 1.0
 _REMEMBER_S = 5.0
@@ -28,8 +28,8 @@ _LONG_EVENT_BYTES = RESERVED_BYTES // 4
 _REASONS = {
     errno.ENOSPC: "the disk of the run directory is full",
     errno.EDQUOT: "the quota for the run directory is used up",
-    errno.EFBIG: "the stream has reached the largest size that a file may have",
-    errno.EPIPE: "no one reads the stream any more",
+    errno.EFBIG: "the stream has reached the maximum size of a file",
+    errno.EPIPE: "the stream has no reader any more",
 }
 
 
@@ -38,20 +38,20 @@ class Item(NamedTuple):
 
     data: bytes
     tag: bytes = b""
-    """What the records begin with, as `1.5|`; empty for an event."""
+    """The prefix of the records, such as `1.5|`; empty for an event."""
 
     @property
     def rank(self) -> int:
-        """Whose records they are."""
+        """The rank whose records these are."""
         return int(self.tag[:-1].partition(b".")[2])
 
     def lines(self, start: int = 0) -> int:
-        """How many of the worker's lines end in it, from that record on."""
+        """How many of the worker's lines end in this item, from the record at `start` on."""
         pieces = self.data.count(b"\n" + self.tag + b"+", max(0, start - 1)) + (not start and self._is_piece(0))
         return self.data.count(b"\n", start) - pieces
 
     def is_open(self, end: Optional[int] = None) -> bool:
-        """Whether the last line goes on; of the records up to `end`."""
+        """Whether the last line is incomplete; only records up to `end` count."""
         return self._is_piece(self.data.rfind(b"\n", 0, (len(self.data) if end is None else end) - 1) + 1)
 
     def _is_piece(self, start: int) -> bool:
@@ -60,10 +60,10 @@ class Item(NamedTuple):
 
 
 class Sink:
-    """The stream's descriptor, with what is still to be told on it."""
+    """The stream's descriptor, with what is still to be written to it."""
 
     def __init__(self, fd: int, node: int, attempt: int, directory: str) -> None:
-        """`directory`: the node's, where the last words are kept."""
+        """`directory`: the node's, in which the last words are kept."""
         self.wrote_at = time.monotonic()
         self._fd, self._node = fd, node
         self._attempt = {"attempt": attempt} if attempt else {}
@@ -75,12 +75,12 @@ class Sink:
 
     @property
     def patience_s(self) -> Optional[float]:
-        """How long to wait for more before `put` is to be called all the same."""
+        """How long to wait for more items before calling `put` anyway; None: no limit."""
         return _AGAIN_S if self._problem or self._backlog.has_losses else None
 
     def begin(self) -> None:
-        """Take room for the last words while there is some, and end a line that an agent before this one was killed in."""
-        mode = "r+b" if os.path.exists(self._last_words) else "wb"  # on a full disk, what is there is all there is
+        """Reserve space for the last words, and end a line in the middle of which an earlier agent was killed."""
+        mode = "r+b" if os.path.exists(self._last_words) else "wb"  # on a full disk, the existing space is all there is
         with contextlib.suppress(OSError), open(self._last_words, mode) as file:
             file.write(b"\n".rjust(RESERVED_BYTES))
         if _ends_within_a_line(self._fd):
@@ -88,7 +88,7 @@ class Sink:
             self._tell()
 
     def put(self, items: Sequence[Item]) -> None:
-        """Write them, or as much as there is room for."""
+        """Write the items, or as much as there is space for."""
         if (self._problem or self._backlog.has_losses) and time.monotonic() >= self._again_at:
             self._tell()
         if self._problem:
@@ -100,27 +100,27 @@ class Sink:
             self.remember(())
 
     def lose(self, tag: bytes, lines: int, reason: str) -> None:
-        """Count lines that are not kept."""
+        """Count lines that are dropped."""
         self._backlog.lose(Item(b"", tag).rank, lines, reason)
         if self._open.pop(tag, False):
             self._backlog.close_line(tag)
 
     def warning(self, message: str) -> Item:
-        """Something that a person should know, to be put."""
+        """A warning event, to pass to `put`."""
         return Item(self._event("warning", message=message))
 
     def _event(self, name: str, **fields: Any) -> bytes:
         return encode_event(name, self._node, **self._attempt, **fields)
 
     def end(self) -> None:
-        """Tell all that there is room for; the rest in the last words."""
+        """Write everything there is space for, and the rest as last words."""
         if self._problem or self._backlog.has_losses:
             self._tell()
         if self._problem:
             self.remember(())
 
     def remember(self, events: Sequence[bytes]) -> None:
-        """Keep the last events in the room that was reserved: these, else those that wait."""
+        """Store the latest events in the reserved space: these, or else the waiting ones."""
         self._remember_at = time.monotonic() + _REMEMBER_S
         lost = [self._backlog.lost_in_all(reason_of(self._problem))] if self._problem else []
         kept: List[bytes] = []
@@ -137,7 +137,7 @@ class Sink:
             file.write(text.ljust(RESERVED_BYTES - 1) + b"\n")
 
     def _write(self, data: bytes) -> int:
-        """How much of it was written."""
+        """Write as much as possible; the number of bytes written."""
         view, done = memoryview(data), 0
         while done < len(data):
             try:
@@ -152,7 +152,7 @@ class Sink:
         return done
 
     def _take(self, items: Sequence[Item], written: int) -> None:
-        """Note what has become of these, so many bytes of which are in the stream."""
+        """Account for these items, of which `written` bytes are in the stream."""
         for item in items:
             here, written = min(written, len(item.data)), max(0, written - len(item.data))
             if here == len(item.data):
@@ -164,7 +164,7 @@ class Sink:
                 self._cut(item, here)
 
     def _cut(self, item: Item, here: int) -> None:
-        """Records of which only so many bytes are in the stream: the one that was cut is written on, the rest is lost."""
+        """Handle records of which `here` bytes are in the stream: the cut one is to be completed, the rest is lost."""
         end = here
         if here and item.data[here - 1 : here] != b"\n":
             end = item.data.index(b"\n", here) + 1
@@ -176,7 +176,7 @@ class Sink:
             self.lose(item.tag, item.lines(end), reason_of(self._problem))
 
     def _tell(self) -> None:
-        """Write what has waited for room, one after the other."""
+        """Write what has waited for space, line by line."""
         self._problem, had = None, self._problem
         while rest := self._backlog.next():
             if not self._backlog.written(self._write(rest)):
@@ -187,13 +187,13 @@ class Sink:
 
 
 def reason_of(problem: Optional[OSError]) -> str:
-    """Why lines are lost, for people."""
+    """Why lines are lost, as text for users."""
     number = problem.errno if problem else None
     return _REASONS.get(number or 0, f"the stream cannot be written: {os.strerror(number or 0)}")
 
 
 def _shortened(event: bytes) -> bytes:
-    """An event that fits into the reserved room with others: without the traceback, where it has a long one."""
+    """An event that fits into the reserved space with others: without the traceback if it is too long."""
     if len(event) > _LONG_EVENT_BYTES:
         fields = json.loads(event)
         if isinstance(fields.get("cause"), dict):

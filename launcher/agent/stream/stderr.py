@@ -1,6 +1,6 @@
-"""The node's stderr: a file on the run's disk, which may be full, or stall. A thread of the agent writes there, and nobody waits.
+"""The node's stderr: a file on a disk that may be full or stall. A thread writes to it, so that the agent never waits.
 
-What the agent starts has a pipe in its place (`node/children.py`), which the agent reads.
+Processes that the agent starts have a pipe instead (`node/children.py`), which the agent reads.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import threading
 
 _ROOM_BYTES = 16 * 1024 * 1024
-"""So much waits to be written at most; what comes then is lost."""
+"""At most this much waits to be written; the rest is dropped."""
 
 
 class Stderr:
-    """The agent's own."""
+    """The agent's own stderr."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,17 +23,17 @@ class Stderr:
         threading.Thread(target=self._run, daemon=True, name="stderr").start()
 
     def write(self, data: bytes) -> None:
-        """Have it written."""
+        """Queue data for writing."""
         with self._changed:
             self._waiting += data[: _ROOM_BYTES - len(self._waiting)]
             self._changed.notify_all()
 
     def say(self, text: str) -> None:
-        """A line, or several."""
+        """Queue one or more lines."""
         self.write(text.rstrip("\n").encode(errors="backslashreplace") + b"\n")
 
     def finish(self, limit_s: float) -> None:
-        """Until all is written, but no longer than that."""
+        """Wait until everything is written, for at most `limit_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle and not self._waiting, limit_s)
 

@@ -1,4 +1,4 @@
-"""What a worker has written to stderr last: the end, and where its last traceback begins, however long that is."""
+"""The latest stderr output of a worker: the end, and the start of its last traceback, however long that is."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _HEAD_BYTES = 16 * 1024
 
 
 class Tail:
-    """Bytes go in, in order; `text` is what is kept of them."""
+    """Takes bytes in order; `text` is what is kept of them."""
 
     def __init__(self) -> None:
         self._end = b""
         self._head = b""
 
     def add(self, data: bytes) -> None:
-        """Remember what matters of it."""
+        """Keep what matters of the data."""
         known = self._end + data
         begin = known.rfind(TRACEBACK)
         if begin >= 0:
@@ -26,5 +26,5 @@ class Tail:
 
     @property
     def text(self) -> bytes:
-        """The end, behind the beginning of the last traceback where that is not in it."""
+        """The end, preceded by the start of the last traceback if the end does not contain it."""
         return self._end if TRACEBACK in self._end or not self._head else self._head + b"\n" + self._end

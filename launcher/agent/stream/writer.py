@@ -1,4 +1,4 @@
-"""The agent's stream as its loop sees it: what is said is queued, and a thread writes it, so that nothing waits for a disk."""
+"""The agent's stream as its loop sees it: items are queued and written by a thread, so nothing waits for a disk."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from .rotation import Rotation
 from .sink import Item, Sink
 
 BUFFER_BYTES = 16 * 1024 * 1024
-"""So much waits to be written at most; then the workers' pipes are not read until half of it is."""
+"""Above this much unwritten data, the workers' pipes are not read until it has dropped to half."""
 
 _BATCH_BYTES = 1024 * 1024
 _VERDICT = ("failure", "done")
 _LAST_WORDS_S = 2.0
 _LOOK_S = 0.1
 _SAY_AFTER_S = 5.0
-_STOPPING = "the stream took nothing while the run was being stopped"
+_STOPPING = "the stream accepted nothing while the run was being stopped"
 
 
 class Writer:
     """One node's stream."""
 
-    def __init__(self, fd: int, node: int, directory: str, attempt: int = 0, log_limit_bytes: int = 0) -> None:
-        """`directory`: the node's, for last words and for the latest lines of ranks above the limit (0: there is none)."""
+    def __init__(
+        self, fd: int, node: int, directory: str, attempt: int = 0, log_limit_bytes: Optional[int] = None
+    ) -> None:
+        """`directory`: the node's, for last words and the latest lines of ranks above the limit (None: no limit)."""
         self.holds = True
-        """Whether workers wait when the buffer is full; else their lines are lost, and counted."""
+        """Whether workers wait while the buffer is full; otherwise their lines are dropped and counted."""
 
         self._about = {"node": node, **({"attempt": attempt} if attempt else {})}
         self._sink = Sink(fd, node, attempt, directory)
@@ -42,12 +44,12 @@ class Writer:
         self._skipped: Dict[bytes, int] = {}
         self._closing = False
         self._all_told: Optional[bool] = None
-        """Whether all is written; None while the thread goes on."""
+        """Whether everything was written; None while the thread is running."""
 
         threading.Thread(target=self._run, daemon=True, name="stream").start()
 
     def event(self, name: str, **fields: Any) -> None:
-        """Say that something has happened."""
+        """Write an event."""
         data = encode_event(name, **self._about, **fields)
         if name in _VERDICT:
             self._verdict.append(data)
@@ -55,7 +57,7 @@ class Writer:
         self.flush()
 
     def add(self, item: Item) -> None:
-        """Add whole lines; the next `flush` has them written."""
+        """Add whole lines, to be written from the next `flush` on."""
         if item.tag and self._bytes > BUFFER_BYTES and not self.holds:
             with self._changed:
                 self._skipped[item.tag] = self._skipped.get(item.tag, 0) + item.lines()
@@ -63,31 +65,31 @@ class Writer:
             self._new.append(item)
 
     def rank_ended(self, tag: bytes) -> None:
-        """Nothing more comes with that tag: what is kept of its latest lines is to follow now."""
+        """Mark the output with that tag as complete: its latest lines, if any were kept, follow now."""
         self._new.append(Item(b"", tag))
 
     def flush(self) -> None:
-        """Have what is waiting written."""
+        """Queue the added items for writing."""
         if self._new:
             with self._changed:
                 if not self._bytes:
-                    self._sink.wrote_at = time.monotonic()  # from now on it is silent, if it takes nothing
+                    self._sink.wrote_at = time.monotonic()  # a blocked stream counts as silent from now on
                 self._queue.extend(self._new)
                 self._bytes += sum(len(item.data) for item in self._new)
                 self._changed.notify_all()
             self._new.clear()
 
     def settle(self, limit_s: float) -> None:
-        """Wait until all that was flushed is written, at most so long: what comes next may end this process."""
+        """Wait at most `limit_s` until all flushed items are written: the next step may end this process."""
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes, limit_s)
 
     def must_wait(self, waits: bool) -> bool:
-        """Whether workers have to wait until there is room in the buffer; `waits`: they do already."""
+        """Whether workers must wait for space in the buffer; `waits`: whether they already do."""
         return self.holds and self._bytes > (BUFFER_BYTES // 2 if waits else BUFFER_BYTES)
 
     def finish(self, limit_s: float, leave: Callable[[], bool], say: Callable[[str], None]) -> None:
-        """Until all is written that can be; for a stream that takes nothing there is a limit, or whoever has us `leave`."""
+        """Wait until everything is written; for a blocked stream, until the limit or until `leave` returns True."""
         with self._changed:
             if not self._bytes:
                 self._sink.wrote_at = time.monotonic()
@@ -98,9 +100,9 @@ class Writer:
             silent_s = time.monotonic() - self._sink.wrote_at
             if silent_s > min(_SAY_AFTER_S, limit_s / 2) and not said:
                 said = True
-                say(f"distlaunch agent: waits at most {limit_s:.0f} s for its stream, which takes nothing; SIGTERM ends the wait")
+                say(f"distlaunch agent: waits at most {limit_s:.0f} s for its blocked stream; SIGTERM ends the wait")
             if silent_s > limit_s or leave():
-                say(f"distlaunch agent: leaves: its stream has taken nothing for {silent_s:.0f} s")
+                say(f"distlaunch agent: exits: its stream has accepted nothing for {silent_s:.0f} s")
                 break
         if not self._all_told:
             within(_LAST_WORDS_S, lambda: self._sink.remember(self._verdict), None)
@@ -126,7 +128,7 @@ class Writer:
                 self._changed.notify_all()
 
     def _turn(self) -> bool:
-        """Write a batch; False when there is no more to come."""
+        """Write a batch; False if no more will come."""
         items, skipped = self._take()
         for tag, lines in skipped.items():
             self._sink.lose(tag, lines, _STOPPING)
@@ -138,7 +140,7 @@ class Writer:
             return bool(self._queue or not self._closing)
 
     def _take(self) -> Tuple[List[Item], Dict[bytes, int]]:
-        """What is to be written next, as soon as there is something."""
+        """The next batch, once there is one, and the lines skipped before it."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing, self._sink.patience_s)
             items, size = [], 0

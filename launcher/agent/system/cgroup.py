@@ -1,4 +1,4 @@
-"""A cgroup of the run's own, where one can be had: then even what both subreapers lost is found again."""
+"""A cgroup for the run, if one can be created: with it, even processes that both subreapers lost are found."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .processes import start_ticks
 
 _EMPTY_S = 5.0
 _TOP = 2
-"""Cgroups are below /sys/fs."""
+"""The number of slashes in /sys/fs, below which all cgroups are mounted."""
 
 _NO_LIMIT = 1 << 60
-"""A v1 controller that has none says nearly 2^63."""
+"""A v1 controller without a limit reports nearly 2^63."""
 
 
 def _own_directory(controller: Optional[str] = None) -> Optional[str]:
-    """Our cgroup in the unified (v2) hierarchy, or in that of a v1 controller, as a directory."""
+    """The directory of our cgroup in the unified (v2) hierarchy, or in that of a v1 controller."""
     try:
         with open("/proc/self/mounts", encoding="utf-8") as file:
             mounts = [line.split() for line in file]
@@ -36,7 +36,7 @@ def _own_directory(controller: Optional[str] = None) -> Optional[str]:
 
 
 def memory_counters() -> List[str]:
-    """Files that count what the kernel did for want of memory in our cgroup; those that a container sees come last."""
+    """Files that count out-of-memory events in our cgroup; the paths that a container sees come last."""
     unified, old = _own_directory(), _own_directory("memory")
     found = [f"{unified}/memory.events"] if unified else []
     found += [f"{old}/memory.oom_control"] if old else []
@@ -44,33 +44,33 @@ def memory_counters() -> List[str]:
 
 
 def memory_limit() -> Optional[int]:
-    """How many bytes our cgroup may use, with those above it; None: as many as there are."""
+    """How many bytes our cgroup may use, by its own limit and those above it; None: no limit."""
     limits = []
     for directory, name in ((_own_directory(), "memory.max"), (_own_directory("memory"), "memory.limit_in_bytes")):
         while directory and directory.count("/") > _TOP:
             with contextlib.suppress(OSError, ValueError), open(f"{directory}/{name}", encoding="ascii") as file:
-                limits.append(int(file.read()))  # "max" is none
+                limits.append(int(file.read()))  # "max": no limit
             directory = os.path.dirname(directory)  # noqa: PLW2901 - goes up
     found = min(limits, default=_NO_LIMIT)
     return found if found < _NO_LIMIT else None
 
 
 def _remove_dead(directory: str) -> None:
-    """Remove empty cgroups of agents that were killed, with all that was theirs; their names end with pid and start time."""
+    """Remove empty cgroups of agents that were killed with all their processes; names end with pid and start time."""
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             of, *identity = name.rsplit("-", 2)
             if of.startswith("distlaunch-") and all(part.isdigit() for part in identity):
                 pid, ticks = map(int, identity)
                 if start_ticks(pid) != ticks:
-                    with contextlib.suppress(OSError):  # something in it lives
+                    with contextlib.suppress(OSError):  # a process in it is running
                         os.rmdir(os.path.join(directory, name))
 
 
 def create(name: str) -> Optional[str]:
-    """A new cgroup below ours, `distlaunch-RUN-NODE-PID-TICKS` for the agent of that identity.
+    """Create a cgroup below ours, `distlaunch-RUN-NODE-PID-TICKS` for the agent with that identity.
 
-    None where there is no v2 hierarchy or we may not write to it.
+    None if there is no v2 hierarchy or it is not writable.
     """
     directory = _own_directory()
     if directory is None:
@@ -88,7 +88,7 @@ def create(name: str) -> Optional[str]:
 
 
 def add(path: str, pid: int) -> bool:
-    """Move a process, and with it all that it will start, into the cgroup."""
+    """Move a process, and all that it starts from now on, into the cgroup."""
     try:
         with open(os.path.join(path, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write(str(pid))
@@ -98,7 +98,7 @@ def add(path: str, pid: int) -> bool:
 
 
 def members(path: str) -> List[int]:
-    """The processes in it; empty when it is gone."""
+    """The processes in the cgroup; empty if it does not exist."""
     try:
         with open(os.path.join(path, "cgroup.procs"), encoding="ascii") as file:
             return [int(line) for line in file]
@@ -107,7 +107,7 @@ def members(path: str) -> List[int]:
 
 
 def remove(path: str) -> None:
-    """SIGKILL for all that is in it, then the cgroup itself; waits a few seconds for the processes to be gone."""
+    """Kill all processes in the cgroup, wait a few seconds for them to exit, and remove the cgroup."""
     limit = time.monotonic() + _EMPTY_S
     while members(path) and time.monotonic() < limit:
         try:

@@ -1,4 +1,4 @@
-"""What a node has: counted without torch, and without initialising CUDA."""
+"""The resources of a node, counted without torch and without initializing CUDA."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from . import cgroup
 
 
 def python_version() -> str:
-    """Of the interpreter that this is."""
+    """The version of this interpreter."""
     return ".".join(map(str, sys.version_info[:3]))
 
 
 def cpus() -> int:
-    """Processors that this process may use."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def _nvml_gpus() -> int:
-    """GPUs that the NVIDIA driver shows; MIG instances are not counted, CUDA_VISIBLE_DEVICES names them."""
+    """The number of GPUs that the NVIDIA driver shows, without MIG instances, which CUDA_VISIBLE_DEVICES names."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -34,7 +34,7 @@ def _nvml_gpus() -> int:
 
 
 def _amd_gpus() -> int:
-    """GPUs that the amdgpu driver shows (KFD nodes with SIMD units)."""
+    """The number of GPUs that the amdgpu driver shows (KFD nodes with SIMD units)."""
     nodes = "/sys/class/kfd/kfd/topology/nodes"
     try:
         entries = os.listdir(nodes)
@@ -44,14 +44,16 @@ def _amd_gpus() -> int:
     for entry in entries:
         try:
             with open(f"{nodes}/{entry}/properties", encoding="ascii") as file:
-                found += any(line.split()[0] == "simd_count" and line.split()[1] != "0" for line in file if line.strip())
+                found += any(
+                    line.split()[0] == "simd_count" and line.split()[1] != "0" for line in file if line.strip()
+                )
         except OSError:
             continue
     return found
 
 
 def visible(variable: Optional[str], count: int) -> List[str]:
-    """The device ids that a *_VISIBLE_DEVICES variable leaves of `count`, by CUDA's rules: it ends at the first invalid id."""
+    """The ids, out of `count` devices, in a *_VISIBLE_DEVICES variable; as in CUDA, the first invalid id ends it."""
     if variable is None:
         return [str(index) for index in range(count)]
     chosen: List[str] = []
@@ -67,7 +69,7 @@ def visible(variable: Optional[str], count: int) -> List[str]:
 
 
 def gpus(env: Mapping[str, str]) -> List[str]:
-    """Ids of the GPUs that workers with this environment would see."""
+    """The ids of the GPUs that workers with this environment would see."""
     found = _nvml_gpus()
     if found:
         return visible(env.get("CUDA_VISIBLE_DEVICES"), found)
@@ -76,9 +78,9 @@ def gpus(env: Mapping[str, str]) -> List[str]:
 
 
 def oom_kills() -> int:
-    """How many processes of our cgroup the kernel has killed for want of memory; of the machine, where that is not counted.
+    """How many processes of our cgroup the kernel's OOM killer has killed; those of the host if that is not counted.
 
-    A machine is shared: that a worker was killed while somebody else had used up his memory says nothing.
+    The cgroup comes first, since a host is shared: an OOM kill of another user's process says nothing about a worker.
     """
     for path in (*cgroup.memory_counters(), "/proc/vmstat"):
         try:
@@ -92,7 +94,7 @@ def oom_kills() -> int:
 
 
 def load() -> str:
-    """How busy this machine is, in words."""
+    """The load of this machine, as text."""
     text = f"load {os.getloadavg()[0]:.1f} on {cpus()} CPUs"
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
@@ -101,7 +103,7 @@ def load() -> str:
 
 
 def host(env: Mapping[str, str]) -> Dict[str, Any]:
-    """The host_facts event's fields that need no torch."""
+    """The fields of the `host_facts` event that do not need torch."""
     return {
         "cpus": cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -1,4 +1,4 @@
-"""Files that appear whole, also where a file system knows no hard links or cannot rename: object stores, Windows shares, FUSE."""
+"""Files that appear whole, even without hard links or renames: on object stores, Windows shares and FUSE."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ import stat
 import time
 from typing import BinaryIO, Iterator, List, Optional
 
-_NOT_KNOWN = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EACCES, errno.EINVAL}
-"""What file systems say to `link` and `rename` where they have no such thing."""
+_NOT_KNOWN = {
+    errno.EPERM,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.ENOTSUP,
+    errno.EMLINK,
+    errno.EXDEV,
+    errno.EACCES,
+    errno.EINVAL,
+}
+"""Errors of `link` and `rename` on file systems that do not support them."""
 
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
 
 WORD_BYTES = 1 << 20
-"""Far more than what processes tell one another in small files: an address, an identity, a cause with its traceback."""
+"""Far more than the small files between processes contain: an address, an identity, a cause with its traceback."""
 
 _CLAIM_S = 10.0
-"""So long a claim may be there before its file; then whoever made it has died in between, or stalls."""
+"""How long a claim may exist before its file does; after that, its owner has died or is stalled."""
 
 
 def write_whole(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True) -> None:
-    """Replace the file: readers see the old content or all of the new one. `sync`: wait until it is on the disk."""
+    """Replace the file: readers see the old content or all of the new. `sync`: wait until it is on the disk."""
     with _beside(path, data, mode, sync) as temporary:
         _move(temporary, path, data, mode)
 
 
 def write_once(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True) -> bool:
-    """Create the file with this content; False, and nothing is changed, when it exists already."""
+    """Create the file with this content; False, and nothing is changed, if it already exists."""
     created: Optional[bool] = None
     while created is None:
         with _beside(path, data, mode, sync) as temporary:
@@ -37,10 +46,10 @@ def write_once(path: str, data: bytes, mode: int = 0o644, *, sync: bool = True) 
 
 
 def read_word(path: str, limit_bytes: int = WORD_BYTES) -> bytes:
-    """All of a small file that another process has left. `OSError` for what is none: no pipe is waited for, no link followed."""
+    """Read a small file that another process has left. Raises `OSError` if it is a link, a pipe or too large."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no file", path)
+            raise OSError(errno.EINVAL, "not a regular file", path)
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise OSError(errno.EFBIG, "too large", path)
@@ -48,14 +57,14 @@ def read_word(path: str, limit_bytes: int = WORD_BYTES) -> bytes:
 
 
 def read_end(path: str, limit_bytes: int) -> bytes:
-    """The last bytes of a file, which may grow meanwhile."""
+    """The last bytes of a file, which may be growing."""
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
         return file.read()
 
 
 def ends_within_a_line(file: BinaryIO) -> bool:
-    """Whether the file's last line has no end; what is read or written next follows it."""
+    """Whether the file's last line is unterminated; leaves the position at the end of the file."""
     if not file.seek(0, os.SEEK_END):
         return False
     file.seek(-1, os.SEEK_END)
@@ -75,17 +84,18 @@ def _create(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]
 
 
 def _claim(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:
-    """`write_once` without links. None: it took us so long that somebody else has taken over.
+    """`write_once` without links. None: this process was too slow, and another one has taken over.
 
-    The claim is a directory with the file in it, moved to a name that one alone can have while there is a file. From there the
-    file moves to its place. Who takes a claim over moves it away, file and all: its owner finds nothing to move any more.
+    The claim is a directory that contains the file, renamed to a name that no other directory can take until it is
+    empty. From there, the file moves to its place. A process that takes over a claim moves it away with the file, so
+    that the owner finds nothing to move.
     """
     claim, own, name = path + ".claim", temporary + ".d", os.path.basename(temporary)
     os.mkdir(own, 0o700)
     try:
         os.rename(temporary, os.path.join(own, name))
         _get(claim, own, path)
-        if os.path.lexists(path):  # also between the last look and our claim
+        if os.path.lexists(path):  # created between the last check and our claim
             return False
         os.rename(os.path.join(claim, name), path)
     except FileNotFoundError:
@@ -101,13 +111,13 @@ def _claim(temporary: str, path: str, data: bytes, mode: int) -> Optional[bool]:
 
 
 def _get(claim: str, own: str, path: str) -> None:
-    """Make our directory the claim, unless somebody else is done with the file before."""
+    """Make our directory the claim, unless another process completes the file first."""
     seen, limit = [""], 0.0
     while not os.path.lexists(path):
         try:
             os.rename(own, claim)
         except OSError as error:
-            if error.errno not in _TAKEN and not os.path.lexists(claim):  # others say EACCES then, as Windows shares do
+            if error.errno not in _TAKEN and not os.path.lexists(claim):  # Windows shares, for example, report EACCES
                 raise
         else:
             return
@@ -121,8 +131,8 @@ def _get(claim: str, own: str, path: str) -> None:
 
 
 def _take_away(claim: str, where: str) -> None:
-    """A claim whose owner has died, which one alone can do; or stalls, and then has to claim anew."""
-    with contextlib.suppress(FileNotFoundError):  # somebody else has
+    """Move away the claim of an owner that has died, or that stalls and must claim anew; only one process can."""
+    with contextlib.suppress(FileNotFoundError):  # another process has
         os.rename(claim, where)
         _remove(where, _names(where))
 
@@ -135,7 +145,7 @@ def _names(directory: str) -> List[str]:
 
 
 def _remove(directory: str, names: List[str]) -> None:
-    """The directory with these files, unless there are others in it."""
+    """Remove these files, and the directory unless it contains others."""
     for name in names:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, name))
@@ -144,7 +154,7 @@ def _remove(directory: str, names: List[str]) -> None:
 
 
 def _create_in_place(path: str, data: bytes, mode: int) -> bool:
-    """Where nothing can be moved, either: object stores, which let one alone create it, and show it when it is closed."""
+    """`write_once` without renames, on object stores: only one process can create a file, shown once closed."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
@@ -169,7 +179,7 @@ def _move(temporary: str, path: str, data: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def _beside(path: str, data: bytes, mode: int, sync: bool) -> Iterator[str]:
-    """A flushed temporary file with the data in the path's own directory; removed afterwards where it is still there."""
+    """A flushed temporary file with the data in the path's own directory, removed afterwards if it still exists."""
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
@@ -183,7 +193,7 @@ def _beside(path: str, data: bytes, mode: int, sync: bool) -> Iterator[str]:
 def _write(path: str, data: bytes, how: int, mode: int, sync: bool) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | how, mode), "wb") as file:
         if not mode & 0o077:
-            os.fchmod(file.fileno(), mode)  # where there was one that others could read
+            os.fchmod(file.fileno(), mode)  # an existing file may be readable by others
         file.write(data)
         file.flush()
         if sync:

@@ -1,4 +1,4 @@
-"""Processes by identity: every descendant of ours is found through its parent, and nothing else is ever touched."""
+"""Processes by identity: descendants are found through their parents, and no other process is touched."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MANY_FILES = 65536
 _KILL_S = 5.0
 _LAST_WORD_S = 1.0
-"""So long an agent may say how it ended, when all below it was killed."""
+"""How long an agent may take to report its end after its descendants were killed."""
 
 _WITH_VALUE = re.compile("-[^XW-]*[XW]|--check-hash-based-pycs")
-"""Options of Python whose value is the next word."""
+"""Python options whose value is the next argument."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,23 +28,23 @@ PASSED_ON = frozenset(signal.valid_signals()) - {
     signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE,
     signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ,
 }  # fmt: skip
-"""Signals that somebody may send on purpose; the rest are a process's own faults, or cannot be caught."""
+"""Signals that may be sent on purpose; the others result from a process's own actions, or cannot be caught."""
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, however often they fork and whatever session they make."""
+    """Adopt orphans among our descendants, however often they fork and whatever sessions they create."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """That signal for this process when its parent ends."""
+    """Have the kernel send this process a signal when its parent exits."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # it exited before the call
         os.kill(os.getpid(), number)
 
 
 def allow_files(count: int) -> int:
-    """Let this process open so many files, as far as its hard limit allows; how many it may open then."""
+    """Let this process open `count` files, as far as its hard limit allows; how many of them it may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return count
@@ -54,25 +54,25 @@ def allow_files(count: int) -> int:
 
 
 def allow_all_files() -> int:
-    """Let this process open as many files as its hard limit allows; the limit that it had before, for `limit_files`."""
+    """Let this process open as many files as its hard limit allows; the previous limit, for `limit_files`."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allow_files(_MANY_FILES if hard == resource.RLIM_INFINITY else hard)
     return before
 
 
 def limit_files(soft: int) -> None:
-    """Give this process, and what it starts, that soft limit."""
+    """Set the soft limit of open files, for this process and those that it starts."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def handle(number: int, what: signal.Handlers) -> None:
-    """Ignore a signal, or leave it to the kernel; from any thread, as Python does not see it."""
+    """Ignore a signal, or restore its default action; works in any thread, as it bypasses Python."""
     _libc.signal(int(number), ctypes.c_void_p(int(what)))
 
 
 def options() -> List[str]:
-    """Those that this interpreter was started with, but for a last -u: a `python` that is a script may add some."""
+    """The options this interpreter was started with, except a final -u; a `python` that is a script may add some."""
     with open("/proc/self/cmdline", "rb") as file:
         words = [os.fsdecode(word) for word in file.read().split(b"\0")]
     found: List[str] = []
@@ -85,7 +85,7 @@ def options() -> List[str]:
 
 
 def set_title(argv: List[str]) -> None:
-    """Show `argv` in ps and /proc/self/cmdline: written over this process's own arguments, where they are at least as long."""
+    """Show `argv` in ps and /proc/self/cmdline: overwrites this process's arguments if they are as long."""
     start, room = _title_area()
     title = b"\0".join(os.fsencode(arg) for arg in argv) + b"\0"
     if len(title) <= room:
@@ -93,18 +93,18 @@ def set_title(argv: List[str]) -> None:
 
 
 def title_bytes() -> int:
-    """The longest title, with its separators, that there is room for."""
+    """The size of the longest title that fits, with its separators."""
     return _title_area()[1]
 
 
 def stat(pid: object) -> List[bytes]:
-    """The fields of proc_pid_stat(5) behind the name, which may hold anything: the state comes first."""
+    """The fields of proc_pid_stat(5) after the name, which may contain anything; the first is the state."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def _title_area() -> Tuple[int, int]:
-    """Where in memory this process's arguments are, and how many bytes there are."""
+    """The address of this process's arguments in memory, and their size."""
     try:
         fields = stat("self")
         start, end = int(fields[45]), int(fields[46])  # arg_start, arg_end of proc_pid_stat(5)
@@ -114,9 +114,9 @@ def _title_area() -> Tuple[int, int]:
 
 
 def start_ticks(pid: int) -> Optional[int]:
-    """When a process started, in clock ticks since boot: with the pid its identity. None: no such process of ours, or a zombie.
+    """When a process started, in clock ticks since boot: with the pid, its identity. None: no process, or a zombie.
 
-    `OSError` where that cannot be known, as by a process that has no descriptor left.
+    Raises `OSError` if that cannot be determined, for example without a free descriptor.
     """
     try:
         fields = stat(pid)
@@ -126,7 +126,7 @@ def start_ticks(pid: int) -> Optional[int]:
 
 
 def children() -> List[int]:
-    """Our direct children, zombies included. Nobody else can reap them, so their pids stay theirs."""
+    """Our direct children, zombies included. No other process can reap them, so their pids are not reused."""
     me = os.getpid()
     found = []
     for entry in os.listdir("/proc"):
@@ -141,7 +141,7 @@ def children() -> List[int]:
 
 
 def below(pid: int) -> List[Tuple[int, int]]:
-    """Pid and start time of all that runs below that process, zombies excluded."""
+    """The pid and start time of all descendants of that process, zombies excluded."""
     of: Dict[int, List[Tuple[int, int]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -156,9 +156,9 @@ def below(pid: int) -> List[Tuple[int, int]]:
 
 
 def kill_tree(pid: int, ticks: int) -> None:
-    """SIGKILL for all below that process, which may not be ours, then for it, where that does not end it.
+    """Kill all descendants of that process, which need not be ours, then the process itself if it has not exited.
 
-    An agent is left until last: a subreaper becomes the parent of whatever the others leave behind, also while it is stopped.
+    An agent comes last: as a subreaper, it adopts what the others leave behind, even while it is stopped.
     """
     limit = time.monotonic() + _KILL_S
     while start_ticks(pid) == ticks and time.monotonic() < limit:
@@ -171,15 +171,15 @@ def kill_tree(pid: int, ticks: int) -> None:
 
 
 def _kill(pid: int, ticks: int) -> None:
-    with contextlib.suppress(OSError):  # it has ended, or runs as another user
+    with contextlib.suppress(OSError):  # it has exited, or runs as another user
         if start_ticks(pid) == ticks:
             os.kill(pid, signal.SIGKILL)
 
 
 def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 10.0) -> List[int]:
-    """End all our descendants but `keep`: SIGTERM, after `patience_s` SIGKILL. Returns children that would not die.
+    """End all our descendants except `keep`: SIGTERM, then SIGKILL after `patience_s`. Returns children that remain.
 
-    A child's own children become ours when it ends, so killing children until there are none reaches the whole tree.
+    A child's own children become ours when it exits, so killing children until there are none reaches the whole tree.
     """
     began = time.monotonic()
     sent: Set[int] = set()
@@ -189,7 +189,7 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
         if age > limit_s:
             return left
         if not left:
-            if not [pid for pid in children() if pid not in keep]:  # what the last one left behind is ours by now
+            if not [pid for pid in children() if pid not in keep]:  # what the last one left behind is our child by now
                 return []
             continue
         for pid in left:

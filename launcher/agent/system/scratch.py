@@ -1,6 +1,6 @@
-"""The small files between an agent and its workers, in this machine's memory: no disk is waited for to say that something broke.
+"""Small files between an agent and its workers, kept in memory so that reporting a failure does not wait for a disk.
 
-The workers' error files and the deadline are there; where the machine has no such directory, they are in the node's own.
+They are the workers' error files and the deadline. On a host without /dev/shm, they are in the node's own directory.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Callable, Iterator, List, Optional, TypeVar
 
 from . import processes
 
-_MEMORY = "/dev/shm"  # noqa: S108 - each agent has a directory of its own there, for its owner alone
+_MEMORY = "/dev/shm"  # noqa: S108 - each agent has its own private directory there
 _NAME = re.compile(r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
 CRASH = "crash"
-"""File in an agent's directory that says how it crashed."""
+"""File in an agent's directory that records how it crashed."""
 
 T = TypeVar("T")
 
 
 class Scratch:
-    """One agent's directory; `close` when nobody needs it any more."""
+    """One agent's directory; `close` it when it is no longer needed."""
 
     def __init__(self, directory: str, memory: str = _MEMORY) -> None:
-        """`directory`: the node's, where error files of rounds that are over are kept."""
+        """`directory`: the node's, which keeps the error files of finished rounds."""
         self._kept = os.path.join(directory, "errors")
         self.path = directory
         for name in _dead(memory):
@@ -40,17 +40,17 @@ class Scratch:
         os.makedirs(os.path.join(self.path, "errors"), 0o700, exist_ok=True)
 
     def keep_crash(self) -> None:
-        """What the interpreter says when this process crashes; its exit status is for its parent alone."""
+        """Have the interpreter record a crash of this process, as only its parent sees the exit status."""
         if self.path != os.path.dirname(self._kept):
             faulthandler.enable(os.open(os.path.join(self.path, CRASH), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def keep(self, before: str) -> None:
-        """Move error files of rounds before that one into the node's directory, whenever its disk takes them."""
+        """Move error files of rounds before that one to the node's directory, without waiting for its disk."""
         if self.path != os.path.dirname(self._kept):
             threading.Thread(target=lambda: self._move(before), daemon=True, name="errors").start()
 
     def close(self, limit_s: float = 2.0) -> None:
-        """Move all there is, and remove the directory."""
+        """Move all remaining error files, and remove the directory."""
         if self.path != os.path.dirname(self._kept):
             within(limit_s, lambda: self._move(""), None)
             remove(self.path)
@@ -70,9 +70,9 @@ class Scratch:
 
 
 def remove(path: str) -> None:
-    """Remove an agent's directory with what is in it; nothing is touched of one that is not such, or not ours alone.
+    """Remove an agent's directory and its contents; any other directory, or one not private to us, is left alone.
 
-    Anyone may make directories and links of any name there: nothing is reached but through a directory that was checked.
+    Any user may create directories and links there, so files are reached only through directories that were checked.
     """
     memory, name = os.path.split(path)
     if not _NAME.match(name):
@@ -87,7 +87,7 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def _opened(name: str, above: Optional[int] = None) -> Iterator[int]:
-    """A directory, not a link to one."""
+    """Open a directory, not a link to one."""
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
     try:
         yield fd
@@ -97,7 +97,7 @@ def _opened(name: str, above: Optional[int] = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _ours(name: str, above: int) -> Iterator[int]:
-    """A directory in which nobody else can have put anything."""
+    """Open a directory to which no other user has access; otherwise raise `PermissionError`."""
     with _opened(name, above) as fd:
         about = os.fstat(fd)
         if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
@@ -111,7 +111,7 @@ def _empty(directory: int) -> None:
 
 
 def within(limit_s: float, task: Callable[[], T], otherwise: T) -> T:
-    """What it returns, unless it takes longer, as a disk that stalls does; then it goes on without us."""
+    """The task's result, or `otherwise` if it takes longer, as on a stalled disk; it then continues in its thread."""
     found: List[T] = []
     thread = threading.Thread(target=lambda: found.append(task()), daemon=True, name="within")
     thread.start()
@@ -120,12 +120,12 @@ def within(limit_s: float, task: Callable[[], T], otherwise: T) -> T:
 
 
 def _prefix() -> str:
-    """Of the agents of this user whose pids mean something to us."""
+    """The name prefix of this user's agents in our pid namespace."""
     return f"distlaunch-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def _dead(memory: str) -> Iterator[str]:
-    """Directories of agents that were killed together with their fork servers, by their names."""
+    """The names of directories of agents that were killed together with their fork servers."""
     with contextlib.suppress(OSError):
         for name in os.listdir(memory):
             found = _NAME.match(name)

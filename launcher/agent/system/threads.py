@@ -1,4 +1,4 @@
-"""No thread dies alone: what one of them raises is handed on, to be told as the cause of the node's end."""
+"""Passes on exceptions in threads, to be reported as the cause of the node's failure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 from typing import Callable
 
 Failed = Callable[[str, str], None]
-"""Takes the message and the traceback; called in the thread that has failed."""
+"""Takes the message and the traceback; called in the thread that failed."""
 
 
 def trace_of(error: BaseException) -> str:
-    """Its traceback; without the lines of the source where the library that reads them cannot be read itself any more."""
+    """The traceback of an error; without source lines if the `traceback` module can no longer be loaded or used."""
     try:
         import traceback
 
         return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception:  # noqa: BLE001 - no descriptor or no memory is left; what has failed is to be told all the same
+    except Exception:  # noqa: BLE001 - no descriptor or no memory is left; the error must be reported anyway
         lines, at = ["Traceback (most recent call last):"], error.__traceback__
         while at:
             code = at.tb_frame.f_code
@@ -25,7 +25,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def watch(failed: Failed) -> None:
-    """From now on `failed` hears of every thread of this process that ends by an exception."""
+    """Call `failed` for every thread of this process that ends with an exception."""
 
     def hook(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is SystemExit:

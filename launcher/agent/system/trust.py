@@ -1,11 +1,11 @@
-"""Whose word counts: the one rule for every path that code or settings are read from, here and on hosts.
+"""The rule by which a path is trusted for reading code or settings, on this machine and on remote hosts.
 
-Nobody else may have a hand in it: the path, each directory on the way to it, and each link belong to us or to root, and others
-cannot write there. A sticky directory (/tmp) may be on the way, as its entries are their owners'. A group may write where it is a
-user's own (umask 002), or trusted. `trusted` are the exceptions: `@GROUP`, or a directory with all that is in it, from where the
-way has come to that directory itself: no link of somebody else's leads there.
+No other user may be able to change it: the path, each directory on the way to it and each link belong to us or to
+root, and others cannot write there. A sticky directory (/tmp) may be on the way, as its entries belong to their owners.
+A group may write if it is the user's own (umask 002) or trusted. `trusted` lists exceptions: `@GROUP`, or a directory
+with all its contents, which applies once the way has reached the directory itself, not to another user's link to it.
 
-This file is sent to hosts before there is an agent of ours: it imports no other.
+This file is sent to hosts that have no agent yet, so it imports no other file of the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUFFIX = ".pyz"
 
 
 class Problem(NamedTuple):
-    """Why a path is not used, and what would mend it."""
+    """Why a path is not trusted, and how to fix it."""
 
     message: str
     hint: str
@@ -31,10 +31,10 @@ class Problem(NamedTuple):
 def problem(
     path: str, trusted: Sequence[str] = (), *, searched: bool = False, opened: Optional[os.stat_result] = None
 ) -> Optional[Problem]:
-    """What is wrong with the path, or with as much of the way to it as is there; None: nothing.
+    """What is wrong with the path, or with the part of the way to it that exists; None: nothing.
 
-    `searched`: a directory in which files of given names are looked for, so that nobody else may make any there, sticky or not.
-    `opened`: of the file that was opened under that name, and has to be the one that the way leads to.
+    `searched`: files are looked up by name in this directory, so no other user may create any, even if it is sticky.
+    `opened`: the stat result of the file that was opened by that name, which must be the file that the path leads to.
     """
     places = [place for place in map(_place, trusted) if place]
     about = None
@@ -44,7 +44,7 @@ def problem(
             found = None if excepted else _wrong(step, about, trusted, last=last, searched=searched)
             if found is not None:
                 return found
-    except (FileNotFoundError, NotADirectoryError):  # whoever reads it says so
+    except (FileNotFoundError, NotADirectoryError):  # its reader reports that
         about = None
     except OSError as error:
         return Problem(f"{error.filename}: {error.strerror}", f"ls -ld {error.filename}")
@@ -54,9 +54,9 @@ def problem(
 
 
 def make(directory: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Optional[Problem]:
-    """Make the directory and those above it; whatever the umask, others cannot write to any of them.
+    """Create the directory and its parents; whatever the umask, others cannot write to any of them.
 
-    Somebody else may make one of them first: nothing is made in what is not ours, and the answer is what is wrong with it.
+    If another user creates one of them first, nothing is created in it, and what is wrong with it is returned.
     """
     missing: List[str] = []
     directory = os.path.abspath(directory)
@@ -70,7 +70,7 @@ def make(directory: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Opti
             return found
         try:
             os.mkdir(each, mode)
-        except FileExistsError:  # somebody else was faster
+        except FileExistsError:  # another process was faster
             if not os.path.isdir(each):
                 raise
         else:
@@ -79,14 +79,14 @@ def make(directory: str, mode: int = 0o700, trusted: Sequence[str] = ()) -> Opti
 
 
 def _parts(path: str) -> List[str]:
-    """The components, the first at the end."""
+    """The components in reverse order."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _steps(path: str) -> Iterator[Tuple[str, os.stat_result, bool]]:
-    """Each directory, link and file on the way to the path, what it is, and whether it is the path's end.
+    """Each directory, link and file on the way to the path, its stat result, and whether it is the path's end.
 
-    What comes before a step is no link, so that its name is that of the place where it really is.
+    The part before a step contains no links, so that a step is named by its real location.
     """
     path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     here, ahead, links = "/", _parts(path), 0
@@ -112,7 +112,7 @@ def _steps(path: str) -> Iterator[Tuple[str, os.stat_result, bool]]:
 
 
 def _place(word: str) -> Optional[str]:
-    """Where the trusted directory really is; None for a group, and where a link of somebody else's would say that."""
+    """The real path of a trusted directory; None for a group, and if another user's link is on the way."""
     if word.startswith("@"):
         return None
     directory = os.path.expanduser(word)
@@ -123,18 +123,22 @@ def _place(word: str) -> Optional[str]:
         return None
 
 
-def _wrong(step: str, about: os.stat_result, trusted: Sequence[str], *, last: bool, searched: bool) -> Optional[Problem]:
+def _wrong(
+    step: str, about: os.stat_result, trusted: Sequence[str], *, last: bool, searched: bool
+) -> Optional[Problem]:
     """What is wrong with this one entry."""
     mode = stat.S_IMODE(about.st_mode)
     if about.st_uid not in (0, os.getuid()) and (last or not _is_unmapped_root(about.st_uid)):
         more = "name what it leads to" if stat.S_ISLNK(about.st_mode) else f"if you trust them: DISTLAUNCH_TRUST={step}"
-        return Problem(f"{step} belongs to {_user(about.st_uid)} (mode {mode:04o})", f"use a path of your own, or, {more}")
+        return Problem(
+            f"{step} belongs to {_user(about.st_uid)} (mode {mode:04o})", f"use a path of your own, or, {more}"
+        )
     sticky = stat.S_ISDIR(about.st_mode) and mode & stat.S_ISVTX and not (last and searched)
     if sticky or not (stat.S_ISDIR(about.st_mode) or (last and stat.S_ISREG(about.st_mode))):
-        return None  # a link; or what nobody reads from
+        return None  # sticky, a link, or never read
     whose = f"{step} belongs to {_user(about.st_uid)}, and its mode {mode:04o} lets"
     if mode & stat.S_IWOTH:
-        return Problem(f"{whose} everybody write to it", f"chmod o-w {step}")
+        return Problem(f"{whose} all users write to it", f"chmod o-w {step}")
     if mode & stat.S_IWGRP and not _may_write(step, about.st_gid, trusted):
         group = _group(about.st_gid)
         return Problem(
@@ -145,15 +149,15 @@ def _wrong(step: str, about: os.stat_result, trusted: Sequence[str], *, last: bo
 
 
 def _may_write(step: str, gid: int, trusted: Sequence[str]) -> bool:
-    """Whether the group is trusted, or has nobody in it but us: by custom the one that has its user's name, or root's."""
+    """Whether the group is trusted, or has no other members: by custom, the group named after its user, or root's."""
     import grp
 
     if f"@{_group(gid)}" in trusted:
         return True
     try:
         if os.getxattr(step, "system.posix_acl_access", follow_symlinks=False):
-            return False  # these bits are then the most that anybody in the list may do
-    except (OSError, AttributeError):  # no list; no Linux
+            return False  # the group bits are then the mask for all entries of the list
+    except (OSError, AttributeError):  # no access control list, or not Linux
         pass
     me = _user(os.getuid())
     try:
@@ -164,7 +168,7 @@ def _may_write(step: str, gid: int, trusted: Sequence[str]) -> bool:
 
 
 def _is_unmapped_root(uid: int) -> bool:
-    """Whether it may be root, who has no number of its own in a container's user namespace."""
+    """Whether it may be root, which is not mapped in a container's user namespace."""
     try:
         with open("/proc/sys/kernel/overflowuid", "rb") as file:
             if uid != int(file.read()):
@@ -197,7 +201,7 @@ def _group(gid: int) -> str:
 
 
 def agent_name(archive: bytes) -> str:
-    """What an agent's directory is called: digests of its sources and of their byte-code, and whose byte-code that is."""
+    """The name of an agent's directory: digests of its sources and bytecode, and the bytecode's magic number."""
     import io
     import zipfile
 
@@ -209,20 +213,20 @@ def agent_name(archive: bytes) -> str:
 
 
 def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
-    """Why the agent in that directory must not be run: others could change it, or it is not the one that its name says.
+    """Why the agent in that directory must not be run: others could change it, or it does not match its name.
 
-    Byte-code that another Python than the launcher's has made of its sources has no digest, but an owner.
+    Bytecode that a Python other than the launcher's has compiled has no digest, and is checked by its owner.
     """
     found = problem(path, trusted, searched=True)
     if found is not None:
         return found
-    changed = Problem(f"{path} is not what its name says: somebody or a disk has changed it", f"rm -r {path}")
+    changed = Problem(f"{path} does not match its name: another user or a disk error has changed it", f"rm -r {path}")
     sources = {}
     for directory, directories, names in os.walk(path):
         for step in [os.path.join(directory, name) for name in (*directories, *names)]:
             if os.path.islink(step):
                 return changed
-            with contextlib.suppress(FileNotFoundError):  # byte-code that another one is about to write
+            with contextlib.suppress(FileNotFoundError):  # bytecode that another process is about to write
                 found = found or _wrong(step, os.lstat(step), trusted, last=True, searched=True)
         if os.path.basename(directory) != "__pycache__":
             sources.update(
@@ -236,7 +240,7 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
 
 
 def _name_of(sources: Mapping[str, str], wanted: str) -> str:
-    """The name for these files, by their paths in the directory; the bytecode's part as wanted if it is for another Python."""
+    """The name for these files, by path in the directory; another Python's bytecode part is taken from `wanted`."""
     from importlib import util
 
     _, code, magic = wanted[: -len(_SUFFIX)].split("-") if wanted.count("-") == 2 else ("", "", "")

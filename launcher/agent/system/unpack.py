@@ -1,4 +1,4 @@
-"""Archives that came with the run, in pieces: `NAME.tgz.000`, `NAME.tgz.001`, ... are unpacked to a directory NAME."""
+"""Unpacks archives that come with the run in pieces: `NAME.tgz.000`, `NAME.tgz.001`, ... to a directory NAME."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SEPARATOR = ".tgz."
 
 
 class _Pieces(io.RawIOBase):
-    """Files one after the other, as one."""
+    """Several files, read as one."""
 
     def __init__(self, paths: List[str]) -> None:
         self._paths = list(reversed(paths))
@@ -46,5 +46,5 @@ def unpack(source: str, directory: str) -> None:
         with io.BufferedReader(_Pieces(paths), 1 << 20) as whole, tarfile.open(fileobj=whole, mode="r|gz") as tar:
             if hasattr(tarfile, "data_filter"):
                 tar.extractall(target, filter="data")
-            else:  # an old Python; the launcher has put nothing in that leads out of the directory
+            else:  # an old Python; the launcher packs no path that leads out of the directory
                 tar.extractall(target)  # noqa: S202

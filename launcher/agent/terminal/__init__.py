@@ -1,1 +1,1 @@
-"""A worker's terminal, and the way to it."""
+"""A worker's terminal, and the connection to it."""

@@ -1,4 +1,4 @@
-"""The bridge to a worker's terminal: the launcher is at stdin and stdout, by way of srun, ssh or exec; its agent at a socket."""
+"""The bridge to a worker's terminal: stdin and stdout lead to the launcher (srun, ssh, exec), a socket to the agent."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from ..system import files, processes
 
 _BLOCK_BYTES = 64 * 1024
 NOT_THERE = (OSError, ValueError, KeyError, TypeError)
-"""What `connect` raises."""
+"""The exceptions that `connect` raises."""
 
 CONNECTED = b"\ndistlaunch-terminal-1\n"
-"""Said on stdout once there is a connection: login files and prologs may have said something before it."""
+"""Written to stdout once connected, as login files and prologs may have printed something before."""
 
 
 def main(directory: str, rank: int) -> NoReturn:
-    """Pass bytes on in both directions, until either end closes; `directory` is the node's, where its agent has noted itself."""
+    """Relay bytes in both directions until either end closes; `directory` is the node's, with its `agent.json`."""
     try:
         sock = connect(directory, rank)
     except NOT_THERE as error:
         sys.exit(f"rank {rank} has no terminal here: {error}")
-    for number in processes.PASSED_ON:  # a scheduler signals all processes of a job, and means the workers
+    for number in processes.PASSED_ON:  # a scheduler signals all processes of a job, but means the workers
         signal.signal(number, signal.SIG_IGN)
     for fd in (0, 1):
-        if os.isatty(fd):  # Slurm's, where it is to pass on at once what is written
+        if os.isatty(fd):  # Slurm's, so that it forwards output at once
             tty.setraw(fd)
     _write(CONNECTED)
     threading.Thread(target=_send, args=(sock,), daemon=True, name="keys").start()
-    with contextlib.suppress(OSError):  # nobody reads any more
+    with contextlib.suppress(OSError):  # the reader has closed
         while data := sock.recv(_BLOCK_BYTES):
             _write(data)
     os._exit(0)
 
 
 def connect(directory: str, rank: int) -> socket.socket:
-    """A connection to the agent that runs in that directory."""
+    """Connect to the agent that runs in that directory."""
     about = json.loads(files.read_word(os.path.join(directory, "agent.json")))
     if processes.start_ticks(about["pid"]) != about["start_ticks"]:
         raise ValueError(f"the agent of {directory} is not running")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     scratch = os.open(about["scratch"], os.O_RDONLY | os.O_DIRECTORY)
     try:
-        sock.connect(f"/proc/self/fd/{scratch}/{name_of(rank)}")  # a socket's path has room for 107 bytes
+        sock.connect(f"/proc/self/fd/{scratch}/{name_of(rank)}")  # a socket's path is limited to 107 bytes
     except OSError:
         sock.close()
         raise
@@ -59,7 +59,7 @@ def connect(directory: str, rank: int) -> socket.socket:
 
 
 def name_of(rank: int) -> str:
-    """The socket's, in the agent's scratch directory."""
+    """The name of the socket in the agent's scratch directory."""
     return f"terminal-{rank}"
 
 
@@ -74,6 +74,6 @@ def _send(sock: socket.socket) -> None:
         while data := os.read(0, _BLOCK_BYTES):
             try:
                 sock.sendall(data)
-            except OSError:  # the agent takes no more; what it has sent before that is passed on to its end
+            except OSError:  # the agent reads no more; the rest of what it has sent is still relayed
                 return
-    os._exit(0)  # the launcher has gone
+    os._exit(0)  # the launcher has closed its end

@@ -1,4 +1,4 @@
-"""Frames on a Unix socket of which nothing is waited for: a worker's terminal, between its agent and the launcher."""
+"""Frames on a non-blocking Unix socket, for a worker's terminal: between its agent and the launcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_BYTES = 8 << 20
 
 
 class Connection:
-    """Frames on a connected socket, of which nothing is waited for; the other end may be the agent, or the client."""
+    """Frames on a connected, non-blocking socket; the other end may be the agent or the client."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -25,7 +25,7 @@ class Connection:
         self._read, self._unsent = bytearray(), bytearray()
         self.ended = False
         self.deaf = False
-        """The other end takes nothing any more; what it has sent before can still be read."""
+        """Whether the other end reads no more; what it has already sent can still be received."""
 
     def fileno(self) -> int:
         """For selectors."""
@@ -33,17 +33,17 @@ class Connection:
 
     @property
     def waiting(self) -> int:
-        """Bytes that were not sent yet."""
+        """The number of bytes not sent yet."""
         return len(self._unsent)
 
     def send(self, **message: Any) -> None:
-        """Send that, or keep it until the socket takes it; where nobody will, it is lost."""
+        """Send a message, or keep it until the socket accepts it; if the other end has closed, it is dropped."""
         data = json.dumps(message).encode("ascii")
         self._unsent += LENGTH.pack(len(data)) + data
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes now."""
+        """Send what the socket accepts now."""
         try:
             while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent[:_READ_BYTES])]
@@ -54,7 +54,7 @@ class Connection:
             self._unsent.clear()
 
     def receive(self) -> List[Message]:
-        """The messages that have come; sets `ended` where no more will."""
+        """The messages that have arrived; sets `ended` if no more will."""
         try:
             data = self._sock.recv(_READ_BYTES)
         except BlockingIOError:
@@ -76,17 +76,17 @@ class Connection:
         return found
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._sock.close()
 
 
 def listen(path: str) -> socket.socket:
-    """Listen there, for this user alone."""
+    """Listen at that path, for this user only."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    sock.bind(f"/proc/self/fd/{directory}/{os.path.basename(path)}")  # a socket's path has room for 107 bytes
+    sock.bind(f"/proc/self/fd/{directory}/{os.path.basename(path)}")  # a socket's path is limited to 107 bytes
     os.close(directory)
     os.chmod(path, 0o600)
     sock.listen(1)

@@ -1,19 +1,19 @@
-"""A worker's terminal on its node: a pty of the worker's session, whose other end the agent serves to one client, the launcher.
+"""A worker's terminal on its node: the agent serves the other end of the worker's pty to one client, the launcher.
 
-The socket is `terminal-RANK` in the agent's scratch directory. The stream says that it is there (`terminal_opened`), from where
-on the client is shown what the rank writes there (`terminal_attached`) and that it is so no more (`terminal_detached`); the
-stream has all of it as well, with the line ends of a file. Both ways go frames as those of channel.py, bytes in them as Latin-1:
+The socket is `terminal-RANK` in the agent's scratch directory. Events in the stream mark when it exists
+(`terminal_opened`), and from when (`terminal_attached`) to when (`terminal_detached`) a client is shown the output. The
+stream has all output as well, with plain newlines. Frames like those of channel.py go both ways, with bytes as Latin-1:
 
-    client to agent: {"size": [rows, columns]}   first of all, and whenever it has changed
-                     {"show": true}                         it is to be shown what the worker writes from here on, and its modes
-                     {"keys": TEXT}, {"eof": true}          what was typed; nothing more comes
-                     {"suspend": true}, {"continue": true}  stop the worker's process group; let it go on
-    agent to client: {"modes": {"isig": BOOL, "opost": BOOL, "ixon": BOOL}}   first of all, and whenever they have changed
-                     {"out": TEXT}                          exactly what it has written; a line end is never in two of them
-                     {"exited": true}                       the worker has, and that was all; the end of the connection follows
+    client to agent: {"size": [rows, columns]}              first, and after each change
+                     {"show": true}                         requests the modes, and the output from here on
+                     {"keys": TEXT}, {"eof": true}          input, and its end
+                     {"suspend": true}, {"continue": true}  stop or continue the worker's process group
+    agent to client: {"modes": {"isig": BOOL, "opost": BOOL, "ixon": BOOL}}   first, and after each change
+                     {"out": TEXT}                          unchanged output; a line end is never split
+                     {"exited": true}                       all output was sent; the connection closes next
 
-A bridge between machines passes bytes on and knows no frames. Without a client the worker goes on, and is not heard; who reads
-its keyboard then finds its end after a minute.
+A bridge between hosts relays bytes and does not parse frames. Without a client, the worker continues, and its output is
+not shown; reads of its keyboard find end-of-file after a minute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import signal
 import struct
 import termios
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ..channel import Message
 from ..protocol import STDERR, STDOUT
@@ -38,20 +38,23 @@ from .frames import Connection, listen
 from .keyboard import Keyboard
 from .screen import Screen
 
+if TYPE_CHECKING:
+    from ..messages import LentTerminal
+
 _BEHIND_BYTES = 256 * 1024
-"""With so much that waits for the client, the worker waits, too, as for any terminal."""
+"""If this much waits for the client, the worker waits, too, as with any terminal."""
 
 _FAR_BEHIND_BYTES = 8 << 20
-"""With so much, a client that only looks on, and for which nobody waits, is let go of: the stream has it all."""
+"""If this much waits for a client that only watches, it is dropped: the stream has all output."""
 
 _LOOK_S = 0.1
 _ALONE_S = 60.0
 _FAREWELL_S = 15.0
-"""So long a client that takes nothing is waited for when its worker has ended."""
+"""How long to wait for a client that reads nothing after its worker has exited."""
 
 
 class Loop(NamedTuple):
-    """What a terminal needs of the agent."""
+    """What a terminal needs from the agent."""
 
     selector: selectors.BaseSelector
     writer: Writer
@@ -59,21 +62,21 @@ class Loop(NamedTuple):
     """Writes an event."""
 
     watch: Callable[[Pipe], None]
-    """Reads from that pipe, or does not while it is held."""
+    """Reads from that pipe, except while it is held."""
 
     signal: Callable[[int, int], None]
     """Signals the process group of a rank."""
 
 
 class Terminal:
-    """One worker's terminal, from its start to its end, for one client after another."""
+    """One worker's terminal, from its start to its exit, for one client after another."""
 
     def __init__(
         self, screen: Optional[Screen], keys_fd: int, rank: int, path: str, *, name: str, keyboard: bool, loop: Loop
     ) -> None:
-        """`keys_fd`: the pty once more, for writing; without `screen` a pipe. `keyboard`: it is the worker's stdin.
+        """`keys_fd`: a second descriptor of the pty, for writing; without `screen`, a pipe.
 
-        `path` is to be its socket; `name` is the worker's side of the pty.
+        `path`: where to create the socket. `name`: the worker's side of the pty. `keyboard`: it is the worker's stdin.
         """
         self.rank, self._screen, self._loop = rank, screen, loop
         if screen is not None:
@@ -82,7 +85,7 @@ class Terminal:
         self._keyboard = Keyboard(keys_fd, side, loop.selector, self._keys_were_taken, used=keyboard)
         self._client: Optional[Connection] = None
         self._shown = False
-        """Whether the client has asked to see what the worker writes; else it only tells the size."""
+        """Whether the client has requested the output; otherwise it only sends the size."""
 
         self._modes: Dict[str, bool] = {}
         self._suspended = False
@@ -96,24 +99,24 @@ class Terminal:
 
     @property
     def behind(self) -> bool:
-        """Whether the client, who has the keyboard, has too much to read."""
+        """Whether a client that has the keyboard has too much unread output."""
         return self._keyboard.used and self._client is not None and self._client.waiting > _BEHIND_BYTES
 
     def show(self, data: bytes) -> None:
-        """The worker has written that."""
+        """Show what the worker has written."""
         if self._client is not None and self._shown:
             self._look_at_modes()
             self._client.send(out=data.decode("latin-1"))
             self._attend()
 
     def patience(self, now: float) -> float:
-        """So many seconds until `look` is to be called at the latest."""
+        """In how many seconds `look` must be called at the latest."""
         if self._client is not None or self._keyboard.hung_up:
             return _LOOK_S
         return _ALONE_S if self._alone_since is None else self._alone_since + _ALONE_S - now
 
     def look(self, now: float) -> None:
-        """What nobody tells us of: other modes; that nobody has come for long."""
+        """Check what causes no event: changed modes, and a long time without a client."""
         self._keyboard.look()
         if self._client is not None:
             self._look_at_modes()
@@ -124,15 +127,15 @@ class Terminal:
                 self._keyboard.hang_up()
 
     def go_on(self) -> None:
-        """Nothing is suspended any more: the worker is to end."""
+        """Continue the worker if it is suspended."""
         if self._suspended:
             self._suspended = False
             self._loop.signal(self.rank, signal.SIGCONT)
 
     def close(self) -> None:
-        """The worker has ended, and all that it has written was shown to `show`."""
+        """Close the terminal: the worker has exited, and all its output was passed to `show`."""
         if self._screen is not None:
-            self._screen.terminal = None  # what others write there after it is the stream's
+            self._screen.terminal = None  # later output of other processes goes to the stream only
         self._loop.selector.unregister(self._listener)
         self._listener.close()
         with contextlib.suppress(OSError):
@@ -155,7 +158,7 @@ class Terminal:
             sock = self._listener.accept()[0]
         except BlockingIOError:
             return
-        if self._client is not None:  # whose connection may have broken with nobody telling us
+        if self._client is not None:  # its connection may have broken unnoticed
             self._lose_client()
         self._client, self._alone_since, self._modes = Connection(sock), None, {}
         self._keyboard.hung_up = False
@@ -164,14 +167,14 @@ class Terminal:
     def _attach(self) -> None:
         self._shown = True
         if self._screen is not None:
-            self._screen.flush_part(self._loop.writer, float("inf"))  # what came before is the stream's
+            self._screen.flush_part(self._loop.writer, float("inf"))  # earlier output goes to the stream only
         self._loop.event("terminal_attached", rank=self.rank)
         self._look_at_modes()
         if self._client is not None and self._screen is not None and self._screen.half:
             self._client.send(out=self._screen.half.decode())
 
     def _attend(self) -> None:
-        """Look for what the client can be asked now."""
+        """Update the events to wait for on the client's socket; drop a client that has closed or is far behind."""
         assert self._client is not None
         if self._client.ended or self._client.waiting > _FAR_BEHIND_BYTES:
             self._lose_client()
@@ -225,7 +228,7 @@ class Terminal:
             self._loop.watch(self._screen)
 
     def _look_at_modes(self) -> None:
-        """Tell the client what its own terminal has to do as the worker's does."""
+        """Send the client the modes in which its own terminal must match the worker's."""
         if self._client is None or self._screen is None or not self._shown:
             return
         iflag, oflag, _, lflag = termios.tcgetattr(self._keyboard.fd)[:4]
@@ -237,11 +240,11 @@ class Terminal:
 
 
 def lend(
-    lent: Message, fds: List[int], node: int, rank: int, directory: str, loop: Loop
+    lent: LentTerminal, fds: List[int], node: int, rank: int, directory: str, loop: Loop
 ) -> Tuple[Optional[Terminal], Dict[str, Pipe]]:
-    """A worker's terminal, or the pipe to its stdin as one, and its output by stream, out of what `streams.made` has made."""
+    """A worker's terminal, or its stdin pipe served as one, and its output by stream, from what `streams.made` made."""
     left, output, screen = list(fds), {}, None
-    shown = [name for name in (STDOUT, STDERR) if lent[name]]
+    shown = [name for name, is_shown in ((STDOUT, lent["stdout"]), (STDERR, lent["stderr"])) if is_shown]
     if shown or lent["stdin"] == "tty":
         screen = Screen(left.pop(0), node, rank, shown[0] if shown else STDOUT, kept=bool(shown))
     keys_fd = left.pop(0) if lent["stdin"] == "pipe" else os.dup(screen.fd) if screen else -1

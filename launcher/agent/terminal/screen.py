@@ -1,4 +1,4 @@
-"""What a worker writes to its terminal: to the client as it is, and into the stream with the line ends of a file."""
+"""The output of a worker's terminal: unchanged to the client, and with plain newlines to the stream."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ _OUT_BYTES = 64 * 1024
 
 
 class Viewer(Protocol):
-    """Who is shown it."""
+    """The receiver of the output."""
 
     @property
     def behind(self) -> bool:
-        """Whether the worker is to wait for the client."""
+        """Whether the worker must wait for the client."""
 
     def show(self, data: bytes) -> None:
-        """The worker has written that."""
+        """Show what the worker has written."""
 
 
 class Screen(Pipe):
-    """The agent's end of a pty: what the worker writes goes to the client as it is, and into the stream as lines of text."""
+    """The agent's end of a pty: output goes unchanged to the client, and as lines of text to the stream."""
 
     def __init__(self, fd: int, node: int, rank: int, stream: str, *, kept: bool) -> None:
-        """`kept`: it is the worker's output; else only the echo of what is typed."""
+        """`kept`: this is the worker's output, not only the echo of its input."""
         super().__init__(fd, node, rank, stream)
         self.terminal: Optional[Viewer] = None
-        self.tail = Tail() if kept else None  # its tracebacks are there, too
+        self.tail = Tail() if kept else None  # tracebacks go there, too
         self.half = b""
-        """A carriage return that may be the first half of a line end: the stream has it later or never, as the end tells."""
+        """A carriage return that may be the first half of a line end, held back until what follows decides."""
 
         self._kept = kept
 
     @property
     def held(self) -> bool:
-        """Whether the worker is to wait for the client."""
+        """Whether the worker must wait for the client."""
         return self.terminal is not None and self.terminal.behind
 
     def keep(self, data: bytes, writer: Writer) -> None:
-        """What was read; none at the end."""
+        """Process what was read; empty at the end."""
         data = self._whole(data)
         if self.terminal is not None and data:
             self.terminal.show(data)
@@ -56,11 +56,11 @@ class Screen(Pipe):
             super().keep(text, writer)
 
     def _whole(self, data: bytes) -> bytes:
-        """With the rest of a line end of which only the first half was read.
+        """The data, with the rest of a line end of which only the first half was read.
 
-        The kernel writes both at once, so where it has no more now, that was a carriage return by itself.
+        The kernel writes both halves at once: if there is no more data now, it was a lone carriage return.
         """
-        with contextlib.suppress(OSError):  # there is no more now, or never
+        with contextlib.suppress(OSError):  # no more data now, or ever
             while data.endswith(b"\r") and len(data) < 2 * _OUT_BYTES and (more := os.read(self.fd, _OUT_BYTES)):
                 data += more
         return data

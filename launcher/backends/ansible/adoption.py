@@ -1,4 +1,4 @@
-"""A run that another machine has started: found on its hosts, and made a run of this one."""
+"""A run that was started on another host: found on its hosts, and made a run of this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from launcher.backends.ansible.inventory import Host
 
 
-def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Mapping[str, str], more: Mapping[str, Any]) -> Found:
-    """Ask all hosts for the run whose id begins with `text`. Raises `RunNotFoundError`, or names hosts that do not answer."""
-    variables = {"distlaunch_do": "find", "distlaunch_run": text, "distlaunch_hosts": [host.name for host in hosts], **more}
+def look(
+    text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Mapping[str, str], more: Mapping[str, Any]
+) -> Found:
+    """Ask all hosts for the run whose id starts with `text`, or raise `RunNotFoundError`; names silent hosts."""
+    variables = {
+        "distlaunch_do": "find",
+        "distlaunch_run": text,
+        "distlaunch_hosts": [host.name for host in hosts],
+        **more,
+    }
     with tempfile.TemporaryDirectory(prefix="distlaunch-") as scratch:
         directory = Path(scratch)
         playbook.write_directory(
@@ -35,36 +42,45 @@ def look(text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Map
     silent = {host: problem["message"] for host, problem in running.problems.items()}
     for host, message in silent.items():
         output.warn(f"{host}: {message}")
-    nodes = []
-    for host, answer in running.answers.get("runs", {}).items():
-        for node in answer.get("nodes") or ():
-            if wrong := misfit(node, text):
-                output.warn(f"{host}: its report about a run is ignored: {wrong}")
-            else:
-                nodes.append({**node, "host": host})
+    nodes = _reported(running.answers.get("runs", {}), text)
     names = sorted({node["run"] for node in nodes})
     if len(names) != 1:
         known = ", ".join(names[-5:])
-        what = f"{text!r} is the start of {len(names)} runs" if names else f"no run {text!r}"
+        what = f"{text!r} matches {len(names)} runs" if names else f"no run {text!r}"
         raise RunNotFoundError(f"{what} on {', '.join(host.name for host in hosts)}", hint=known or None)
     by_rank = {node["node"]: node for node in nodes}
     if len(by_rank) < len(nodes):
         rank, hosts_of = _claimed_twice(nodes)
         raise BackendUnavailableError(
-            f"{names[0]}: {' and '.join(hosts_of)} both say that they have its node {rank}", hint="leave one of them out: --limit"
+            f"{names[0]}: {' and '.join(hosts_of)} both say that they have its node {rank}",
+            hint="leave one of them out: --limit",
         )
     job = by_rank[min(by_rank)]["job"]
     missing = sorted(set(range(job["max_nodes"])) - set(by_rank))
     if missing:
-        raise BackendUnavailableError(
-            f"{names[0]}: no host has its node {', '.join(map(str, missing))}",
-            hint="hosts that do not answer: " + ", ".join(silent) if silent else "the inventory has to have all of its hosts",
+        hint = (
+            f"hosts that do not answer: {', '.join(silent)}"
+            if silent
+            else "the inventory must contain all of its hosts"
         )
+        raise BackendUnavailableError(f"{names[0]}: no host has its node {', '.join(map(str, missing))}", hint=hint)
     return Found(names[0], job, [by_rank[rank] for rank in sorted(by_rank)], running.answers["preflight"])
 
 
+def _reported(answers: Mapping[str, Any], text: str) -> list[dict[str, Any]]:
+    """The nodes of such runs that hosts report, each with its `host`; a report that does not fit is ignored."""
+    nodes = []
+    for host, answer in answers.items():
+        for node in answer.get("nodes") or ():
+            if wrong := misfit(node, text):
+                output.warn(f"{host}: its report about a run is ignored: {wrong}")
+            else:
+                nodes.append({**node, "host": host})
+    return nodes
+
+
 def _claimed_twice(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
-    """A node that several hosts say they have, and they."""
+    """A node that several hosts claim to have, and these hosts."""
     of_rank: dict[int, list[str]] = {}
     for node in nodes:
         of_rank.setdefault(node["node"], []).append(node["host"])
@@ -72,7 +88,7 @@ def _claimed_twice(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
 
 
 def misfit(node: Any, text: str) -> str:
-    """What is wrong with a host's answer about a node: a host may be anybody's, and what it says becomes paths and commands."""
+    """What is wrong with a host's answer about a node: hosts are untrusted, and answers become paths and commands."""
     job = node.get("job") if isinstance(node, dict) else None
     if not isinstance(job, dict):
         return "it has no job"
@@ -97,24 +113,24 @@ def misfit(node: Any, text: str) -> str:
     if not 0 <= node["node"] < job["max_nodes"] <= _MANY or not 0 < job["min_nodes"] <= job["max_nodes"]:
         return f"node {node['node']} of {job['min_nodes']} to {job['max_nodes']}"
     if not job["command"] or not all(isinstance(word, str) for word in job["command"]):
-        return "command is none"
+        return "command is not a list of words"
     grace = job.get("grace_s", 30.0)
     return "" if numbers.is_time(grace) else f"grace_s is {grace}"
 
 
 class Found:
-    """A run as its hosts know it."""
+    """A run as its hosts report it."""
 
     def __init__(self, run: str, job: dict[str, Any], nodes: list[dict[str, Any]], facts: Mapping[str, Any]) -> None:
         self.run, self.job, self._nodes, self._facts = run, job, nodes, facts
 
     @property
     def planned(self) -> list[dict[str, Any]]:
-        """The nodes as a plan has them."""
+        """The nodes in the form of a plan."""
         return [{"node_rank": node["node"], "host": node["host"], "workers": node["workers"]} for node in self._nodes]
 
     def handle(self, run_dir: Path) -> AnsibleHandle:
-        """What a launcher that had started it would know."""
+        """The handle that the launcher which started the run would have."""
         found: list[Node] = []
         for node in self._nodes:
             facts = self._facts[node["host"]]

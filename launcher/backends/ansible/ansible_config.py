@@ -1,4 +1,4 @@
-"""Ansible's own settings: the user's file is found as Ansible finds it, and stays in force, unless others could change it."""
+"""Ansible's own settings: the user's file is found as Ansible finds it, and applies unless others could change it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CODE = re.compile(
     r"(?!run_vars_|load_callback_|enable_)\w+_plugins|library|module_utils|(roles|collections)_paths?|home|playbook_dir"
     r"|\w+_password_file|vault_identity_list|(\w+_)?executable|(ansible_)?connection_path|pkcs11_provider|cow_?path"
 )
-"""Settings that name code: directories of it, programs, and files that are run where they are executable."""
+"""Settings that name code: directories of code, programs, and files that are run if they are executable."""
 
 _OF_THE_WORKING_DIRECTORY = re.compile(r"vault_identity_list|(\w+_)?executable|pkcs11_provider|cow_?path")
-"""Those of them that are texts to Ansible, which are not relative to the file that they stand in."""
+"""Those of them that are plain text to Ansible, so not relative to the file that sets them."""
 
 _BOOLEANS = ("y", "yes", "on", "1", "true", "t", "n", "no", "off", "0", "false", "f")
 _MANY = 10_000
@@ -29,9 +29,9 @@ _OTHER = "; or name a file of your own: ANSIBLE_CONFIG=FILE"
 
 
 def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
-    """Ansible's settings as environment variables; its own file stays in force, also where it lies in the working directory.
+    """Ansible's settings as environment variables; its own file still applies, also from the working directory.
 
-    Ansible takes a file that `ANSIBLE_CONFIG` names without a look at who could write it: that is looked at here.
+    Ansible uses a file that `ANSIBLE_CONFIG` names without checking who could write it; that is checked here.
     """
     path = find(cwd)
     own = _read(path) if path else {}
@@ -39,7 +39,7 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
         "ANSIBLE_FORKS": str(max(hosts, 1)),
         "ANSIBLE_PIPELINING": "1",
         "ANSIBLE_TIMEOUT": _value(own, "timeout") or "15",
-        # ansible-runner would switch it off
+        # ansible-runner would turn it off
         "ANSIBLE_HOST_KEY_CHECKING": _host_key_checking(own, path),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": _control_directory(inventory),
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
@@ -59,7 +59,7 @@ def variables(inventory: Sequence[str], cwd: str, hosts: int) -> dict[str, str]:
 
 
 def _whole_variables(cwd: str) -> dict[str, str]:
-    """Variables of the user's that name files or directories here, made whole: the playbook runs elsewhere. Code is looked at."""
+    """The user's variables that name local paths, made absolute, as the playbook runs elsewhere. Code is checked."""
     found = {}
     for name, value in os.environ.items():
         match = re.fullmatch(r"_?ANSIBLE_(\w+)", name)
@@ -73,26 +73,26 @@ def _whole_variables(cwd: str) -> dict[str, str]:
 
 
 def is_code(name: str) -> bool:
-    """Whether that setting, as in a file or as the end of its variable's name, names code."""
+    """Whether a setting names code; `name` is that in a file, or the end of its variable's name."""
     return _CODE.fullmatch(name) is not None
 
 
 def find(cwd: str) -> str:
-    """The user's ansible.cfg, found as Ansible finds it; empty where there is none. Raises `UntrustedError`."""
+    """The user's ansible.cfg, found as Ansible finds it; empty if there is none. Raises `UntrustedError`."""
     places = [os.environ.get("ANSIBLE_CONFIG"), os.path.join(cwd, "ansible.cfg"), os.path.expanduser("~/.ansible.cfg")]
     for place in [*places, "/etc/ansible/ansible.cfg"]:
         path = os.path.join(cwd, _expanded(place)) if place else ""
         path = os.path.join(path, "ansible.cfg") if os.path.isdir(path) else path
         if path and os.path.exists(path):
             trust.require("Ansible's settings", path, more=_OTHER)
-            # What it names is beside it.
+            # What it names is next to it.
             trust.require("Ansible's settings are in", os.path.dirname(path), searched=True, more=_OTHER)
             return os.path.normpath(path)
     return ""
 
 
 def check_inventory(path: str) -> None:
-    """Refuse an inventory, and variables beside it, that others could change: they may hold code. And what is waited for."""
+    """Refuse an inventory, or variables next to it, that others could change (it may hold code), or that is a pipe."""
     if not os.path.exists(path):
         return
     trust.require("inventory", path)
@@ -103,7 +103,7 @@ def check_inventory(path: str) -> None:
         for number, inner in enumerate(_below([path, *beside])):
             trust.require("inventory", inner, searched=os.path.isdir(inner))
             if number > _MANY:
-                raise SpecError(f"inventory {path!r}: there are more than {_MANY} files in it, or of variables beside it")
+                raise SpecError(f"inventory {path!r}: it has more than {_MANY} files, with the variables next to it")
         input_file.check_tree([path, *filter(os.path.isdir, beside)])
     except PermissionError as error:
         raise SpecError(
@@ -114,7 +114,7 @@ def check_inventory(path: str) -> None:
 
 
 def _below(tops: Sequence[str]) -> Iterator[str]:
-    """All that is in these directories, links followed, each directory once."""
+    """Everything below these directories, with links followed, each directory once."""
     ahead, seen = list(tops), set()
     while ahead:
         directory = ahead.pop()
@@ -128,12 +128,12 @@ def _below(tops: Sequence[str]) -> Iterator[str]:
 
 
 def _read(path: str) -> dict[str, dict[str, str]]:
-    """Its sections; directories with code that it names are held to the rule, too."""
-    parser = configparser.RawConfigParser(inline_comment_prefixes=(";",))  # as Ansible has it
+    """The file's sections; the code that it names is checked, too."""
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";",))  # as in Ansible
     try:
         parser.read_string(input_file.read_text(path), path)
     except configparser.Error:
-        pass  # Ansible says it better
+        pass  # Ansible reports it better
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     sections = {name: dict(parser[name]) for name in parser.sections()}
@@ -149,7 +149,7 @@ def _read(path: str) -> dict[str, dict[str, str]]:
 
 
 def _check_code(name: str, value: str, what: str, directory: str) -> None:
-    """Hold what a setting names to the rule."""
+    """Require that the paths in a setting are trusted."""
     for _, part in [("", value), *_parts(name, value)]:
         path = os.path.join(directory, _expanded(part))
         if _is_path(name, part) and (os.path.isabs(_expanded(part)) or os.path.lexists(path)):
@@ -157,7 +157,7 @@ def _check_code(name: str, value: str, what: str, directory: str) -> None:
 
 
 def _parts(name: str, value: str) -> list[tuple[str, str]]:
-    """The paths of a setting, each with what stands before it: `LABEL@` of a vault."""
+    """The paths of a setting, each with its prefix: `LABEL@` of a vault."""
     parts = [part.strip().strip("\"'") for part in value.split(_separator(name))]
     if name != "vault_identity_list":
         return [("", part) for part in parts]
@@ -169,7 +169,7 @@ def _separator(name: str) -> str:
 
 
 def _is_path(name: str, text: str) -> bool:
-    """A program without a slash is looked for along PATH."""
+    """Whether a setting's value is a path; a program without a slash is looked up on PATH."""
     return bool(text) and ("/" in text or not name.endswith("executable"))
 
 
@@ -183,30 +183,33 @@ def _expanded(text: str) -> str:
 
 
 def _paths(value: str, separator: str, config: str) -> Iterator[str]:
-    """The paths of a setting, as Ansible makes them whole."""
+    """The paths of a setting, made absolute as Ansible does it."""
     for part in filter(None, map(str.strip, value.split(separator))):
         yield os.path.normpath(os.path.join(os.path.dirname(config), _expanded(part)))
 
 
 def _value(own: Mapping[str, Mapping[str, str]], name: str) -> str | None:
-    """What the user has set, in the environment or in the file."""
-    sections = (own.get("ssh_connection", {}), own.get("defaults", {}))  # in the order that Ansible has
-    return os.environ.get(f"ANSIBLE_{name.upper()}") or next((section[name] for section in sections if name in section), None)
+    """What the user has set in the environment or in the file."""
+    sections = (own.get("ssh_connection", {}), own.get("defaults", {}))  # in Ansible's order
+    return os.environ.get(f"ANSIBLE_{name.upper()}") or next(
+        (section[name] for section in sections if name in section), None
+    )
 
 
 def _host_key_checking(own: Mapping[str, Mapping[str, str]], path: str) -> str:
-    """The user's setting: to Ansible every word that it does not know means no, which nobody wants by a slip."""
+    """The user's setting. Ansible reads any unknown value as no, so a typo would turn the check off: it is refused."""
     value = _value(own, "host_key_checking") or "True"
     if value.strip().lower() not in _BOOLEANS:
         where = path if "ANSIBLE_HOST_KEY_CHECKING" not in os.environ else "ANSIBLE_HOST_KEY_CHECKING"
         raise SpecError(
-            f"{where}: host_key_checking {value!r} is neither true nor false", hint="a comment begins with a blank and ;"
+            f"{where}: host_key_checking {value!r} is neither true nor false",
+            hint="a comment starts with a space and ;",
         )
     return value
 
 
 def _control_directory(inventory: Sequence[str]) -> str:
-    """Where the shared connections' sockets are: a short path (they have at most 107 bytes), one per inventory."""
+    """The directory of the shared connections' sockets, one per inventory; short, as a path has at most 107 bytes."""
     import hashlib
 
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")

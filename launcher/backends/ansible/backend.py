@@ -1,4 +1,4 @@
-"""Bare metal over SSH: Ansible's playbooks start one detached agent per host; ssh alone follows it from then on."""
+"""Bare metal over SSH: Ansible's playbooks start one detached agent per host; from then on, plain ssh follows it."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 _FETCH_S = 25.0
 _LOST_S = 45.0
-"""A host that is silent for so long is lost, if another has seen the run's end: its own peers gave it up after 30 s. So it is if
-the nodes have never met: then none of them would miss it."""
+"""A host that is silent for this long is lost if another node has ended, as peers give a node up after 30 s. It is also
+lost if no node has completed a rendezvous, as no peer would miss it then."""
 
 _TAIL_BYTES = 256 * 1024
-"""More than a node has to say before it has met the others."""
+"""More than a node writes before its rendezvous with the others."""
 
 
 class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
-    """Hosts with SSH, Python and torch; nothing else is asked of them."""
+    """Hosts with SSH, Python and torch; they need nothing else."""
 
     name: ClassVar[str] = "ansible"
     can_requeue: ClassVar[bool] = True
@@ -59,16 +59,16 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         self._streams: HostStreams | None = None
 
     def settings_files(self) -> list[str]:
-        """Ansible's, and inventories."""
+        """Ansible's settings file, and the inventories."""
         cwd = os.getcwd()
         return [*filter(None, [config.find(cwd)]), *inventory.files(self.opts.inventory, cwd)]
 
     def plan(self, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
-        """Asks Ansible for the hosts, and looks at the files that would be sent; connects to nobody."""
+        """Ask Ansible for the hosts, and collect the files that would be sent; connects to no host."""
         return planning.plan(self.opts, spec, run_dir)
 
     def files(self, plan: AnsiblePlan) -> Snapshot | None:
-        """What goes to each host that does not have it."""
+        """The files that are sent to each host that lacks them."""
         return plan.snapshot
 
     def render(self, plan: AnsiblePlan) -> Mapping[str, str]:
@@ -76,11 +76,11 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         return playbook.texts(plan)
 
     def marks(self, plan: AnsiblePlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
-        """What the agents are asked, and the command."""
+        """The agents' job, and the script that starts the run."""
         return ("job.json", "start.sh")
 
     def payload(self, plan: AnsiblePlan) -> Mapping[str, bytes]:
-        """The agent, and the user's files."""
+        """The agent and the user's files."""
         import io
 
         found = playbook.payload(plan)
@@ -91,45 +91,49 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         return found
 
     def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> AnsibleHandle:
-        """Run start.yml: preflight, files, node 0, all others at once. Where one host cannot start, none is left running."""
+        """Run start.yml: preflight, files, node 0, all others at once. If one host cannot start, none stays running."""
         missing = [name for name in plan.job_secrets if name not in os.environ]
         if missing:
-            raise SpecError(f"secret {missing[0]}: not set in the current environment", hint=f"export {missing[0]} first")
+            raise SpecError(
+                f"secret {missing[0]}: not set in the current environment", hint=f"export {missing[0]} first"
+            )
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         record({"run_dir": str(plan.run_dir), "hosts": hosts})
         try:
             return _on_record(start(plan.run_dir, hosts, plan.job_secrets), record)
         finally:
-            if not plan.spares:  # a host that takes another's place needs them
+            if not plan.spares:  # a spare that replaces a host needs them
                 with suppress(OSError):
                     (plan.run_dir / "ansible/files.tar.gz").unlink()
 
     def recover(self, handle: AnsibleHandle) -> AnsibleHandle | None:
-        """The hosts that may have been told to start, by what they had answered until then."""
+        """The hosts that may have been asked to start, by what they had answered until then."""
         return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"])
 
     def undo(self, handle: AnsibleHandle) -> None:
-        """On all hosts that were told to start; one that does not answer may still run its agent."""
+        """End it on all hosts that were asked to start; one that does not answer may still run its agent."""
         super().undo(handle)
         forget(Path(handle["run_dir"]))
 
     def goes_on(self, handle: AnsibleHandle, outcome: Outcome) -> bool:
-        """With spares, as long as there are restarts: when a host was lost, or the way to it."""
+        """With spares, while restarts are left: if the cause, such as a lost host, allows another start."""
         job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
         left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
         return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and may_come_back(outcome.cause)
 
     def requeue(self, handle: AnsibleHandle, attempt: int, record: Record = unrecorded) -> AnsibleHandle:
-        """Start it again, on the first of its hosts and spares that can take part now."""
+        """Start the run again on the first of its hosts and spares that can take part now."""
         run_dir = Path(handle["run_dir"])
         if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
             raise RequestError("its agents still run", hint="distlaunch cancel RUN")
         job = storage.read_json(run_dir / "ansible/job.json")
         variables = storage.read_json(run_dir / "ansible/env/extravars")
         if job is None or variables is None:
-            raise BackendUnavailableError("it was started from another machine", hint="distlaunch requeue RUN there")
-        storage.write_whole(run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"}))
+            raise BackendUnavailableError("it was started on another host", hint="distlaunch requeue RUN there")
+        storage.write_whole(
+            run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"})
+        )
         forget(run_dir)
         here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
         record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
@@ -153,7 +157,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         found = adoption.look(text, sources, hosts, settings, planning.common(self.opts, cwd))
         path = runs_root / found.run
         if path.exists():
-            raise RequestError(f"{found.run} is known here already", hint=f"distlaunch status {found.run}")
+            raise RequestError(f"{found.run} is already known here", hint=f"distlaunch status {found.run}")
         made = records.Run(
             id=found.run,
             path=path,
@@ -163,14 +167,18 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
             command=tuple(found.job["command"]),
             cwd=found.job.get("cwd", ""),
             nodes=str(found.job["max_nodes"]),
-            plan={"nodes": found.planned, "min_nodes": found.job["min_nodes"], "grace_s": found.job.get("grace_s", 30.0)},
+            plan={
+                "nodes": found.planned,
+                "min_nodes": found.job["min_nodes"],
+                "grace_s": found.job.get("grace_s", 30.0),
+            },
             handle=found.handle(path),
         )
         records.create(made)
         return made
 
     def liveness(self, handle: AnsibleHandle) -> Liveness:
-        """What the hosts said over the open connections; without such, each is asked once, and its stream fetched."""
+        """What the hosts report over open connections; without any, each is asked once, and its stream fetched."""
         tails = self._streams.tails if self._streams else fetch(handle, _FETCH_S)
         states: list[NodeState] = ["ended"] * len(handle["hosts"])
         causes: dict[int, dict[str, Any]] = {}
@@ -189,32 +197,32 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         return Liveness(nodes=tuple(states), detail=f"no connection to {detail}{more}" if detail else "", causes=causes)
 
     def refresh(self, handle: AnsibleHandle) -> None:
-        """Fetch what is new; of hosts that do not answer there is what was fetched before, which is said."""
+        """Fetch what is new; warns about hosts that do not answer, of which only earlier output is here."""
         for tail in fetch(handle, _FETCH_S):
             if not tail.finished:
                 output.warn(f"no connection to {tail.node['host']}: {tail.problem}; this is what came before")
 
     def _given_up(self, tail: Tail, tails: Sequence[Tail]) -> bool:
-        """Whether a host that does not answer is lost to the run: others of its nodes have ended without it, or wait for it."""
+        """Whether a silent host is lost to the run: another node has ended, or none has completed a rendezvous."""
         silent = tail.lost_at is not None and time.monotonic() - tail.lost_at > _LOST_S
         ended = any(other is not tail and other.state == "ended" for other in tails)
         return silent and (ended or not any(map(_has_met, tails)))
 
-    def open_stream(self, handle: AnsibleHandle) -> HostStreams:
-        """One connection per host, again and again from where it broke."""
-        self._streams = HostStreams(handle, handle.get("shown") or {})
+    def open_stream(self, handle: AnsibleHandle, offsets: Mapping[int, int] | None = None) -> HostStreams:
+        """One connection per host, resumed where it broke."""
+        self._streams = HostStreams(handle, offsets or {})
         return self._streams
 
     def open_terminal(self, handle: AnsibleHandle, node: int, rank: int) -> Bridge:
-        """A connection beside the one that follows the node."""
+        """A second connection, besides the one that follows the node."""
         return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
 
     def cancel(self, handle: AnsibleHandle, *, force: bool = False) -> None:
-        """SIGTERM to every agent; `force`: twice, at which it kills its workers."""
+        """SIGTERM to every agent; `force`: agents kill their workers at once, or are killed."""
         self._send(handle, signal.SIGTERM, *(("--force",) if force else ()))
 
     def signal(self, handle: AnsibleHandle, signum: int) -> None:
-        """Agents pass every signal on."""
+        """Send the signal to every agent, which forwards it to its workers."""
         self._send(handle, signum)
 
     def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
@@ -226,14 +234,14 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
 
 def _on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:
-    """Only then is it forgotten what the hosts have answered."""
+    """Record the handle; only then remove what the hosts have answered."""
     record(handle)
     forget(Path(handle["run_dir"]))
     return handle
 
 
 def _has_met(tail: Tail) -> bool:
-    """Whether a node has come through a rendezvous since it was started last, by what was fetched of it."""
+    """Whether a node has completed a rendezvous since its last start, by what was fetched of its stream."""
     left_out = max(0, _size(tail.stream) - _TAIL_BYTES)
     try:
         with open(tail.stream, "rb") as file:

@@ -1,6 +1,6 @@
-"""What a host sends of a node's stream, taken apart: of any size, cut anywhere, and held to its form, as a host may be anybody's.
+"""Parses what a host sends of a node's stream: of any size, split anywhere, and validated, as hosts are untrusted.
 
-The frames are those of `launcher.agent.ssh.stream`, behind a line that begins with a mark; before it is what login files print.
+The frames are those of `launcher.agent.ssh.stream`, after a line that starts with a mark; login files print before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MARK = b"\n" + ANSWER.encode()
 _LINE_BYTES = 1 << 20
-"""Far more than a frame's own line has: two texts of some kilobytes at an agent's end."""
+"""Far more than a frame's own line has: two texts of a few kilobytes at an agent's end."""
 
 _NOISE_BYTES = 16 << 20
 """More than any login file prints."""
@@ -24,11 +24,11 @@ _TEXTS = ("message", "stderr", "last_words")
 
 
 class FrameError(Exception):
-    """That was sent by no agent of ours."""
+    """Data that no agent sends."""
 
 
 class Frames:
-    """The frames of one connection. What is kept of it is never more than a line."""
+    """The frames of one connection. Never buffers more than a line."""
 
     def __init__(self) -> None:
         self.answered = False
@@ -40,7 +40,7 @@ class Frames:
         """Bytes of the stream that are still to come in this frame."""
 
     def feed(self, data: bytes) -> Iterator[bytes | dict[str, str] | None]:
-        """Pieces of the stream; a dictionary: how the agent ended; None: it runs, and all was sent. Raises `FrameError`."""
+        """Pieces of the stream; a dict: how the agent ended; None: it runs, and all was sent. Raises `FrameError`."""
         if not self.answered:
             data = self._begin(data)
         while data:
@@ -59,13 +59,13 @@ class Frames:
             yield from self._frame(line)
 
     def _begin(self, data: bytes) -> bytes:
-        """What comes behind the answer's line, once that is there."""
+        """What follows the answer's line, once that has arrived."""
         self._noise += len(data)
         before, mark, rest = (self._data + data).partition(_MARK)
         line, end, behind = rest.partition(b"\n")
         self._data = mark + line if mark else before[-len(_MARK) :]
         if self._noise > _NOISE_BYTES or len(self._data) > _LINE_BYTES:
-            raise FrameError(f"{self._noise >> 20} MB, and no answer in them")
+            raise FrameError(f"{self._noise >> 20} MB without an answer")
         if not end:
             return b""
         self.answered, self._data = True, b""

@@ -1,4 +1,4 @@
-"""What a run over SSH is found by."""
+"""The handle of a run over SSH."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.runs.handle import Handle
 class _Reached(TypedDict):
     host: str
     rank: int
-    """Of the node."""
+    """The node's rank."""
 
     python: str
     ssh: list[str]
@@ -27,17 +27,17 @@ class Node(_Reached, total=False):
     """How the agent of one node is reached and called."""
 
     agent: dict[str, Any]
-    """Its process, as the host told it at its start."""
+    """The agent's process, as the host reported it at the start."""
 
     work: str
     """The working directory there."""
 
     stream_from: tuple[int, int]
-    """Byte offsets here and there from which the stream is that of this host, which took the node over from another."""
+    """Byte offsets, here and on the host, where its stream begins; set if it took the node over from another host."""
 
 
 class AnsibleHandle(Handle, total=False):
     """Kept in `run.json`."""
 
     nodes: list[Node]
-    """Those that were told to start, in rank order; missing until any was."""
+    """Nodes that were asked to start, in rank order; missing until one was."""

@@ -1,4 +1,4 @@
-"""Which hosts an inventory has, in the order of their ranks: asked of Ansible itself, so all that it takes is taken."""
+"""The hosts of an inventory in the order of their ranks, from Ansible itself: every inventory that it accepts works."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Host:
 
     @property
     def workers(self) -> int | None:
-        """Number of workers, where the inventory gives one."""
+        """Number of workers, if the inventory sets it."""
         value = str(self.variables.get("distlaunch_workers") or "auto")
-        if "{{" in value:  # Ansible knows what it is once it is there
+        if "{{" in value:  # a template, which Ansible resolves later
             return None
         try:
             count = parse_workers(value)
         except SpecError as error:
-            why = f"distlaunch_workers {value[:40]!r} is not a number from 1 on"
+            why = f"distlaunch_workers {value[:40]!r} is not a positive number"
             raise SpecError(f"host {self.name}: {why}", hint=error.hint) from None
         return count if isinstance(count, int) else None
 
 
 def program(name: str) -> str:
-    """Where one of Ansible's programs is: beside our interpreter, or on PATH."""
+    """The path of one of Ansible's programs: next to our interpreter, or on PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), name)
     found = beside if os.access(beside, os.X_OK) else shutil.which(name)
     if found is None:
@@ -57,9 +57,9 @@ def program(name: str) -> str:
 
 
 def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """The inventories as Ansible gets them: paths made absolute, lists as they are. `SpecError` for what is neither.
+    """The inventories as Ansible gets them: paths made absolute, lists unchanged. `SpecError` for anything else.
 
-    Without any, those of ANSIBLE_INVENTORY: Ansible would look for them where its playbook is.
+    If none is given, those of ANSIBLE_INVENTORY, which Ansible would look up next to its playbook.
     """
     found = []
     for text in given or _of_environment():
@@ -69,7 +69,8 @@ def sources(given: Sequence[str], cwd: str) -> tuple[str, ...]:
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice or not names:
                 raise SpecError(
-                    f"inventory {text!r}: " + (f"{', '.join(twice)} is there twice" if twice else "no host"), hint=_HINT
+                    f"inventory {text!r}: " + (f"{', '.join(twice)} is listed twice" if twice else "no host"),
+                    hint=_HINT,
                 )
             found.append(text)
         elif not os.path.exists(path):
@@ -87,13 +88,13 @@ def _of_environment() -> list[str]:
 
 
 def files(given: Sequence[str], cwd: str) -> list[str]:
-    """Those of the inventories that are paths, and there."""
+    """The inventories that are paths and exist."""
     paths = (os.path.join(cwd, os.path.expanduser(text)) for text in given or _of_environment() if "," not in text)
     return [os.path.abspath(path) for path in paths if os.path.exists(path)]
 
 
 def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclude: str = "") -> list[Host]:
-    """All hosts that match, by `distlaunch_rank` where they have it, else in natural order. Raises `SpecError`."""
+    """All hosts that match, by `distlaunch_rank` if they have it, else in natural order. Raises `SpecError`."""
     argv = [program("ansible-inventory"), "--list"]
     argv += [part for source in inventory for part in ("--inventory", source)]
     argv += ["--limit", limit] if limit else []
@@ -137,10 +138,12 @@ def _order(host: Host) -> tuple[float, Any]:
 
 
 def _first_error(said: str) -> str:
-    """The line that says what is wrong: Ansible says several things around it."""
+    """The lines that state the error, out of everything that Ansible prints."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [re.sub(r"^\[?(ERROR|WARNING)[]!:]*\s*", "", line) for line in lines if re.match(r"\[?ERROR", line)]
-    reasons = [line for line in lines if re.search(r"[Ff]ailed to parse|[Uu]nable to parse|Syntax|[Ee]xpected|not found", line)]
+    reasons = [
+        line for line in lines if re.search(r"[Ff]ailed to parse|[Uu]nable to parse|Syntax|[Ee]xpected|not found", line)
+    ]
     reasons = [re.sub(r"^\[?(ERROR|WARNING)[]!:]*\s*", "", line) for line in reasons]
     kept = dict.fromkeys([*errors[:2], *reasons[:2]])
     return "; ".join(kept) or (lines[-1] if lines else "ansible-inventory printed nothing")

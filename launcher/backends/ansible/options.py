@@ -10,7 +10,7 @@ from launcher.spec import parse_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsibleOptions:
-    """Which hosts, and what goes there."""
+    """Which hosts to use, and what to send there."""
 
     inventory: tuple[str, ...] = option(
         (),
@@ -48,5 +48,9 @@ class AnsibleOptions:
         False, help="Use the working directory, which the hosts see; upload no files.", executes=True, group="files"
     )
     host_timeout: int = option(
-        120, metavar="SECONDS", help="Maximum time for one step on a host.", check=not_below("host-timeout", 1), group="network"
+        120,
+        metavar="SECONDS",
+        help="Maximum time for one step on a host.",
+        check=not_below("host-timeout", 1),
+        group="network",
     )

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 BY_HOST = ("cwd", "workers", "directory", "rendezvous")
-"""What of a `Job` is known on its host alone."""
+"""The fields of a `Job` that only its host knows."""
 
 
 class PlannedSnapshot(TypedDict):
-    """The user's files that go along."""
+    """The user's files that are sent along."""
 
     digest: str
     bytes: int
@@ -34,14 +34,14 @@ class Planned(TypedDict):
     """Extra variables of the playbook, as its role documents them."""
 
     settings: dict[str, str]
-    """Ansible's, as environment variables."""
+    """Ansible's settings, as environment variables."""
 
     spec: dict[str, Any]
-    """What the agents read, as `Job` in launcher/agent/job.py has it, without what each host decides."""
+    """What the agents read, in the form of `Job` in launcher/agent/job.py, without what each host decides."""
 
     snapshot: PlannedSnapshot | None
     spares: list[str]
-    """Hosts in reserve."""
+    """Spare hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,13 @@ class AnsiblePlan:
     run_dir: Path
     inventory: tuple[str, ...]
     settings: dict[str, str]
-    """Ansible's, as environment variables."""
+    """Ansible's settings, as environment variables."""
 
     variables: dict[str, Any]
     """Extra variables of the playbook."""
 
     job: Job
-    """What the agents are asked; each host decides `BY_HOST` of it."""
+    """The agents' job; each host decides the fields in `BY_HOST`."""
 
     job_secrets: tuple[str, ...]
     snapshot: Snapshot | None
@@ -66,18 +66,22 @@ class AnsiblePlan:
 
     @property
     def master(self) -> str:
-        """The first address of node 0 that the others reach."""
+        """Node 0's host; the others use the first of its addresses that they reach."""
         return master_text(self.nodes[0].host, self.job.master_port)
 
     def request(self) -> dict[str, Any]:
-        """The agents' job as far as it is decided here."""
+        """The part of the agents' job that is decided here."""
         return self.job.to_json(without=BY_HOST)
 
     def to_json(self) -> Planned:
-        """Variables, settings, the agents' job, and the files by digest."""
+        """Variables, settings, the agents' job, and the files' digest."""
         files: PlannedSnapshot | None = None
         if self.snapshot is not None:
-            files = {"digest": self.snapshot.digest, "bytes": self.snapshot.total_bytes, "files": len(self.snapshot.files)}
+            files = {
+                "digest": self.snapshot.digest,
+                "bytes": self.snapshot.total_bytes,
+                "files": len(self.snapshot.files),
+            }
         return {
             "variables": self.variables,
             "settings": self.settings,

@@ -1,4 +1,4 @@
-"""Which hosts a run is to use, and what would go to them: made from the inventory and the user's files, with nobody asked."""
+"""Which hosts a run would use, and what would be sent there, by the inventory and the user's files; asks no host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
-    """What a submission sends. Raises `SpecError` where the inventory has too few hosts."""
+    """What a submission sends. Raises `SpecError` if the inventory has too few hosts."""
     sources = inventory.sources(options.inventory, spec.cwd)
     settings = config.variables(sources, spec.cwd, 1)
     playbook.prepare()
@@ -47,7 +47,8 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         **common(options, spec.cwd),
         **_of_files(files, spec.cwd),
         "distlaunch_secrets": list(spec.secrets),
-        "distlaunch_torch": spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY,
+        "distlaunch_torch": spec.nodes.elastic
+        or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY,
     }
     variables |= {"distlaunch_python": spec.python} if spec.python else {}
     variables |= {"distlaunch_workers": workers} if workers else {}
@@ -71,7 +72,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
 
 
 def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:
-    """Variables of whatever is asked of hosts."""
+    """Variables that every request to hosts needs."""
     return {
         "distlaunch_dir": options.remote_dir,
         "distlaunch_trust": list(trust.words()),
@@ -81,12 +82,12 @@ def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:
 
 
 def _wanted(options: AnsibleOptions, spec: JobSpec, found: Sequence[Host]) -> int:
-    """How many nodes the run has, spares aside."""
+    """Number of nodes of the run, without spares."""
     wanted = len(found) - options.spares if spec.all_nodes else spec.nodes.max
     if options.spares < 0 or not 1 <= wanted <= len(found) - options.spares:
         spares = f" and {options.spares} spares" if options.spares else ""
         raise SpecError(
-            f"{wanted} nodes{spares} are asked for, and the inventory has {amounts.counted(len(found), 'host')}",
+            f"{wanted} nodes{spares} are asked for, but the inventory has {amounts.counted(len(found), 'host')}",
             hint="hosts: " + ", ".join(host.name for host in found[:20]),
         )
     return wanted
@@ -101,7 +102,7 @@ def _of_files(files: Snapshot | None, cwd: str) -> dict[str, Any]:
 
 
 def _files(options: AnsibleOptions, spec: JobSpec, runs_root: Path) -> tuple[Snapshot | None, list[str]]:
-    """What is sent, and the command as it is there: the workers start at the top of what was sent."""
+    """The files to send, and the command relative to them: workers start in their top directory."""
     command, also = list(spec.command), []
     bundled = spec.kind == "script" and scripts.is_bundled(command[0])
     if options.in_place and not bundled:

@@ -1,4 +1,4 @@
-"""The directory that ansible-runner runs, and that a person can run by hand: playbooks, variables, and what goes to the hosts."""
+"""The directory that ansible-runner runs, or the user by hand: playbooks, variables, and what is sent to the hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
     """All text files of the directory, by their paths in it."""
     by_hand = [*_inventory_flags(plan.inventory), "--extra-vars", "@env/extravars", "project/start.yml"]
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items())
-    secrets = "".join(f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets)
+    secrets = "".join(
+        f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets
+    )
     return {
         "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
         f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
@@ -44,7 +46,9 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
     }
 
 
-def directory_texts(inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]) -> dict[str, str]:
+def directory_texts(
+    inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]
+) -> dict[str, str]:
     """What ansible-runner reads, and all playbooks."""
     runner = {"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}
     found = {
@@ -67,7 +71,7 @@ def _inventory_flags(inventory: Sequence[str]) -> list[str]:
 
 
 def write(plan: AnsiblePlan, directory: Path) -> None:
-    """The whole directory, with the agent and the user's files."""
+    """Write the whole directory, with the agent and the user's files."""
     write_directory(directory, texts(plan), payload(plan))
     if plan.job.function:
         storage.write_whole(directory / FUNCTION_FILE, plan.job.function.encode("ascii"), mode=0o600)
@@ -78,7 +82,7 @@ def write(plan: AnsiblePlan, directory: Path) -> None:
 
 
 def write_directory(directory: Path, contents: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
-    """Texts and other files, by their paths."""
+    """Write texts and other files, by their paths."""
     with storage.storage_errors(directory):
         for name, text in contents.items():
             path = directory / name
@@ -89,23 +93,23 @@ def write_directory(directory: Path, contents: Mapping[str, str], binary: Mappin
 
 
 def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans
-    """The files of the directory that are no text, but for the user's."""
+    """The binary files of the directory, except the user's."""
     return {"agent.pyz": agent_archive.packed()}
 
 
 def prepare() -> None:
-    """What a start needs and does not depend on the hosts, in a thread: while Ansible reads the inventory."""
+    """Prepare what does not depend on the hosts, in a thread, while Ansible reads the inventory."""
 
     def work() -> None:
         agent_archive.packed()
-        with suppress(ImportError):  # said when it is needed
+        with suppress(ImportError):  # reported when it is needed
             import_module("ansible_runner.interface")
 
     threading.Thread(target=work, name="prepare").start()
 
 
 class Playbook:
-    """One run of a playbook: what its hosts answered, what they could not do, and progress for a person."""
+    """One run of a playbook: its hosts' answers and problems, and progress for the user."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory, self._name = directory, name
@@ -125,10 +129,10 @@ class Playbook:
         self._cancelled = False
 
     def run(self, secrets: Mapping[str, str]) -> None:
-        """Run it to its end. Whatever interrupts that ends Ansible, too."""
-        self.forget()  # what a launcher that was killed has left
+        """Run it to its end. An interrupt ends Ansible, too."""
+        self.forget()  # left by a launcher that was killed
         runner = self._runner(secrets)
-        ended = threading.Event()  # a Thread whose join() was interrupted says that it has ended when it has not
+        ended = threading.Event()  # after an interrupted join(), a Thread that still runs reports that it has ended
 
         def work() -> None:
             try:
@@ -144,16 +148,22 @@ class Playbook:
         except BaseException as error:
             self._cancelled = True
             if not ended.wait(_END_S):
-                raise CommandError(f"ansible-playbook has not ended {_END_S:.0f} s after it was told to", in_part=True) from error
+                raise CommandError(
+                    f"ansible-playbook has not ended within {_END_S:.0f} s of its cancellation", in_part=True
+                ) from error
             raise
         finally:
             self.follow()
             self._tidy()
         self._progress.finish(self.answers)
         if runner.status == "timeout":
-            raise CommandError(f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._directory}/ansible.log")
+            raise CommandError(
+                f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._directory}/ansible.log"
+            )
         if runner.rc != 0 and not self.problems:
-            raise CommandError(f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log())
+            raise CommandError(
+                f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log()
+            )
 
     def _runner(self, secrets: Mapping[str, str]) -> Any:
         try:
@@ -162,8 +172,14 @@ class Playbook:
             raise BackendUnavailableError("ansible-runner is not installed", hint=install.command("ansible")) from error
 
         path = os.path.dirname(program("ansible-playbook")) + os.pathsep + os.environ.get("PATH", os.defpath)
-        control = json.loads((self._directory / "env/envvars").read_text(encoding="utf-8"))["ANSIBLE_SSH_CONTROL_PATH_DIR"]
-        what, directory, more = "the directory of SSH's connections", os.path.dirname(control), ", or set XDG_RUNTIME_DIR"
+        control = json.loads((self._directory / "env/envvars").read_text(encoding="utf-8"))[
+            "ANSIBLE_SSH_CONTROL_PATH_DIR"
+        ]
+        what, directory, more = (
+            "the directory of SSH's connections",
+            os.path.dirname(control),
+            ", or set XDG_RUNTIME_DIR",
+        )
         with storage.storage_errors(control, "SSH keeps its connections there"):
             trust.make(what, directory, more=more)
         trust.require(what, directory, searched=True, more=more)
@@ -184,7 +200,7 @@ class Playbook:
         )
 
     def _tidy(self) -> None:
-        """Keep Ansible's log alone: what else it leaves may hold more than a person wants to keep."""
+        """Keep only Ansible's log: its other files may hold more than the user wants to keep."""
         with suppress(OSError):
             (self._directory / "secrets.json").unlink()
         for log in sorted((self._directory / "artifacts").glob("*/stdout")):
@@ -196,7 +212,7 @@ class Playbook:
         return f"Ansible's log: {self._directory}/ansible.log"
 
     def _event(self, event: dict[str, Any]) -> bool:
-        """Take an event of Ansible's; False: it is not to be written to a file."""
+        """Process an event of Ansible's; returns False, so that it is not written to a file."""
         if event.get("event") in ("runner_on_failed", "runner_on_unreachable"):
             result = (event.get("event_data") or {}).get("res") or {}
             self.failure = str(result.get("msg") or self.failure).strip()
@@ -207,12 +223,12 @@ class Playbook:
         return step in self._progress.steps
 
     def forget(self) -> None:
-        """Remove what the hosts have answered."""
+        """Remove the hosts' answers."""
         with suppress(OSError):
             self._report.unlink()
 
     def follow(self) -> None:
-        """Take what the task has reported since."""
+        """Process what the task has reported since the last call."""
         with suppress(FileNotFoundError), open(self._report, "rb") as file:
             file.seek(self._read)
             lines, end, _ = file.read().rpartition(b"\n")
@@ -226,7 +242,9 @@ class Playbook:
             host, answer = said["host"], said["answer"]
             self.answers.setdefault(step, {})[host] = answer
             self._progress.answered(host, self.answers)
-            output.detail(f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(step, answer)}")
+            output.detail(
+                f"{step}: {host}: {str(answer['problem']).strip() if answer.get('problem') else _about(step, answer)}"
+            )
         elif "sent" in said:
             self._progress.sent(said["host"], said["sent"], said["bytes"])
         elif step:
@@ -238,7 +256,7 @@ class Playbook:
 
 
 def _about(step: str, answer: Mapping[str, Any]) -> str:
-    """What a host has answered, in few words: each step's answers have a form of their own."""
+    """A host's answer in a few words; each step's answers have their own form."""
     if step == "preflight":
         has = f"Python {answer['python_version']}, torch {answer['torch']}, {answer['gpus']} GPUs"
         return f"{has}, {answer['free_bytes'] / 1e9:.0f} GB free"

@@ -1,4 +1,4 @@
-"""What a person is told of a playbook's steps while they go on."""
+"""What the user sees of a playbook's steps while they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 6.0
 _QUIET = ("reach",)
-"""Steps that a person need not see."""
+"""Steps that are not shown when they end."""
 
 
 class Progress:
@@ -24,14 +24,14 @@ class Progress:
 
     def __init__(self) -> None:
         self.steps: set[str] = set()
-        """Those that have begun."""
+        """Steps that have begun."""
 
         self._step, self._began, self._said = "", time.monotonic(), 0.0
         self._waiting: dict[str, float] = {}
         self._sent: dict[str, tuple[int, int]] = {}
 
     def enter(self, step: str, hosts: Sequence[str], answers: Answers) -> None:
-        """These hosts are asked for that step; `answers`: of all steps until now."""
+        """Note that these hosts are asked for a step; `answers` are those of all steps so far."""
         self.steps.add(step)
         if step != self._step:
             self.finish(answers)
@@ -41,25 +41,25 @@ class Progress:
         self._show(len(answers.get(step, {})))
 
     def answered(self, host: str, answers: Answers) -> None:
-        """It is not waited for any more."""
+        """Note that a host is no longer waited for."""
         self._waiting.pop(host, None)
         self._sent.pop(host, None)
         self._show(len(answers.get(self._step, {})))
 
     def sent(self, host: str, done: int, size: int) -> None:
-        """How many bytes of the user's files have gone to a host."""
+        """Show how many bytes of the user's files were sent to a host."""
         self._sent[host] = (done, size)
         done, size = (sum(each) for each in zip(*self._sent.values(), strict=True))
         to = host if len(self._sent) == 1 else f"{len(self._sent)} hosts"
         output.progress(f"sending {done / 1e6:.0f} of {size / 1e6:.0f} MB to {to}", (done, size))
 
     def _show(self, done: int) -> None:
-        """How many hosts have answered in the present step."""
+        """Show how many hosts have answered in the current step."""
         count = done + len(self._waiting)
         output.progress(f"{self._step}: {done} of {amounts.counted(count, 'host')}", (done, count))
 
     def finish(self, answers: Answers) -> None:
-        """Say how the present step has ended."""
+        """Report how the current step ended."""
         if self._step and self._step not in _QUIET:
             of_step = answers.get(self._step, {})
             good = sum(not answer.get("problem") for answer in of_step.values())
@@ -68,7 +68,7 @@ class Progress:
         self._step = ""
 
     def tell_waits(self) -> None:
-        """Name hosts that take long, from time to time."""
+        """Name slow hosts from time to time."""
         now = time.monotonic()
         late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
         if late and now - self._said > _PATIENCE_S:

@@ -1,4 +1,4 @@
-"""Calls to the hosts of a run that goes on: the ssh command that Ansible used for each, several at a time."""
+"""Calls to the hosts of a started run: by the ssh command that Ansible used for each, several at a time."""
 
 from __future__ import annotations
 
@@ -29,35 +29,45 @@ if TYPE_CHECKING:
 _AT_ONCE = 32
 _CALL_S = 25.0
 _ANSWER_BYTES = 16 << 20
-_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4", "-o", "ForwardAgent=no")
+_OPTIONS = (
+    "-T",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=4",
+    "-o",
+    "ForwardAgent=no",
+)
 
 _SHARED = "the directory of SSH's connections"
 _NAMING = {
     "-o": re.compile(r'(\s*ControlPath(?:\s*=\s*|\s+))"?(.+?)"?\s*', re.IGNORECASE | re.DOTALL),
     "-S": re.compile("()(.+)", re.DOTALL),
 }
-"""Words of ssh that name a socket, and which."""
+"""Options of ssh that name a socket, and where in their value."""
 
 HINTS = {
-    "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and accept it "
-    "(or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another host answers there now, or someone intercepts the connection: ask its "
-    "admin, then ssh-keygen -R HOST",
-    "Permission denied": "no key of yours is let in there, and passwords are not asked for: ssh-copy-id HOST, or name the key "
-    "with ansible_ssh_private_key_file",
+    "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and "
+    "accept it (or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another host answers there now, or someone intercepts the connection: "
+    "ask its admin, then ssh-keygen -R HOST",
+    "Permission denied": "no key of yours is let in there, and passwords are not asked for: ssh-copy-id HOST, or name "
+    "the key with ansible_ssh_private_key_file",
     "Could not resolve hostname": "its name is not known here: give ansible_host in the inventory",
     "Connection refused": "nothing listens on its SSH port: is it up, is ansible_port right?",
     "No route to host": "it is down, or a network is",
     "timed out": "it is down, or a firewall drops what is sent there",
 }
-"""What to do about what ssh says."""
+"""What to do about ssh's errors."""
 
 
 def argv(node: Node, *call: str) -> tuple[str, ...]:
-    """The command that runs a call of `agent.ssh.calls` on the node's host; no login shell reads more than one word of it."""
+    """The command that runs a call of `agent.ssh.calls` on the node's host, as one quoted word to its login shell."""
     *options, host = own_words(node)
     python = node["python"]
-    # As in the playbooks: a tilde is the host's to expand.
+    # As in the playbooks, the host expands a tilde.
     first = python if python.startswith("~/") else shlex.quote(python)
     which = json.dumps([node["agent_path"], *trust.words()])
     remote = f"exec {first} " + shlex.join(("-c", _checking(), which, *call))
@@ -65,9 +75,10 @@ def argv(node: Node, *call: str) -> tuple[str, ...]:
 
 
 def own_words(node: Node) -> list[str]:
-    """The ssh command for the node's host, with no socket of a shared connection that others may have made.
+    """The ssh command for the node's host, without sockets of shared connections that another user may have made.
 
-    Who has made the socket is the host to ssh, which does not look at whose it is; and anybody may make a directory in /tmp anew.
+    ssh does not check who owns a socket, so its owner could pose as the host; and any user can recreate a directory
+    in /tmp.
     """
     found, before = [], ""
     for word in node["ssh"]:
@@ -80,33 +91,35 @@ def own_words(node: Node) -> list[str]:
 
 
 def _is_ours(socket: str) -> bool:
-    """Whether nobody else can make names in the socket's directory; one that is missing is made."""
+    """Whether no other user can create files in the socket's directory, which is created if it is missing."""
     path = os.path.expandvars(os.path.expanduser(socket.replace("%d", "~")))
     directory = os.path.abspath(os.path.dirname(re.split("[%$]", path)[0]))
     try:
         trust.make(_SHARED, directory)
         trust.require(_SHARED, directory, searched=True)
     except (LaunchError, OSError) as error:
-        _tell_of(directory, error.message if isinstance(error, LaunchError) else f"{_SHARED} {directory!r}: {error.strerror}")
+        _tell_of(
+            directory, error.message if isinstance(error, LaunchError) else f"{_SHARED} {directory!r}: {error.strerror}"
+        )
         return False
     return True
 
 
 @cache
 def _tell_of(_directory: str, why: str) -> None:
-    """Once for each directory."""
-    output.warn(f"{why}; none is shared")
+    """Warn once per directory."""
+    output.warn(f"{why}; connections are not shared")
 
 
 @cache
 def _checking() -> str:
-    """What runs a call, in the few bytes that a command line has room for."""
+    """The program that runs a call, compressed to fit on a command line."""
     texts = (Path(str(module.__file__)).read_text(encoding="utf-8") for module in (rule, checked_call))
     return proc.WITHOUT_HERE + login.code(*texts)
 
 
 def call(node: Node, *words: str) -> dict[str, Any]:
-    """The answer; `CommandError` names the host and says why there is none."""
+    """The answer; `CommandError` names the host and the reason if there is none."""
     try:
         done = proc.run_bounded(argv(node, *words), timeout_s=_CALL_S, limit_bytes=_ANSWER_BYTES)
     except CommandError as error:
@@ -117,23 +130,25 @@ def call(node: Node, *words: str) -> dict[str, Any]:
     try:
         return dict(numbers.loads(answer.splitlines()[0]))
     except (ValueError, TypeError, RecursionError, IndexError):
-        raise CommandError(f"{node['host']}: it answers, but not as an agent does: {answer[:40]!r}") from None
+        raise CommandError(f"{node['host']}: its answer is not an agent's: {answer[:40]!r}") from None
 
 
 def terminal(node: Node, rank: int) -> pipes.ProgramBridge:
-    """A connection of its own, to the terminal of that rank's worker."""
+    """A separate connection to the terminal of that rank's worker."""
     bridge = pipes.ProgramBridge(argv(node, "attach", str(node["directory"]), str(node["rank"]), str(rank)))
     try:
         bridge.wait_for(attach.CONNECTED, _CALL_S)
     except CommandError as error:
-        raise CommandError(f"{node['host']}: {error.message}", hint="\n        ".join(hints([error.message])) or None) from error
+        raise CommandError(
+            f"{node['host']}: {error.message}", hint="\n        ".join(hints([error.message])) or None
+        ) from error
     return bridge
 
 
 def call_all(handle: AnsibleHandle, work: Callable[[Node], Any]) -> list[Any]:
-    """What `work` returns for each node, in rank order, a `CommandError` in place of what failed.
+    """What `work` returns for each node, in rank order, with a `CommandError` for each failed call.
 
-    Who is interrupted meanwhile does not wait for hosts that do not answer, as an executor would.
+    If interrupted, it does not wait for hosts that do not answer, as an executor would.
     """
     room = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -151,7 +166,7 @@ def call_all(handle: AnsibleHandle, work: Callable[[Node], Any]) -> list[Any]:
 
 
 def last_line(said: str) -> str:
-    """The line of ssh's stderr that tells why."""
+    """The line of ssh's stderr that gives the reason."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     for line in lines:
         if any(words in line for words in HINTS):
@@ -160,5 +175,5 @@ def last_line(said: str) -> str:
 
 
 def hints(messages: Sequence[str]) -> list[str]:
-    """What to do about those of these messages that we know."""
+    """What to do about the messages that are known."""
     return list(dict.fromkeys(text for message in messages for words, text in HINTS.items() if words in message))

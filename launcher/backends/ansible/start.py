@@ -1,4 +1,4 @@
-"""Starts a run with the playbook that lies in its directory: what the hosts answered becomes a handle, or one error."""
+"""Starts a run with the playbook in its directory: the hosts' answers become a handle, or one error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> AnsibleHandle:
-    """Run the playbook that lies in the run's directory. What the hosts have answered is kept until it is told to `forget`."""
+    """Run the playbook in the run's directory. The hosts' answers are kept until `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
     running.run({name: os.environ[name] for name in secrets})
@@ -33,7 +33,7 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Ansibl
 
 
 def forget(run_dir: Path) -> None:
-    """Remove what the hosts have answered: it says what was started, until that is on record or has ended."""
+    """Remove the hosts' answers: they record what was started until the handle does, or until it has ended."""
     _playbook(run_dir).forget()
 
 
@@ -44,13 +44,15 @@ def _playbook(run_dir: Path) -> playbook.Playbook:
 def _check(nodes: int, running: playbook.Playbook) -> None:
     """Raise one error that names every host that cannot take part, with its reason."""
     started = running.answers.get("start", {})
-    if len([host for host in started.values() if host.get("agent")]) >= len(running.choice.get("ranks") or range(nodes)):
+    if len([host for host in started.values() if host.get("agent")]) >= len(
+        running.choice.get("ranks") or range(nodes)
+    ):
         return
     problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
     kinds = {problem["kind"] for problem in running.problems.values()}
     lines = [f"{host}: {message}" for host, message in problems.items()]
     asked = len(running.answers.get("preflight", {}))
-    nobody = "Ansible reached no host: it reads another inventory than distlaunch does"
+    nobody = "Ansible reached no host: it reads a different inventory than distlaunch does"
     head = f"{len(lines)} of {asked} hosts cannot take part" if lines else running.failure or nobody
     error = RequestError if kinds and kinds <= {"duplicate", "settings"} else BackendUnavailableError
     hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
@@ -61,7 +63,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
 
 
 def recover(run_dir: Path, hosts: Sequence[str]) -> AnsibleHandle | None:
-    """What a launcher that died while it ran the playbook may have started; None where no host was told to."""
+    """What a launcher that died while it ran the playbook may have started; None if no host was asked to start."""
     running = _playbook(run_dir)
     running.follow()
     if not running.told("start"):
@@ -74,7 +76,7 @@ def recover(run_dir: Path, hosts: Sequence[str]) -> AnsibleHandle | None:
 
 
 def target(node: Node) -> tuple[str, str]:
-    """The words by which a call on a host names the node."""
+    """The arguments by which a call on a host names the node."""
     return str(node["directory"]), str(node["rank"])
 
 
@@ -85,7 +87,8 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, 
         facts = answers.get(host) or {}
         if facts.get("ssh") is None:
             raise BackendUnavailableError(
-                f"{host} is not reached by ssh", hint="only ansible_connection: ssh can be followed; distlaunch local runs here"
+                f"{host} is not reached by ssh",
+                hint="only ansible_connection: ssh can be followed; distlaunch local runs here",
             )
         found[host] = {
             "host": host,
@@ -99,7 +102,7 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, 
 
 
 def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> AnsibleHandle:
-    """All that another shell needs, with the same keys."""
+    """Everything that another shell needs to follow the run, given the same keys."""
     nodes = _nodes(running.answers["preflight"], running)
     hosts = list(planned)
     for host, node in nodes.items():
@@ -118,7 +121,7 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -
 
 
 def _about_master(handle: AnsibleHandle) -> str:
-    """Where the nodes meet, and why there."""
+    """Where the nodes meet, and why."""
     meeting = handle["rendezvous"]
     if "reason" not in meeting:
         return f"node 0 listens on {meeting['addresses'][0]} port {meeting['port']}"
@@ -131,8 +134,10 @@ def _left_out(running: playbook.Playbook) -> list[str]:
 
 
 def _clean(message: str) -> str:
-    """Ansible's words around ssh's."""
-    message = re.sub(r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message)
+    """ssh's message, without Ansible's words around it."""
+    message = re.sub(
+        r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message
+    )
     message = re.sub(r"^Failed to connect to the host via ssh:\s*", "", message.strip())
     return ssh.last_line(message) or message
 
@@ -141,7 +146,8 @@ def _hints(kinds: set[str]) -> list[str]:
     """What to do about these kinds of problems."""
     known = {
         "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
-        "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; -v shows each host's answer",
+        "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; "
+        "-v shows each host's answer",
         "duplicate": "take one of the names out of the inventory",
         "disk": "make room there, or choose another directory: --remote-dir",
         "files": "without --in-place the working directory's files are sent",

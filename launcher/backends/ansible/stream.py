@@ -1,7 +1,7 @@
-"""The agent streams of a run over SSH: fetched into the run's directory, one connection per host, again and again where it broke.
+"""The agent streams of a run over SSH: fetched into its directory by one connection per host, resumed where it broke.
 
-What is fetched goes to its own offset in the node's file: whoever else fetches at the same time writes the same bytes to the same
-place, so none is lost and none is there twice. All readers read the files.
+Each byte goes to its own offset in the node's file: another process that fetches at the same time writes the same bytes
+to the same place, so none is lost or duplicated. All readers read the files.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from launcher.runs.liveness import NodeState
 
 _SILENT_S = (20.0, 160.0)
-"""A host that has not even said that it has nothing to say is not connected any more. Where that happens again it is doubled,
-up to the second: a login that takes longer, on a machine with much to do, must come to its end one day."""
+"""A host that does not even send a keep-alive for this long is disconnected. The limit doubles each time, up to the
+second value, so that a slow login on a busy host can finish eventually."""
 
 _FILES_PER_NODE = 5
-"""The stream as it is written and as it is read, and both ends of a connection with its errors."""
+"""The stream file as it is written and as it is read, and a connection's stdin, stdout and stderr."""
 
 _PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
 _GARBLED = 3
-"""A host that has said so often what no agent says is not asked any more."""
+"""After this many answers that no agent sends, a host is not asked again."""
 
 
 class Patience:
@@ -49,11 +49,11 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """As at first: the host is there."""
+        """Reset to the initial values: the host responds."""
         self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
 
     def heard(self) -> None:
-        """It has said something, or is asked only now."""
+        """Note that data has arrived, or that a connection has just been opened."""
         self.heard_at = time.monotonic()
 
     def is_over(self) -> bool:
@@ -61,31 +61,31 @@ class Patience:
         return time.monotonic() - self.heard_at > self._silent_s
 
     def grow(self) -> None:
-        """The next connection may be silent for longer."""
+        """Let the next connection be silent for longer."""
         self._silent_s = min(self._silent_s * 2, _SILENT_S[1])
 
     def pause(self) -> None:
-        """Ask again only after a while, which grows."""
+        """Delay the next connection, for longer each time."""
         self._next_try = time.monotonic() + self._pause_s
         self._pause_s = min(self._pause_s * 1.7, _PAUSE_S[1])
 
     def may_try(self) -> bool:
-        """Whether it is time to ask again."""
+        """Whether it is time to connect again."""
         return time.monotonic() >= self._next_try
 
 
 class _Odd:
-    """What a host has said that no agent says."""
+    """What a host has sent that no agent sends."""
 
     def __init__(self) -> None:
         self.times = 0
         self.last = ""
-        """Of the connection that is open."""
+        """From the current connection."""
 
     def hear(self, said: str) -> None:
-        """Once more."""
+        """Record one more case."""
         self.times += 1
-        self.last = f"it answers, but not as an agent does: {said}"
+        self.last = f"its answer is not an agent's: {said}"
 
 
 class Tail:
@@ -96,7 +96,7 @@ class Tail:
         self.state: NodeState = "unknown"
         self.problem = ""
         self.lost_at: float | None = None
-        """When it was heard of last, on the monotonic clock; None while it is connected."""
+        """When it last sent something, on the monotonic clock; None while it is connected."""
 
         self.ending: dict[str, str] = {}
         self.finished = False
@@ -109,15 +109,15 @@ class Tail:
 
     @property
     def stream(self) -> Path:
-        """What was fetched."""
+        """The file with what was fetched."""
         return self._copy.path
 
     def open(self) -> int | None:
-        """Connect, if it is time to; the descriptor to read from."""
+        """Connect if it is time to; returns the descriptor to read from."""
         if self.finished or self._pipe is not None or not self._patience.may_try():
             return None
         offset = self._copy.begin()
-        here, there = self.node.get("stream_from", (0, 0))  # where the host took the node over from another one
+        here, there = self.node.get("stream_from", (0, 0))  # if the host took the node over from another
         words = ("tail", self.node["directory"], str(self.node["rank"]), str(max(there, there + offset - here)))
         self._pipe = pipes.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
         self._frames = Frames()
@@ -125,7 +125,7 @@ class Tail:
         return self._pipe.fd
 
     def read(self) -> bool:
-        """Take what has come; False when the connection is over."""
+        """Process what has arrived; False when the connection has ended."""
         data = os.read(self._pipe.fd, _READ_BYTES) if self._pipe else b""
         if not data:
             return False
@@ -146,14 +146,14 @@ class Tail:
         return True
 
     def _heed(self) -> None:
-        """It is connected, once it has answered."""
+        """Treat the host as connected once it has answered."""
         if self._frames.answered and not self.finished:
             self.lost_at, self.problem = None, ""
             self._patience.renew()
             self.state = "running" if self.state == "unknown" else self.state
 
     def _garble(self, said: str) -> None:
-        """Ask a host again that said what no agent says, but not for ever."""
+        """Record what no agent sends; after a few times, give the host up."""
         self._odd.hear(said)
         if self._odd.times >= _GARBLED:
             self.state, self.finished, self.problem = "ended", True, self._odd.last
@@ -165,47 +165,49 @@ class Tail:
         self._copy.end(ending)
 
     def silent(self) -> bool:
-        """Whether a connection that is open has said nothing for too long."""
+        """Whether an open connection has been silent for too long."""
         return self._pipe is not None and self._patience.is_over()
 
     def flooded(self) -> bool:
-        """Whether it says too much on stderr."""
+        """Whether it prints too much on stderr."""
         if self._pipe is None or not self._pipe.flooded():
             return False
         self._garble("too much on stderr")
         return True
 
     def close(self) -> None:
-        """End the connection; where the node has not ended, another one follows after a pause."""
+        """Close the connection; if the node has not ended, another one follows after a pause."""
         pipe, hung, self._pipe = self._pipe, self.silent(), None
         if pipe is None:
             return
         code, said = pipe.end()
         if not self.finished:
-            self.problem = "no answer" if hung else self._odd.last or ssh.last_line(said) or f"ssh ended with code {code}"
+            self.problem = (
+                "no answer" if hung else self._odd.last or ssh.last_line(said) or f"ssh ended with code {code}"
+            )
             self._odd.last = ""
             self.lost_at = self.lost_at or self._patience.heard_at
             self._patience.pause()
         if hung:
             self._patience.grow()
-            threading.Thread(target=self._drop_master, name="drop-master", daemon=True).start()  # nobody waits for it
+            threading.Thread(target=self._drop_master, name="drop-master", daemon=True).start()  # not waited for
 
     def _drop_master(self) -> None:
-        """Nothing comes through the shared connection any more: the next one must not use it."""
+        """End the shared connection, which hangs: the next connection must not use it."""
         *options, host = ssh.own_words(self.node)
         with contextlib.suppress(CommandError):
             proc.run((*options, "-O", "exit", host), timeout_s=5)
 
 
 class Pump:
-    """Keeps the connections of several tails, and takes what comes through them."""
+    """Holds the connections of several tails, and processes what arrives."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self.tails = tails
         self._selector = selectors.DefaultSelector()
 
     def turn(self, timeout_s: float) -> None:
-        """Connect where it is time to, then wait for something, and take it."""
+        """Connect where it is time to, then wait for data and process it."""
         for tail in self.tails:
             fd = tail.open()
             if fd is not None:
@@ -216,7 +218,7 @@ class Pump:
         for key, _ in self._selector.select(timeout_s):
             if not key.data.read() or key.data.finished:
                 self._close(key.data)
-        for tail in self.tails:  # only now: what waits in a pipe while we are kept from reading it is no silence
+        for tail in self.tails:  # after reading: unread data in a pipe is not silence
             if tail.silent() or tail.flooded():
                 self._close(tail)
 
@@ -233,7 +235,7 @@ class Pump:
 
 
 class HostStreams:
-    """The streams of all nodes, while somebody reads."""
+    """The streams of all nodes, while they are read."""
 
     def __init__(self, handle: AnsibleHandle, offsets: Mapping[int, int]) -> None:
         run_dir = Path(handle["run_dir"])
@@ -243,7 +245,7 @@ class HostStreams:
         self._files = FileStream(run_dir, len(handle["hosts"]), offsets)
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        """What the files have grown by; fetches meanwhile."""
+        """What was appended to the files; fetches meanwhile."""
         limit = time.monotonic() + timeout_s
         while True:
             chunks = self._files.read(0.0)
@@ -258,7 +260,7 @@ class HostStreams:
 
 
 def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
-    """What is new of all streams, once; nodes that do not answer in time stay `unknown`."""
+    """Fetch what is new of all streams once; nodes that do not answer in time stay `unknown`."""
     pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
     limit = time.monotonic() + limit_s
     while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:

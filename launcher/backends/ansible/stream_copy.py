@@ -1,4 +1,4 @@
-"""What is here of a node's files, each byte at its own offset, whoever fetches it."""
+"""The local copy of a node's files: each byte is at its own offset, no matter which process fetches it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAKE_ROOM = "the run continues; make room, then: distlaunch logs -f RUN"
 
 
 class Copy:
-    """What is here of a node's files."""
+    """The local copy of a node's files."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "stream"
@@ -23,7 +23,7 @@ class Copy:
         self._room = Room()
 
     def begin(self) -> int:
-        """How much of the stream is here: more is added behind that, whoever else does so meanwhile."""
+        """Return the size of the copy: more is written from there on, even if another process does so, too."""
         directory = self.path.parent
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -31,19 +31,19 @@ class Copy:
         return self._offset
 
     def add(self, data: bytes) -> None:
-        """What follows of the stream."""
+        """Write the next part of the stream."""
         with storage_errors(self.path, _MAKE_ROOM):
             self._room.take(self.path, len(data), _MAKE_ROOM)
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                while data:  # a disk that is almost full takes a part
+                while data:  # an almost full disk takes only a part
                     written = os.pwrite(fd, data, self._offset)
                     self._offset, data = self._offset + written, data[written:]
             finally:
                 os.close(fd)
 
     def end(self, ending: Mapping[str, str]) -> None:
-        """The other files, which are whole when the node has ended."""
+        """Write the other files, which are complete once the node has ended."""
         for name in ("stderr", "last_words"):
             with storage_errors(self.path.parent):
                 (self.path.parent / name).write_text(ending.get(name, ""), encoding="utf-8")

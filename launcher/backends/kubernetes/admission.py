@@ -1,4 +1,4 @@
-"""What the cluster's admission refuses: pods that a controller cannot make, and the flags that mend it. Pure."""
+"""Refusals by the cluster's admission: pods that cannot be created, and the flags that fix that. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.states import Object, Pod
 
 _REFUSED = ("FailedCreate", "FailedCreatePod", "JobCreationFailed")
-"""Reasons of the events of a Job, of a PyTorchJob and of a JobSet."""
+"""Event reasons of a Job, a PyTorchJob and a JobSet."""
 
 _POD = re.compile(r'(pods? "[^" ]*-)[a-z0-9]{0,5}"')
 _QUOTA = re.compile(r"exceeded quota: [^,]*, requested: (\S*), used: \S*, limited: (\S*)")
@@ -37,20 +37,20 @@ _AMOUNT_FLAGS = (
 
 
 class Refusal(NamedTuple):
-    """Pods that the cluster does not let be made."""
+    """A refusal to create pods."""
 
     reason: str
-    """As it stands in the event; only the random end of the pod's name is left out."""
+    """The reason and message of the event, without the random suffix of the pod's name."""
 
     since: float
     """Unix seconds."""
 
     for_good: bool
-    """Whether it stays so until somebody changes the run or the rules, and not only until others have ended."""
+    """Whether it lasts until the run or the rules change, rather than until other workloads end."""
 
 
 def refusal(events: Iterable[Object], made: float, nodes: int) -> Refusal | None:
-    """The last refusal of `nodes` pods since one was `made` (unix seconds)."""
+    """The latest refusal of `nodes` pods since a pod was `made` (unix seconds)."""
     found = [(_first(item), _last(item), item) for item in events if item.get("reason") in _REFUSED]
     found = [item for item in found if item[1] >= made]
     if not found:
@@ -62,35 +62,39 @@ def refusal(events: Iterable[Object], made: float, nodes: int) -> Refusal | None
 
 
 def unmade(pods: Sequence[Sequence[Pod]], events: Sequence[Object], least: int) -> tuple[str, float | None]:
-    """Why some nodes have no pods, and since when (unix seconds) that keeps the `least` that the run needs from being made."""
+    """Why some nodes have no pods, and since when (unix seconds) a refusal keeps the run below its `least` nodes."""
     missing = sum(not known for known in pods)
     made = max((timestamp(pod.created) for known in pods for pod in known), default=0.0)
     refused = refusal(events, made, least)
     why = f"{refused.reason}; {mend(refused.reason)}" if refused else event_text(events)
     stuck = refused is not None and refused.for_good and len(pods) - missing < least
-    return (f"{missing} of {len(pods)} pods are not made yet: {why}" if why else ""), (
+    return (f"{missing} of {len(pods)} pods are not created yet: {why}" if why else ""), (
         refused.since if refused and stuck else None
     )
 
 
 def mend(text: str) -> str:
-    """The flags that mend a refusal."""
+    """The flags that fix a refusal."""
     table = (*_FLAGS, *(_AMOUNT_FLAGS if _AMOUNTS.search(text) else ()))
     flags = [flag for pattern, flag in table if re.search(pattern, text)]
     return "to fix it: " + ", ".join([*flags, "--patch FILE" if flags else "--patch FILE, which changes any field"])
 
 
 def _others_use(text: str, nodes: int) -> bool:
-    """Whether a quota has room for the whole run, once others have ended."""
+    """Whether a quota has room for the whole run, once other workloads have ended."""
     found = _QUOTA.search(text)
     if found is None:
         return False
-    asked, limits = (dict(part.partition("=")[::2] for part in group.rstrip(",").split(",")) for group in found.groups())
+    asked, limits = (
+        dict(part.partition("=")[::2] for part in group.rstrip(",").split(",")) for group in found.groups()
+    )
     return all(name in limits and amount(value) * nodes <= amount(limits[name]) for name, value in asked.items())
 
 
 def _first(event: Object) -> float:
-    return timestamp(str(event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]))
+    return timestamp(
+        str(event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+    )
 
 
 def _last(event: Object) -> float:

@@ -1,6 +1,6 @@
-"""The API server: one connection, its errors in our words. But for `_kube_config` and `_kube_exec` no file knows the library.
+"""The connection to the API server. Only this module, `kubeconfig` and `pod_exec` know the client library.
 
-Of the library we use what is hard: kubeconfig files with contexts, certificates and login plugins. Objects go as plain JSON.
+The library does the hard parts: kubeconfig files with contexts, certificates and login plugins. Objects are plain JSON.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _CONNECTIONS = 256
 _BLOCK_BYTES = 1 << 18
 _LINE_BYTES = 16 << 20
-"""More than any object or record has; a pod may write a line without an end."""
+"""More than any object or record has; a pod may write a line that never ends."""
 
 
 MERGE = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
-"""Accepts a list whose objects have nothing but their metadata."""
+"""`Accept` header for a list of objects with only their metadata."""
 
 _JSON = "application/json, */*"
 
 
 class ApiError(Exception):
-    """What the API server said no with."""
+    """The API server's refusal of a request."""
 
     def __init__(self, status: int, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class ApiError(Exception):
 
 
 class UnreachableError(Exception):
-    """The API server did not answer; whether it has done what was asked is not known."""
+    """The API server did not answer; whether it acted on the request is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Cluster:
     configuration: Any
     _pool: Any
     warned: set[str] = field(default_factory=set)
-    """What was said already and is not said again."""
+    """Warnings that were shown already, and are not repeated."""
 
     def call(
         self,
@@ -78,7 +78,7 @@ class Cluster:
         content: str = "application/json",
         accept: str = "",
     ) -> dict[str, Any]:
-        """One request, asked again where that is safe. Raises `ApiError` or `UnreachableError`."""
+        """Send one request, with retries where they are safe. Raises `ApiError` or `UnreachableError`."""
         pause = 0.2
         for last in range(_TRIES - 1, -1, -1):
             try:
@@ -97,7 +97,7 @@ class Cluster:
         raise AssertionError("unreachable")
 
     def find(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """An object that may not be there."""
+        """Get an object; None if it does not exist."""
         try:
             return self.call("GET", path, query=query)
         except ApiError as error:
@@ -106,13 +106,15 @@ class Cluster:
             return None
 
     def open(self, path: str, query: Mapping[str, Any], *, silent_s: float) -> Any:
-        """A response to be read as it comes (`read1`, `close`); `silent_s` without a byte is an error."""
+        """Open a response to be read as it arrives (`read1`, `close`); `silent_s` without a byte is an error."""
         return self._send("GET", path, None, query, "", stream=True, answer_s=silent_s)
 
     def _credentials(self) -> dict[str, str]:
-        """Headers; a login plugin is run again when what it gave has expired."""
+        """The headers; a login plugin runs again once its credentials have expired."""
         try:
-            return login.run(lambda: {auth["key"]: auth["value"] for auth in self.configuration.auth_settings().values()})
+            return login.run(
+                lambda: {auth["key"]: auth["value"] for auth in self.configuration.auth_settings().values()}
+            )
         except login.LoginError as error:
             raise UnreachableError(f"the login plugin failed: {error}") from error
 
@@ -149,7 +151,7 @@ class Cluster:
         return response
 
     def _warn(self, headers: list[str]) -> None:
-        """Show what the API server warns of when it takes something; each warning once."""
+        """Show the API server's warnings about what it accepts, each one once."""
         for text in (re.sub(r"\\(.)", r"\1", found) for header in headers for found in _WARNING.findall(header)):
             if text not in self.warned:
                 self.warned.add(text)
@@ -158,12 +160,12 @@ class Cluster:
 
 
 def connect(setting: str, context: str, namespace: str) -> Cluster:
-    """The cluster that the kubeconfig's context names; without any kubeconfig, the one in whose pod we run."""
+    """The cluster of the kubeconfig's context; without a kubeconfig, the one whose pod this process runs in."""
     return _connect(kubeconfig.find(setting), context, namespace)
 
 
 def connect_again(handle: KubernetesHandle) -> Cluster:
-    """The cluster that a run was sent to, whatever is in the environment or in the kubeconfig's current context by now."""
+    """The cluster that a run was sent to, even if the environment or the kubeconfig's current context has changed."""
     paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
     return _connect(paths, handle["context"], handle["namespace"], lost="the run was started in a pod of its cluster")
 
@@ -185,7 +187,7 @@ def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> 
         kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         found = _read(f"{_ACCOUNT}/namespace")
     elif lost:
-        raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="give this command in such a pod")
+        raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="run this command in such a pod")
     else:
         raise BackendUnavailableError(
             "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is not a pod",
@@ -197,9 +199,9 @@ def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> 
 
 
 def _bare(name: str) -> None:
-    """A package whose parts can be imported one by one.
+    """Make the submodules of a package importable one by one.
 
-    `kubernetes` itself imports all its parts, also those that nobody asks for (dynamic clients, informers): half a second of CPU.
+    `kubernetes` itself imports all of them, also unused ones (dynamic clients, informers): half a second of CPU.
     """
     spec = importlib.util.find_spec(name) if name not in sys.modules else None
     if spec is not None:
@@ -207,10 +209,10 @@ def _bare(name: str) -> None:
 
 
 def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
-    """The error of ours for what went wrong while `doing` something."""
+    """The `LaunchError` for an API error that occurred while `doing` something."""
     where = f"context {cluster.context!r}" if cluster.context else "the cluster"
     if isinstance(error, UnreachableError):
-        return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=f"it is that of {where}")
+        return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=f"it is the one of {where}")
     assert isinstance(error, ApiError)
     refused = _FORBIDDEN.search(error.message)
     if error.status == 401 or (refused and refused[1] == "system:anonymous"):
@@ -220,9 +222,10 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
         )
     if error.status == 403 and refused:
         return BackendUnavailableError(
-            f"{refused[1]} may not {refused[2]} {refused[3]} in namespace {cluster.namespace!r}, which is needed {doing}",
-            hint="`distlaunch k8s --print-role`, with the run's --kind, prints the Role that gives it; or name another "
-            "namespace: --namespace NAME",
+            f"{refused[1]} may not {refused[2]} {refused[3]} in namespace {cluster.namespace!r}, "
+            f"which is needed {doing}",
+            hint="`distlaunch k8s --print-role`, with the run's --kind, prints the Role that grants it; or name "
+            "another namespace: --namespace NAME",
         )
     if error.status == 404 and f'namespaces "{cluster.namespace}"' in error.message:
         return SpecError(f"there is not a namespace {cluster.namespace!r}", hint="name another: --namespace NAME")
@@ -233,7 +236,7 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
 
 
 def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
-    """Whole lines of a response, as they come, those without an end in pieces; `cut`: also what follows the last one.
+    """Blocks of whole lines, as they arrive; overlong lines come in pieces. `cut`: also an unterminated last line.
 
     Raises `UnreachableError`.
     """

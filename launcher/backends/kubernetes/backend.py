@@ -1,4 +1,4 @@
-"""Kubernetes: an Indexed Job, a headless Service and ConfigMaps, made with no more than rights in a namespace."""
+"""Kubernetes: an Indexed Job, a headless Service and ConfigMaps, created with rights in a namespace only."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.agent.job import Job
+    from launcher.agent.messages import Rendezvous
     from launcher.backends._base import Stream
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.payload.snapshot import Snapshot
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from launcher.system.pipes import Bridge
 
 _PORT = 29_400
-"""In a pod's own network every port is free."""
+"""The rendezvous port: in a pod's own network every port is free."""
 
 _BEACONS = (20_000, 29_000)
-"""Below the ports that Kubernetes gives to Services, and those that the kernel gives to connections."""
+"""Port range of the beacons, below the ports that Kubernetes assigns to Services, and the kernel to connections."""
 
 
 class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOptions]):
-    """Creates the objects through the API, and follows by pod logs."""
+    """Creates the objects through the API, and follows the pods' logs."""
 
     name: ClassVar[str] = "k8s"
     can_list: ClassVar[bool] = True
@@ -61,7 +62,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return kubeconfig.find(self.opts.kubeconfig)
 
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
-        """All manifests; reads the user's files, asks no cluster."""
+        """All manifests; reads the user's files, but does not contact the cluster."""
         from launcher.backends.kubernetes import config_maps
 
         if not self.opts.image:
@@ -75,11 +76,13 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             snapshot = config_maps.collect(Path(spec.cwd), script, run_dir.parent, ship_secrets=spec.ship_secrets)
         job = self._job(spec, run, command, name)
         packed = config_maps.archives(snapshot, bundled=bundled)
-        agent = agent_archive.packed(byte_code=False)  # the image has a Python of its own, and a ConfigMap little room
+        agent = agent_archive.packed(byte_code=False)  # the image has its own Python, and ConfigMaps are small
         sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent, packed)
         made = self._objects(spec, run, name, sent)
         workers = self._workers(spec)
-        rows = (PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max))
+        rows = (
+            PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max)
+        )
         master = master_text(job.rendezvous["addr"], job.master_port)
         return KubernetesPlan(
             run_dir=run_dir,
@@ -94,7 +97,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         )
 
     def _objects(self, spec: JobSpec, run: str, name: str, sent: list[dict[str, Any]]) -> list[Manifest]:
-        """What is created, the user's patches applied; `sent`: what the ConfigMaps hold."""
+        """The objects to create, with the user's patches applied; `sent`: the content of the ConfigMaps."""
         from launcher.backends.kubernetes import patch
 
         configs = [name, *(f"{name}-files-{number}" for number in range(len(sent) - 1))]
@@ -103,7 +106,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         ]
         if not objects.KINDS[self.opts.kind].has_service:
             made.append(objects.headless_service(name, run, self.opts))
-        if self.opts.network_policy and not self.opts.host_network:  # the machines' own network knows no pods
+        if self.opts.network_policy and not self.opts.host_network:  # policies do not apply to the hosts' network
             made.append(objects.network_policy(name, run, self.opts))
         parse_duration(self.opts.start_timeout, "start-timeout")
         made += objects.workload(spec, self.opts, name, run, configs)
@@ -112,7 +115,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return made
 
     def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
-        """The command as it is in the pod, and whether its script is one of ours."""
+        """The command in the pod, and whether its script is a bundled one."""
         script = spec.command[0]
         if spec.kind != "script" or self.opts.workdir or not self.opts.snapshot:
             return list(spec.command), False
@@ -121,14 +124,18 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         relative = os.path.relpath(os.path.join(spec.cwd, script), spec.cwd)
         if relative.startswith("../"):
             raise SpecError(
-                f"script {script!r} is not in the working directory, whose files are sent along",
-                hint=f"cd {os.path.dirname(os.path.abspath(os.path.join(spec.cwd, script)))}, or --workdir PATH in the image",
+                f"script {script!r} is not in the working directory, whose files are sent",
+                hint=f"cd {os.path.dirname(os.path.abspath(os.path.join(spec.cwd, script)))}, "
+                "or --workdir PATH in the image",
             )
         return [relative, *spec.command[1:]], False
 
     def _job(self, spec: JobSpec, run: str, command: list[str], name: str) -> Job:
-        meet: dict[str, Any] = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
-        meet |= {"ports": _beacons(run)} if self.opts.host_network else {"port": _PORT}
+        meet: Rendezvous = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
+        if self.opts.host_network:
+            meet["ports"] = _beacons(run)
+        else:
+            meet["port"] = _PORT
         return spec.job(run=run, directory=pod.DIRECTORY, rendezvous=meet)._replace(
             command=command,
             cwd=self.opts.workdir or f"{pod.DIRECTORY}/files",
@@ -142,11 +149,11 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return max(1, self.opts.gpus_per_node) if spec.workers_per_node == "auto" else spec.workers_per_node
 
     def files(self, plan: KubernetesPlan) -> Snapshot | None:
-        """What is in the ConfigMaps."""
+        """The user's files in the ConfigMaps."""
         return plan.snapshot
 
     def render(self, plan: KubernetesPlan) -> Mapping[str, str]:
-        """One YAML file for `kubectl apply --server-side -f`, which runs by itself."""
+        """One YAML file for `kubectl apply --server-side -f`; the run then needs no launcher."""
         from launcher.backends.kubernetes import manifests, submission
 
         if self.opts.server_dry_run:
@@ -154,30 +161,34 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return {"run.yaml": manifests.text(plan, self.opts)}
 
     def marks(self, plan: KubernetesPlan) -> tuple[str, ...]:  # noqa: ARG002 - the same for all plans
-        """The one file that there is."""
+        """The only file."""
         return ("run.yaml",)
 
     def write(self, plan: KubernetesPlan, directory: Path) -> Written:
-        """The same with the run's key, in a file that nobody else can read; it is not printed."""
+        """Write the same file with the run's key, readable only by its owner; the returned text lacks the key."""
         from launcher.backends.kubernetes import manifests
 
         texts = self.render(plan)
-        more = [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job.function)] if plan.has_key else []
+        more = (
+            [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job.function)]
+            if plan.has_key
+            else []
+        )
         storage.write_whole(directory / "run.yaml", manifests.text(plan, self.opts, more).encode(), mode=0o600)
         return Written(texts)
 
-    def printed(self, flag: str) -> str:  # noqa: ARG002 - there is one
+    def printed(self, flag: str) -> str:  # noqa: ARG002 - there is only one
         """The Role, for `kubectl apply -f -`."""
         from launcher.backends.kubernetes import rights
 
         return rights.role(self.opts)
 
     def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> KubernetesHandle:
-        """Create the workload held back, then what it needs, owned by it; then let it go."""
+        """Create the workload suspended, then the objects that it needs and owns; then release it."""
         from launcher.backends.kubernetes import submission
 
         if self.opts.server_dry_run:
-            raise SpecError("--server-dry-run creates nothing", hint="give it with --dry-run")
+            raise SpecError("--server-dry-run creates nothing", hint="use it with --dry-run")
         cluster = self._cluster()
         from launcher.backends.kubernetes import kubeconfig
 
@@ -197,14 +208,14 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return {**handle, "uid": owner["metadata"]["uid"]}
 
     def recover(self, handle: KubernetesHandle) -> KubernetesHandle | None:
-        """The object that owns the others, by its name."""
+        """Find the object that owns the others, by its name."""
         from launcher.backends.kubernetes import api, submission
 
         owner = submission.find(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
         return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
 
     def undo(self, handle: KubernetesHandle) -> None:
-        """The workload is held back until all is there: to delete it is enough."""
+        """Delete the workload, which is enough: it is suspended until all objects exist."""
         from launcher.backends.kubernetes import api, submission
 
         submission.remove(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
@@ -221,52 +232,52 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return api.connect(self.opts.kubeconfig, self.opts.context, self.opts.namespace)
 
     def liveness(self, handle: KubernetesHandle) -> Liveness:
-        """One question for all pods; events only where pods wait for something."""
+        """One query for all pods; events only if pods are waiting."""
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
 
     def refresh(self, handle: KubernetesHandle) -> None:
-        """Fetch what is new of the pods' logs."""
+        """Fetch new lines of the pods' logs."""
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).refresh()
 
-    def open_stream(self, handle: KubernetesHandle) -> Stream:
-        """Pod logs, saved in the run's directory as they come."""
+    def open_stream(self, handle: KubernetesHandle, offsets: Mapping[int, int] | None = None) -> Stream:
+        """Pod logs, saved in the run's directory as they arrive."""
         from launcher.backends.kubernetes import watch
 
-        return watch.of(handle).open_stream(handle.get("shown") or {})
+        return watch.of(handle).open_stream(offsets or {})
 
     def open_terminal(self, handle: KubernetesHandle, node: int, rank: int) -> Bridge:
-        """By an exec into the node's pod."""
+        """Connect through an exec in the node's pod."""
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).open_terminal(node, rank)
 
     def cancel(self, handle: KubernetesHandle, *, force: bool = False) -> None:
-        """Delete what owns everything: pods get SIGTERM, and SIGKILL after their grace time; `force`: now."""
+        """Delete the owner of all objects: pods get SIGTERM, then SIGKILL after the grace time; `force`: now."""
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).cancel(force=force)
-        if handle["kind"] == "trainjob":  # its submission may have been cut off before it owned its runtime
+        if handle["kind"] == "trainjob":  # a submission that was cut off may have left a runtime
             self.undo(handle)
 
     def release(self, handle: KubernetesHandle) -> None:
-        """End what others have put into the pods and what would hold them for ever."""
+        """End sidecars, which would hold the run's pods forever."""
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).release()
 
     def signal(self, handle: KubernetesHandle, signum: int) -> None:
-        """Kubernetes has no way to signal a pod, other than to run a program in it."""
+        """Run a program in each pod that signals the agent: Kubernetes has no other way."""
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).signal(signum)
 
 
 def _beacons(run: str) -> list[int]:
-    """Ports of the machines' network at which node 0 may tell its own: the same on all nodes, others for other runs."""
+    """Host ports at which node 0 may publish its rendezvous port: the same on all nodes, different between runs."""
     low, high = _BEACONS
     return [low + zlib.crc32(f"{run} {number}".encode()) % (high - low) for number in range(8)]
 

@@ -1,6 +1,6 @@
-"""What is sent along, as ConfigMaps: the agent, its spec, and archives of the files, cut into pieces.
+"""The pods' input as ConfigMaps: the agent, its spec, and archives of the files, cut into pieces.
 
-ConfigMaps need no registry, no shared volume and no right but to create them, and every node's kubelet fetches them itself.
+ConfigMaps need no registry, no shared volume and only the right to create them; every node's kubelet fetches them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
 
 LIMIT_BYTES = 64_000_000
-"""Of the working directory's files."""
+"""Maximum total size of the working directory's files."""
 
 ARCHIVE_LIMIT_BYTES = 24_000_000
-"""Of what they are packed. All of it is in etcd while the run is there, and etcd holds 2 GB for the whole cluster."""
+"""Maximum size when packed. etcd keeps all of it while the run exists, and has 2 GB for the whole cluster."""
 
 _SMALL_BYTES = 180_000
-"""kubectl apply keeps a copy of each object in an annotation, which may be 256 KiB: so much is below that in base64."""
+"""`kubectl apply` copies each object into an annotation of at most 256 KiB; this much still fits as base64."""
 
 _SMALL_PIECES = 8
 _LARGE_BYTES = 960_000
-"""A ConfigMap may hold 1 MiB."""
+"""A ConfigMap holds at most 1 MiB."""
 
 
 def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
-    """The directories that the pod unpacks, by name: the user's files, and the scripts that come with distlaunch."""
+    """The archives that the pod unpacks, by name: the user's files, and the scripts that come with distlaunch."""
     from launcher.payload import snapshot as snapshots
 
     found: dict[str, bytes] = {}
@@ -66,7 +66,7 @@ def collect(directory: Path, script: str | None, leave_out: Path, *, ship_secret
 
 
 def contents(spec_text: str, agent: bytes, packed: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """The `data` and `binaryData` of each ConfigMap, the first with agent and spec."""
+    """The `data` and `binaryData` of each ConfigMap; the first one has the agent and its spec."""
     first = {"data": {"spec.json": spec_text}, "binaryData": {"agent.pyz": _text(agent)}}
     return [first, *({"binaryData": {key: _text(piece)}} for key, piece in _pieces(packed))]
 

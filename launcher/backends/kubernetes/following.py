@@ -1,4 +1,4 @@
-"""Follows a run's pods and their logs in threads, as they go on."""
+"""Follows a run's pods and their logs in threads."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 DOING = "to watch the run"
 _WATCH_S = 290
 _SILENT_S = 90
-"""The API server says something every minute: a watch that is silent for so long is dead."""
+"""The API server sends something every minute: a watch that is silent for this long is dead."""
 
 _RETRY_S = (0.5, 5.0)
 _FILES_PER_NODE = 3
-"""The stream as it is written and as it is read, and a connection."""
+"""The stream, opened once for writing and once for reading, and a connection."""
 
 _STACK_BYTES = 512 * 1024
 
 
 class Following:
-    """Threads: one watches the pods, and one per node follows their logs, the one after the other."""
+    """Threads: one watches the pods, and one per node follows the logs of its pods, one after another."""
 
     def __init__(self, cluster: api.Cluster, run: str, directory: Path, nodes: int, container: str = "node") -> None:
         self.failure: LaunchError | None = None
@@ -50,16 +50,16 @@ class Following:
             threading.stack_size(size)
 
     def pods(self) -> list[Pod] | None:
-        """All pods that are there; None while that is not known."""
+        """All existing pods; None while they are unknown."""
         with self._changed:
             return list(self._known.values()) if self._synced else None
 
     def has_log(self, node: int, pod: Pod) -> bool:
-        """Whether all of the pod's log has come."""
+        """Whether the pod's log is complete."""
         return self._logs[node].is_complete(pod)
 
     def stop(self) -> None:
-        """End as soon as may be; nothing is written from now on."""
+        """Stop as soon as possible; nothing is written from now on."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -83,7 +83,7 @@ class Following:
             except api.UnreachableError:
                 with self._changed:
                     self._synced = False
-            except Exception as error:  # noqa: BLE001 - a thread's error is the run's
+            except Exception as error:  # noqa: BLE001 - an error in a thread is one of the run
                 self._fail(error)
                 return
             self._stop.wait(pause)
@@ -101,7 +101,7 @@ class Following:
         return f"/api/v1/namespaces/{self._cluster.namespace}/pods"
 
     def _list(self) -> str:
-        """All pods as they are now; returns the version from which changes are to be told."""
+        """List all pods; returns the version from which to watch for changes."""
         listed = self._cluster.call("GET", self._path(), query=self._selector())
         found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
         with self._changed:
@@ -111,7 +111,7 @@ class Following:
         return str(listed["metadata"]["resourceVersion"])
 
     def _events(self, version: str) -> str:
-        """Changes as they come; returns the version to go on from, or nothing when all must be listed again."""
+        """Take changes as they arrive; returns the version to continue from, or nothing if all must be listed again."""
         query = {**self._selector(), "watch": "true", "resourceVersion": version, "timeoutSeconds": _WATCH_S}
         query["allowWatchBookmarks"] = "true"
         response = self._cluster.open(self._path(), query, silent_s=_SILENT_S)
@@ -153,7 +153,7 @@ class Following:
             self._fail(error)
 
     def _next(self, node: int, log: NodeLog) -> Pod | None:
-        """The oldest pod of the node whose log has begun and is not all here; waits for it. None: it is time to stop."""
+        """The node's oldest pod with a log that is not complete; waits for one. None if it is time to stop."""
         while not self._stop.is_set():
             with self._changed:
                 mine = states.by_node((pod for pod in self._known.values() if pod.node == node), node + 1)[node]

@@ -1,4 +1,4 @@
-"""What a run on Kubernetes is found by."""
+"""The handle of a run on Kubernetes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Submitted(Handle):
     namespace: str
     context: str
     kubeconfig: str
-    """Files as in the variable KUBECONFIG; empty in a pod of the cluster."""
+    """A list of files as in the variable KUBECONFIG; empty in a pod of the cluster."""
 
     nodes: int
     min_nodes: int
@@ -23,4 +23,4 @@ class KubernetesHandle(_Submitted, total=False):
     """Kept in `run.json`."""
 
     uid: str
-    """Of the object that owns the others, once it is there."""
+    """The uid of the object that owns the others, once it exists."""

@@ -1,4 +1,4 @@
-"""Which kubeconfigs count, and what they say together: contexts, credentials, login plugins."""
+"""Finds the kubeconfigs and merges them: contexts, credentials, login plugins."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _FILES = {"certificate-authority", "client-certificate", "client-key", "tokenFil
 
 
 def listed(text: str) -> list[str]:
-    """The absolute paths of a list, which may be one file."""
+    """The absolute paths of a list of files, which may be a single file."""
     return [os.path.abspath(path) for path in ([text] if os.path.exists(text) else text.split(os.pathsep)) if path]
 
 
 def find(setting: str) -> list[str]:
-    """Absolute paths of the kubeconfigs that are to be read: of a list, as KUBECONFIG may be one, those that are there."""
+    """The absolute paths of the kubeconfigs to read: of a list, as KUBECONFIG may be one, the files that exist."""
     text = setting or os.environ.get("KUBECONFIG", "") or os.path.expanduser("~/.kube/config")
     found = [path for path in listed(text) if os.path.exists(path)]
     if setting and not found:
         raise SpecError(f"kubeconfig {setting!r} does not exist")
     for path in found:
-        trust.require("kubeconfig", path)  # it names programs to run
+        trust.require("kubeconfig", path)  # it can name programs to run
         try:
             input_file.check(path)
         except OSError as error:
@@ -33,7 +33,7 @@ def find(setting: str) -> list[str]:
 
 
 def load(library: Any, paths: list[str], context: str, configuration: Any) -> tuple[str, str]:
-    """Namespace and name of the context. Everything that can be wrong with the files is told."""
+    """Load the context; returns its namespace and name. Raises `LaunchError` for any fault of the files."""
     where = f"kubeconfig {os.pathsep.join(paths)!r}"
     try:
         merged = _merged(library, paths)
@@ -50,19 +50,23 @@ def load(library: Any, paths: list[str], context: str, configuration: Any) -> tu
         loader = library.KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=chosen)
         login.run(lambda: loader.load_and_set(configuration))
     except login.LoginError as error:
-        raise BackendUnavailableError(f"{where}: its login plugin failed: {error}", hint="log in to the cluster again") from error
+        raise BackendUnavailableError(
+            f"{where}: its login plugin failed: {error}", hint="log in to the cluster again"
+        ) from error
     except Exception as error:
         raise SpecError(f"{where}: {login.plain(error)}") from error
     return contexts[chosen].get("namespace") or "", chosen
 
 
 def _merged(library: Any, paths: list[str]) -> Any:
-    """The kubeconfigs as one, as kubectl merges them: the first word counts, which the library has otherwise for the context."""
+    """The kubeconfigs merged as kubectl does: unlike in the library, the first file with a current context wins."""
     merger = library.KubeConfigMerger("")
     for path in paths:
         merger.load_config(path)
     merged = merger.config.value
-    merged["current-context"] = next(filter(None, (file.get("current-context") for file in merger.config_files.values())), "")
+    merged["current-context"] = next(
+        filter(None, (file.get("current-context") for file in merger.config_files.values())), ""
+    )
     for kind, what in (("clusters", "cluster"), ("users", "user")):
         for item in merged[kind]:
             about = item.value.get(what) or {}

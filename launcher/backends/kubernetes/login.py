@@ -1,4 +1,4 @@
-"""Login plugins of a kubeconfig, which the client library runs: with a limit, and with what went wrong told."""
+"""Runs the login plugins of a kubeconfig through the client library, with a time limit and their errors raised."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 LIMIT_S = 60.0
 ASKED_LIMIT_S = 300.0
-"""Where a terminal is there: a person may have to type a code into a browser."""
+"""The limit with a terminal: the user may have to type a code into a browser."""
 
 _TELL_S = 3.0
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class LoginError(Exception):
-    """A login plugin failed, or did not end."""
+    """A login plugin failed, or did not exit in time."""
 
 
 def run(work: Callable[[], T]) -> T:
-    """What `work` returns, a call of the library that may run a login plugin; one at a time.
+    """Return the result of `work`, a call of the library that may run a login plugin; one at a time.
 
-    Raises `LoginError` for what the library only logs, and when it takes too long: the plugin is then ended.
+    Raises `LoginError` for errors that the library only logs, and for a plugin that takes too long, which is ended.
     """
     with _ONE_AT_A_TIME, _complaints() as complaints:
         thread = _Call(work)
@@ -63,11 +63,11 @@ class _Call(threading.Thread):
     def run(self) -> None:
         try:
             self.result = self._work()
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  # raised by `run`
             self.error = error
 
     def end_children(self) -> None:
-        """SIGTERM to what this thread has started and waits for."""
+        """Send SIGTERM to the processes that this thread has started."""
         with suppress(OSError), open(f"/proc/self/task/{self.native_id}/children", encoding="ascii") as file:
             for pid in file.read().split():
                 os.kill(int(pid), signal.SIGTERM)
@@ -75,7 +75,7 @@ class _Call(threading.Thread):
 
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
-    """What the client library logs of login plugins, where it should raise."""
+    """Collect errors of login plugins that the client library logs instead of raising."""
     found: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: found.append(one_line(record.getMessage()))  # type: ignore[method-assign]
@@ -88,13 +88,15 @@ def _complaints() -> Iterator[list[str]]:
 
 
 def one_line(text: str) -> str:
-    """A message of the library or of urllib3 without line breaks and without the layers around it."""
+    """A message of the library or of urllib3, without line breaks and the prefixes around it."""
     return re.sub(r"^<[^>]*>: |^HTTPS?Connection\([^)]*\): |^exec: ", "", " ".join(text.split()))
 
 
 def plain(error: BaseException) -> str:
-    """An error in one line, without the layers around it."""
-    inner = getattr(error, "reason", None) or (error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None)
+    """The innermost error, in one line."""
+    inner = getattr(error, "reason", None) or (
+        error.args[-1] if error.args and isinstance(error.args[-1], Exception) else None
+    )
     if isinstance(inner, Exception):
         return plain(inner)
     return one_line(str(error)) or type(error).__name__

@@ -1,7 +1,8 @@
-"""Pod logs, kept as a node's stream in the run's directory: nothing lost or doubled, whoever fetches and whenever it stops.
+"""Pod logs, kept as a node's stream in the run's directory: nothing is lost or duplicated, whichever process fetches.
 
-Each line has the time at which the machine's runtime read it. A log is asked for from a second before the last line that is here,
-and lines whose times are here already are left out. Where a fetcher was killed, the stream is cut to what `log.json` vouches for.
+Each line has the time at which the container runtime read it. A log is requested from one second before the last
+stored line, and lines with known times are dropped. After a fetcher was killed, the stream is cut to the size in
+`log.json`.
 """
 
 from __future__ import annotations
@@ -26,56 +27,58 @@ if TYPE_CHECKING:
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ")
 _NO_LOG = (b"unable to retrieve container logs", b"failed to try resolving symlinks")
-"""What the kubelet gives in place of a log that it does not have any more, with a status of 200."""
+"""What the kubelet sends, with status 200, in place of a log that it no longer has."""
 
 _OVERLAP_S = 1.0
 _ORDER_S = 0.5
-"""Lines of stdout and stderr are stamped before they are put in order: their times may be out of order by less."""
+"""Lines of stdout and stderr are stamped before they are merged: their times are out of order by less than this."""
 
 _SILENT_S = 60.0
-"""Agents say something every 10 s: a connection that is silent for so long is dead."""
+"""Agents send something every 10 s: a connection that is silent for this long is dead."""
 
 _ANSWER_S = 10.0
-"""A log that is not followed is there: a machine that does not give it in so long is not heard of."""
+"""A log that is not followed exists already: a host that does not deliver it in this time is unreachable."""
 
 _REFUSED_S = 30.0
-"""So long a container that runs may have no log yet, as its machine's runtime has it."""
+"""How long a running container may have no log yet, by its host's runtime."""
 
 _LATER = (408, 429)
-"""Answers that say no for the moment, and nothing of what was asked."""
+"""Statuses of a temporary refusal, which has nothing to do with the log."""
 
 _PAUSE_S = (0.3, 5.0)
 _SAVE_S = 1.0
 
 
 class Position:
-    """Up to where a log was read, by the times of its lines."""
+    """How far a log was read, by the times of its lines."""
 
     def __init__(self, saved: dict[str, Any] | None = None) -> None:
         self.last = float((saved or {}).get("last") or 0.0)
-        self._seen: dict[bytes, int] = {key.encode(): int(count) for key, count in ((saved or {}).get("seen") or {}).items()}
+        self._seen: dict[bytes, int] = {
+            key.encode(): int(count) for key, count in ((saved or {}).get("seen") or {}).items()
+        }
         self._known: dict[bytes, int] = {}
         self._known_until = 0.0
         self._seconds: dict[bytes, float] = {}
 
     def to_json(self) -> dict[str, Any]:
-        """What another process needs to go on from here."""
+        """The state from which another process can continue."""
         return {"last": self.last, "seen": {key.decode(): count for key, count in self._seen.items()}}
 
     def since(self) -> str | None:
-        """The time to ask from; from then on what comes is compared with what was seen. None: from the start."""
+        """The time to request the log from, or None for all of it; what arrives then is compared with known lines."""
         self._known, self._known_until = dict(self._seen), self.last
         if not self.last:
             return None
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.last - _OVERLAP_S))
 
     def take(self, lines: list[bytes]) -> list[bytes]:
-        """The lines that are new, without their times."""
+        """The new lines, without their times."""
         new = []
         for line in lines:
             match = _STAMP.match(line)
             if match is None:
-                if line:  # the kubelet's own words
+                if line:  # a message of the kubelet itself
                     new.append(line)
                 continue
             when = self._second(match[1] + match[3]) + float(match[2] or 0)
@@ -95,7 +98,7 @@ class Position:
         return when < self._known_until - _ORDER_S
 
     def _forget(self) -> None:
-        """Keep the times of the last seconds only."""
+        """Keep only the times of the last seconds."""
         if len(self._seconds) > 4:
             old = self.last - _OVERLAP_S - 1.0
             self._seconds = {key: when for key, when in self._seconds.items() if when >= old}
@@ -105,7 +108,11 @@ class Position:
         """Unix seconds of a time without its fraction."""
         if key not in self._seconds:
             text = key.decode("ascii")
-            offset = 0 if text[19] == "Z" else (-1 if text[19] == "-" else 1) * (int(text[20:22]) * 60 + int(text[23:25])) * 60
+            offset = (
+                0
+                if text[19] == "Z"
+                else (-1 if text[19] == "-" else 1) * (int(text[20:22]) * 60 + int(text[23:25])) * 60
+            )
             self._seconds[key] = float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")) - offset)
         return self._seconds[key]
 
@@ -116,10 +123,10 @@ def _zone(stamp: bytes) -> bytes:
 
 
 class _Stream:
-    """The file that the lines are kept in."""
+    """The file in which the lines are kept."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """`size`: up to where it is vouched for."""
+        """`size`: the size in `log.json`; the rest is cut off."""
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.size = min(size, os.fstat(self._fd).st_size)
@@ -135,7 +142,7 @@ class _Stream:
         self.size += len(data)
 
     def has_ended(self) -> bool:
-        """Whether the node's last word is in it."""
+        """Whether it contains the node's final event."""
         with open(self._path, "rb") as file:
             file.seek(max(0, self.size - 4096))
             return b'{"event":"done"' in file.read()
@@ -146,7 +153,7 @@ class _Stream:
 
 
 class NodeLog:
-    """The stream of one node: the logs of its pods, one after the other."""
+    """The stream of one node: the logs of its pods, one after another."""
 
     def __init__(self, directory: Path, node: int, cluster: api.Cluster) -> None:
         self._node, self._cluster = node, cluster
@@ -162,11 +169,11 @@ class NodeLog:
         self._closed = False
 
     def is_complete(self, pod: Pod) -> bool:
-        """Whether all of its log is here."""
+        """Whether the pod's whole log is stored."""
         return pod.uid in self._complete
 
     def catch_up(self, pod: Pod) -> None:
-        """Fetch what is new of a pod's log now. Raises `ApiError` or `UnreachableError`."""
+        """Fetch the new lines of a pod's log now. Raises `ApiError` or `UnreachableError`."""
         try:
             if self.fetch(pod, follow=False, ended=pod.ended) and pod.ended:
                 self._finish(pod)
@@ -177,12 +184,12 @@ class NodeLog:
                 self._lost(pod)
 
     def follow(self, pod: Pod, latest: Callable[[], Pod | None], stop: Event) -> None:
-        """Fetch the pod's log until it has ended, or `stop`; `latest` tells what is known of the pod now. Raises `ApiError`."""
+        """Fetch the pod's log until it ends, or `stop`; `latest` returns the pod's current state. Raises `ApiError`."""
         pause = _PAUSE_S[0]
         refused_until: float | None = None
         while not stop.is_set() and not self.is_complete(pod):
             now = latest()
-            ended = now is None or now.ended  # before it is read: what is read after its end is all
+            ended = now is None or now.ended  # before reading: a log read after the end is complete
             before = self._stream.size
             try:
                 if self.fetch(pod, follow=not ended, ended=ended) and ended:
@@ -205,7 +212,7 @@ class NodeLog:
             stop.wait(pause)
 
     def fetch(self, pod: Pod, *, follow: bool, ended: bool) -> bool:
-        """Read what is new, and with `follow` what comes; whether it was read to its end. `ended`: nobody writes any more."""
+        """Read new lines, with `follow` also later ones; returns whether it reached the end. `ended`: no more come."""
         if pod.uid != self._uid:
             self._leave()
             self._uid, self._position = pod.uid, Position()
@@ -248,7 +255,7 @@ class NodeLog:
             self._save()
 
     def _lost(self, pod: Pod) -> None:
-        """Its log has gone with it."""
+        """Note that the pod's log was removed with the pod."""
         with self._lock:
             if self._closed:
                 return
@@ -257,13 +264,13 @@ class NodeLog:
         self._finish(pod)
 
     def _leave(self) -> None:
-        """Go on to another pod; where the one before was not read to its end, it is not there to be read any more."""
+        """Leave the current pod for another; if its log was not read to the end, that end is lost."""
         with self._lock:
             if not self._closed and self._uid not in self._complete and self._breaks_off():
-                self._warn("the end of the log of the pod before is lost: it was removed before it was read")
+                self._warn("the end of the previous pod's log is lost: it was removed before it was read")
 
     def _breaks_off(self) -> bool:
-        """Whether what is here of a pod's log lacks its end."""
+        """Whether the stored log of a pod lacks its end."""
         return bool(self._position.last) and not self._stream.has_ended()
 
     def _warn(self, text: str) -> None:
@@ -272,7 +279,12 @@ class NodeLog:
     def _save(self) -> None:
         if self._closed:
             return
-        notes = {"size": self._stream.size, "uid": self._uid, "position": self._position.to_json(), "complete": self._complete}
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed the run's directory
+        notes = {
+            "size": self._stream.size,
+            "uid": self._uid,
+            "position": self._position.to_json(),
+            "complete": self._complete,
+        }
+        with contextlib.suppress(FileNotFoundError):  # the user has removed the run's directory
             storage.write_whole(self._notes, storage.encode_json(notes))
         self._saved_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The plan as YAML that `kubectl apply --server-side -f -` takes and that runs by itself."""
+"""The plan as YAML for `kubectl apply --server-side -f -`; the run then needs no launcher."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] = ()) -> str:
-    """All objects, in the order in which they are best created; `key`: the Secret with the run's key, where it is to be in it.
+    """All objects, in the best order of creation; `key`: the Secret with the run's key, if it is to be included.
 
-    The commands in its head go to the cluster and the namespace that a submission with these options would.
+    The commands in its header use the cluster and namespace that a submission with these options would use.
     """
     try:
         import yaml
@@ -39,25 +39,28 @@ def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] 
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if value.endswith("\n") else None)
 
     Dumper.add_representer(str, lines)
-    texts = [yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False) for item in (*key, *plan.objects)]
+    texts = [
+        yaml.dump(item, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=False)
+        for item in (*key, *plan.objects)
+    ]
     kubectl = _kubectl(opts)
-    # On the client's side it would keep a copy of each object in an annotation, which has too little room for the agent.
+    # A client-side apply would copy each object into an annotation, which is too small for the agent.
     head = [f"# Run {plan.run_dir.name}: {kubectl} apply --server-side -f FILE"]
     owner = plan.objects[-1] if plan.objects[-1]["kind"] != "Pod" else plan.objects[0]
-    head.append("# Submitted by distlaunch, the same objects also have an owner, with which all of them go: ")
+    head.append("# Submitted by distlaunch, the same objects also have an owner; deleting it deletes all of them: ")
     head[-1] += f"{owner['kind']} {plan.name}"
     if plan.secrets:
-        head.append(f"# First, as secrets are in no file: {_secret_by_hand(plan, owner)} | {kubectl} create -f -")
+        head.append(f"# First, as no file contains the secrets: {_secret_by_hand(plan, owner)} | {kubectl} create -f -")
     if plan.has_key and not key:
         made = f"{_key_by_hand(plan, owner)} | {kubectl} create -f -"
-        head.append(f"# First, as the key by which its nodes know one another is in no output: {made}")
+        head.append(f"# First, as no output contains the key with which its nodes authenticate: {made}")
     then = _own_by_hand(kubectl, plan, owner)
-    head.append(f"# Then, so that all of it goes with that one, when its time to live is over, too: {then}")
+    head.append(f"# Then, so that all objects are deleted with the owner, also after its time to live: {then}")
     return "\n".join(head) + "\n---\n" + "---\n".join(texts)
 
 
 def _kubectl(opts: KubernetesOptions) -> str:
-    """How a shell calls kubectl with the cluster that the options name."""
+    """The kubectl command for the cluster that the options name."""
     files = os.pathsep.join(kubeconfig.listed(opts.kubeconfig))
     return (
         (f"KUBECONFIG={quote(files)} " if files else "")
@@ -67,10 +70,12 @@ def _kubectl(opts: KubernetesOptions) -> str:
 
 
 def _own_by_hand(kubectl: str, plan: KubernetesPlan, owner: Manifest) -> str:
-    """A line for a shell that makes it the owner of the rest, as a submission does."""
+    """A shell line that makes `owner` the owner of the other objects, as a submission does."""
     where = f" --namespace={owner['metadata']['namespace']}" if "namespace" in owner["metadata"] else ""
     names = [f"{item['kind']}/{item['metadata']['name']}" for item in plan.objects if item is not owner]
-    names += [f"Secret/{name}" for name, there in ((plan.name, plan.secrets), (key_name(plan.name), plan.has_key)) if there]
+    names += [
+        f"Secret/{name}" for name, there in ((plan.name, plan.secrets), (key_name(plan.name), plan.has_key)) if there
+    ]
     about = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": plan.name, "uid": "%s"}
     patch = json.dumps({"metadata": {"ownerReferences": [{**about, "blockOwnerDeletion": False}]}})
     uid = f"$({kubectl} get {owner['kind']} {plan.name} -o jsonpath={{.metadata.uid}}{where})"
@@ -78,19 +83,19 @@ def _own_by_hand(kubectl: str, plan: KubernetesPlan, owner: Manifest) -> str:
 
 
 def _key_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
-    """A line for a shell, in whose argv the key is not, either."""
+    """A shell line that prints the Secret with a new key, which is in no argv either."""
     made = _secret(key_name(plan.name), owner, {"stringData": {KEY_FILE: "%s"}})
     return f"printf '{json.dumps(made)}' \"$(head -c 32 /dev/urandom | base64 | tr -d '\\n')\""
 
 
 def _secret_by_hand(plan: KubernetesPlan, owner: Manifest) -> str:
-    """A line for a shell, whose own printf writes the values into a pipe: all users of the machine see the argv of kubectl."""
+    """A shell line whose built-in printf writes the values to a pipe: all users of the host can see kubectl's argv."""
     made = _secret(plan.name, owner, {"data": dict.fromkeys(plan.secrets, "%s")})
     values = " ".join(f'"$(printf %s "${variable}" | base64 | tr -d \'\\n\')"' for variable in plan.secrets)
     return f"printf '{json.dumps(made)}' {values}"
 
 
 def _secret(name: str, owner: Manifest, content: Manifest) -> Manifest:
-    """A Secret where the owner is."""
+    """A Secret in the owner's namespace."""
     where = {key: value for key, value in owner["metadata"].items() if key == "namespace"}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, **where}, **content}

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 
 STOPPED_EXIT_CODE = 143
-"""Of an agent that was asked to stop, or whose peer was: no failure, the run starts again."""
+"""Exit code of an agent that was asked to stop, or whose peer was: not a failure, the run starts again."""
 
 LOST_EXIT_CODES = (75, 137, 255)
-"""Of an agent that has lost another node, of one that was killed, as by a forced deletion, and of a container that its runtime
-has lost, as when the machine starts anew."""
+"""Exit codes of an agent that lost another node, of a killed one, and of a container lost when its host restarts."""
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _FUNCTION_BYTES = 1_000_000
@@ -38,7 +37,7 @@ class Kind:
     api_version: str
     kind: str
     path: str
-    """Of its collection, with the namespace to be filled in."""
+    """The path of its collection, with `{}` for the namespace."""
 
     container: str = "node"
     longest: int = 63
@@ -48,10 +47,10 @@ class Kind:
     """DNS name of the first node's pod."""
 
     maker: str = "{0}"
-    """The object whose controller makes the pods, and has the events of those that it cannot make."""
+    """The object whose controller creates the pods, with the events of those that it cannot create."""
 
     has_service: bool = False
-    """Its controller makes the headless Service itself."""
+    """Whether its controller creates the headless Service."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -85,13 +84,11 @@ KINDS: Mapping[str, Kind] = {
     ),
     "pods": Kind("v1", "ConfigMap", "/api/v1/namespaces/{}/configmaps", longest=57),
 }
-"""By the words of `--kind`. Of bare pods, the ConfigMap is what owns everything else."""
+"""By the value of `--kind`. For bare pods, the ConfigMap owns everything else."""
 
 UNTIMED = ("trainjob", "pods")
-"""Kinds that nobody in the cluster removes when their time to live is over."""
-
 TTL_NOTE = "distlaunch/ttl-seconds"
-"""Annotation of theirs that says how long an ended run stays."""
+"""Kinds that no controller removes after their time to live, and their annotation with that time."""
 
 RUNTIME_PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes"
 _PATHS = {
@@ -112,7 +109,7 @@ def path_of(manifest: Manifest, namespace: str) -> str:
 
 
 def name_of(run: str, kind: str) -> str:
-    """The object's name: the run's id, whose name part is cut where the kind's pods need longer names."""
+    """The object's name: the run's id, its name part cut to leave room for the names of the kind's pods."""
     longest = KINDS[kind].longest
     if len(run) <= longest:
         return run
@@ -121,24 +118,26 @@ def name_of(run: str, kind: str) -> str:
 
 
 def headless_service(name: str, run: str, opts: KubernetesOptions) -> Manifest:
-    """Gives pods DNS names, from before they are ready."""
+    """Gives the pods DNS names even before they are ready."""
     selector = {pod.RUN_LABEL: run}
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(name, run, opts), "spec": spec}
 
 
 def network_policy(name: str, run: str, opts: KubernetesOptions) -> Manifest:
-    """Nobody but the run's own pods reaches its ports; what the pods themselves reach is not touched."""
+    """Lets only the run's own pods reach its ports; outgoing connections are not restricted."""
     own = {"matchLabels": {pod.RUN_LABEL: run}}
     spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(name, run, opts), "spec": spec}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _meta(name, run, opts),
+        "spec": spec,
+    }
 
 
 def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, function: str | None) -> Manifest:
-    """The key by which the run's nodes know one another, and the function to call: more people may read ConfigMaps.
-
-    Raises `SpecError` where a Secret has no room for the function and its arguments.
-    """
+    """A Secret, as more users can read ConfigMaps: the run's key and the function. `SpecError` if that is too large."""
     if function and len(function) > _FUNCTION_BYTES:
         raise SpecError(
             f"the function and its arguments have {len(function) / 1e6:.1f} MB, "
@@ -151,12 +150,12 @@ def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, function:
 
 
 def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:
-    """A ConfigMap that never changes, so that no kubelet watches it."""
+    """An immutable ConfigMap, which no kubelet watches."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(name, run, opts), "immutable": True, **content}
 
 
 def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str]) -> list[Manifest]:
-    """The objects that make pods; the last one owns everything, or the last ones are the pods themselves."""
+    """The objects that create pods; the last one owns everything, unless the last ones are the pods themselves."""
     kind, ttl_s = KINDS[opts.kind], int(parse_duration(opts.ttl, "ttl"))
     template = pod.template(spec, opts, name, run, configs, container=kind.container)
     meta = _meta(name, run, opts)
@@ -177,14 +176,17 @@ def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, config
 
 
 def owned(manifest: Manifest, owner: Manifest) -> Manifest:
-    """The manifest with the owner that takes it along when it is deleted."""
+    """The manifest with its owner, whose deletion also deletes it."""
     meta = owner["metadata"]
     reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
-    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [{**reference, "blockOwnerDeletion": False}]}}
+    return {
+        **manifest,
+        "metadata": {**manifest["metadata"], "ownerReferences": [{**reference, "blockOwnerDeletion": False}]},
+    }
 
 
 def suspended(manifest: Manifest) -> Manifest | None:
-    """The manifest of a workload with its pods held back until everything they need is there; None: it cannot be."""
+    """The manifest of a workload, suspended until everything its pods need exists; None if it cannot be."""
     found = copy.deepcopy(manifest)
     if found["kind"] == "PyTorchJob":
         found["spec"]["runPolicy"]["suspend"] = True
@@ -196,7 +198,7 @@ def suspended(manifest: Manifest) -> Manifest | None:
 
 
 def release(manifest: Manifest) -> Manifest:
-    """The patch that lets a suspended workload go."""
+    """The patch that resumes a suspended workload."""
     return {"spec": {"runPolicy": {"suspend": False}} if manifest["kind"] == "PyTorchJob" else {"suspend": False}}
 
 
@@ -213,10 +215,9 @@ def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
 
 
 def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int, container: str) -> dict[str, Any]:
-    """An Indexed Job: a failed rank ends the run, a disruption starts it again and does not count, a lost node does.
+    """An Indexed Job: a failed rank ends the run; a lost node counts as a restart, a disruption does not.
 
-    Others may have put containers beside ours. How ours ended decides whether a pod starts again; where it has ended well, and
-    one of those has not, the pod must not: the run would begin anew.
+    A sidecar's exit never restarts a pod: after a success of our container, the run would start over.
     """
     fails = "FailIndex" if spec.nodes.elastic else "FailJob"
     ours = {"containerName": container, "operator": "In"}
@@ -226,11 +227,11 @@ def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int, container: s
         {"action": "Ignore", "onExitCodes": {**ours, "values": [STOPPED_EXIT_CODE]}},
         {"action": "Count", "onExitCodes": {**ours, "values": list(LOST_EXIT_CODES)}},
         {"action": fails, "onExitCodes": {"operator": "NotIn", "values": [0, *killed]}},
-        {"action": "Count", "onPodConditions": [{"type": "Initialized", "status": "False"}]},  # deleted before ours had begun
+        {"action": "Count", "onPodConditions": [{"type": "Initialized", "status": "False"}]},  # deleted before it began
         {"action": fails, "onExitCodes": {"operator": "In", "values": killed}},
     ]
     return {
-        # Node 0 ends last, and well only when all nodes' workers have: whoever is taken or waits then is not needed any more.
+        # Node 0 exits last, and with 0 only if all workers did: pods that are disrupted or wait then are not needed.
         "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
         "completionMode": "Indexed",
         "completions": spec.nodes.max,
@@ -252,7 +253,7 @@ def _job_set(name: str, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train_job(head: Manifest, spec: JobSpec, job: dict[str, Any], queued: dict[str, Any]) -> list[Manifest]:
-    """A runtime of the run's own, as those of the cluster know nothing of our volumes; then the TrainJob."""
+    """The run's own runtime, as those of the cluster lack our volumes; then the TrainJob."""
     meta = head["metadata"]
     step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": job}
     network = {"enableDNSHostnames": True, "subdomain": meta["name"], "publishNotReadyAddresses": True}
@@ -271,7 +272,7 @@ def _pytorch_job(spec: JobSpec, template: Manifest, ttl_s: int, queued: dict[str
     if spec.nodes.elastic:
         raise SpecError("a pytorchjob has a fixed number of nodes", hint="--kind job can be elastic")
     policy = {"cleanPodPolicy": "None", "backoffLimit": 0, "ttlSecondsAfterFinished": ttl_s, **queued}
-    del template["spec"]["subdomain"]  # the operator makes a Service for each pod
+    del template["spec"]["subdomain"]  # the operator creates a Service for each pod
     replicas = {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}
     if spec.nodes.max > 1:
         workers = {"replicas": spec.nodes.max - 1, "restartPolicy": "Never", "template": copy.deepcopy(template)}
@@ -280,7 +281,7 @@ def _pytorch_job(spec: JobSpec, template: Manifest, ttl_s: int, queued: dict[str
 
 
 def _bare_pods(spec: JobSpec, opts: KubernetesOptions, name: str, template: Manifest) -> list[Manifest]:
-    """One pod per node, each with its rank in a variable; nobody starts them again."""
+    """One pod per node, each with its rank in a variable; no controller restarts them."""
     pods = []
     for rank in range(spec.nodes.max):
         found = copy.deepcopy(template)

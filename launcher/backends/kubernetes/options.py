@@ -14,7 +14,7 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
-    """Where and how the pods run; `--patch` for whatever is missing here."""
+    """Where and how the pods run; `--patch` sets any other field."""
 
     image: str = option("", help="Container image with Python and torch.", executes=True, group="job")
     namespace: str = option(
@@ -90,7 +90,10 @@ class KubernetesOptions:
         group="files",
     )
     node_selector: tuple[str, ...] = option(
-        (), metavar="LABEL=VALUE", help="Use only nodes with this label.", check=lambda texts: words.pairs(texts, "node-selector")
+        (),
+        metavar="LABEL=VALUE",
+        help="Use only nodes with this label.",
+        check=lambda texts: words.pairs(texts, "node-selector"),
     )
     exclude: str = option(
         "",
@@ -115,7 +118,10 @@ class KubernetesOptions:
     )
     spread: bool = option(False, help="Put each of the run's pods on a different host.")
     priority_class: str = option(
-        "", metavar="NAME", help="Priority class of the pods.", check=lambda text: text and words.dns_name(text, "priority-class")
+        "",
+        metavar="NAME",
+        help="Priority class of the pods.",
+        check=lambda text: text and words.dns_name(text, "priority-class"),
     )
     service_account: str = option(
         "",
@@ -148,7 +154,7 @@ class KubernetesOptions:
         (),
         metavar="KEY=VALUE",
         help="Label for every created object.",
-        executes=True,  # what is put into pods by others is asked for by labels and annotations
+        executes=True,  # labels and annotations can request injected containers
         check=lambda texts: words.pairs(texts, "label"),
     )
     annotation: tuple[str, ...] = option(
@@ -158,9 +164,13 @@ class KubernetesOptions:
         executes=True,
         check=lambda texts: words.pairs(texts, "annotation", values_are_labels=False),
     )
-    host_network: bool = option(False, help="Use the hosts' network; ports are then chosen on the first node.", group="network")
+    host_network: bool = option(
+        False, help="Use the hosts' network; ports are then chosen on the first node.", group="network"
+    )
     network_policy: bool = option(
-        True, help="Let only the run's own pods reach its ports, if the cluster enforces NetworkPolicies.", group="network"
+        True,
+        help="Let only the run's own pods reach its ports, if the cluster enforces NetworkPolicies.",
+        group="network",
     )
     run_as: str = option(
         "",
@@ -186,7 +196,9 @@ class KubernetesOptions:
         path="whole",
         group="files",
     )
-    ttl: str = option("1d", metavar="DURATION", help="How long an ended run stays in the cluster.", check=duration("ttl"))
+    ttl: str = option(
+        "1d", metavar="DURATION", help="How long an ended run stays in the cluster.", check=duration("ttl")
+    )
     start_timeout: str = option(
         "2m",
         metavar="DURATION",

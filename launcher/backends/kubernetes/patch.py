@@ -22,13 +22,13 @@ _KEYS = {
     "imagePullSecrets": "name",
     "volumeMounts": "mountPath",
 }
-"""Lists whose items are merged by a key of theirs, as Kubernetes itself does; other lists are replaced."""
+"""Lists whose items are merged by a key, as Kubernetes itself does; other lists are replaced."""
 
 _OURS = ("name", "namespace")
 
 
 def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifest]]:
-    """The documents of all files, each with the file that it is from; variables with keys in them are refused."""
+    """The documents of all files, each with its file; variables that hold credentials are refused."""
     try:
         import yaml
     except ImportError as error:
@@ -37,7 +37,7 @@ def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifes
     found = []
     for path in paths:
         try:
-            documents = list(yaml.safe_load_all(trust.read_text("patch", path)))  # it may say what a pod runs
+            documents = list(yaml.safe_load_all(trust.read_text("patch", path)))  # it can set what a pod runs
         except OSError as error:
             raise SpecError(f"patch {path!r} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, RecursionError) as error:
@@ -46,7 +46,9 @@ def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifes
             if document is None:
                 continue
             if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-                raise SpecError(f"patch {path!r} does not say of which kind", hint="begin it with a line like kind: Job")
+                raise SpecError(
+                    f"patch {path!r} does not say of which kind", hint="start it with a line like kind: Job"
+                )
             if not ship_secrets:
                 credentials.check_manifest(f"patch {path!r}", document)
             found.append((path, document))
@@ -54,11 +56,13 @@ def read(paths: Iterable[str], *, ship_secrets: bool) -> list[tuple[str, Manifes
 
 
 def apply(objects: list[Manifest], patches: Iterable[tuple[str, Manifest]]) -> list[Manifest]:
-    """The objects with all patches merged; `SpecError` for a patch that fits none of them or takes away what is ours."""
+    """The objects with all patches merged; `SpecError` for a patch that fits none, or removes what is ours."""
     for path, patch in patches:
         kinds = {item["kind"] for item in objects}
         if patch["kind"] not in kinds:
-            raise SpecError(f"patch {path!r}: there is no {patch['kind']} in this run", hint="kinds: " + ", ".join(sorted(kinds)))
+            raise SpecError(
+                f"patch {path!r}: there is no {patch['kind']} in this run", hint="kinds: " + ", ".join(sorted(kinds))
+            )
         objects = [_patched(item, patch, path) if item["kind"] == patch["kind"] else item for item in objects]
     return objects
 
@@ -77,7 +81,7 @@ def _patched(item: Manifest, patch: Manifest, path: str) -> Manifest:
 
 
 def merged(value: Any, patch: Any, key: str = "") -> Any:
-    """The value with the patch merged in: maps key by key, null removes, lists of named things by their names."""
+    """The value with the patch merged in: maps key by key, null removes, lists of named items by their names."""
     if isinstance(value, dict) and isinstance(patch, dict):
         found = {name: item for name, item in value.items() if patch.get(name, item) is not None}
         for name, item in patch.items():

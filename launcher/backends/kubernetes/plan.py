@@ -1,4 +1,4 @@
-"""What would be sent to a Kubernetes cluster: its objects."""
+"""The plan of a Kubernetes run: its objects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Planned(TypedDict):
     """What would be sent to a Kubernetes cluster."""
 
     objects: list[dict[str, Any]]
-    """Manifests in the order in which they are created, each as the Kubernetes API has its kind."""
+    """The manifests in the order of their creation, each as the Kubernetes API defines its kind."""
 
     spec: dict[str, Any]
-    """What the agents read, as `Job` in launcher/agent/job.py has it: for agents of the same version alone."""
+    """What the agents read: a `Job` of launcher/agent/job.py, for agents of the same version only."""
 
     secrets: list[str]
     """Names of variables whose values go into a Secret."""
@@ -29,11 +29,11 @@ class Planned(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesPlan:
-    """The objects that would be created, in that order."""
+    """The objects that would be created, in the order of their creation."""
 
     run_dir: Path
     name: str
-    """Of the objects."""
+    """The objects' name."""
 
     objects: tuple[Manifest, ...]
     job: Job
@@ -41,7 +41,7 @@ class KubernetesPlan:
 
     nodes: tuple[PlannedNode, ...]
     secrets: tuple[str, ...]
-    """Variables whose values go into a Secret when it is sent; they are not in here."""
+    """Variables whose values go into a Secret on submission; the plan does not contain them."""
 
     python: str
     """The interpreter in the pods."""
@@ -53,7 +53,7 @@ class KubernetesPlan:
 
     @property
     def has_key(self) -> bool:
-        """Whether a Secret is made when it is sent: for nodes that have to know one another, and for a function."""
+        """Whether a submission creates a Secret: for nodes that authenticate one another, or for a function."""
         return self.job.max_nodes > 1 or self.job.function is not None
 
     def to_json(self) -> Planned:

@@ -1,4 +1,4 @@
-"""The pod of one node: the same for all kinds of objects around it."""
+"""The pod of one node: the same for all kinds of workloads."""
 
 from __future__ import annotations
 
@@ -13,51 +13,54 @@ if TYPE_CHECKING:
 
 RUN_LABEL = "distlaunch/run"
 NODE_LABEL = "distlaunch/node"
-"""Node rank, on bare pods; a Job's pods have Kubernetes' own label for it."""
+"""Node rank on bare pods; a Job's pods have Kubernetes' own label for it."""
 
 INPUT = "/distlaunch/input"
-"""Where the pod has the agent, its spec and the archives."""
+"""Where the agent, its spec and the archives are in the pod."""
 
 DIRECTORY = "/distlaunch/run"
-"""The run's directory in the pod: an empty one, which the agent writes to."""
+"""The run's directory in the pod: initially empty, written by the agent."""
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-"""Which one kubectl takes where others were put beside it."""
+"""Annotation with kubectl's default container, in case of sidecars."""
 
 RANK_VARIABLES = {"pytorchjob": "RANK"}
-_TIMES = {"DISTLAUNCH_TIMES_DISRUPTED": "job-index-ignored-failure-count", "DISTLAUNCH_TIMES_LOST": "job-index-failure-count"}
-"""Where the Job's controller notes how often a node's pod has started again: by itself, and for want of another node."""
+_TIMES = {
+    "DISTLAUNCH_TIMES_DISRUPTED": "job-index-ignored-failure-count",
+    "DISTLAUNCH_TIMES_LOST": "job-index-failure-count",
+}
+"""Annotations in which the Job controller counts the restarts of a node's pod: after disruptions, and after losses."""
 
 STARTS_AGAIN = ("job", "jobset", "trainjob")
-"""Kinds whose controllers start pods again."""
+"""Kinds whose controllers restart pods."""
 
 _GRACE_MORE_S = 15
-"""What the agent needs beside its workers' grace time to tell how they ended."""
+"""How long the agent needs, beyond its workers' grace time, to report how they exited."""
 
 _LIMIT_MORE_S = 60
-"""The agent keeps the time limit; the kubelet ends a pod whose agent could not, so much later."""
+"""The agent enforces the time limit; the kubelet ends a pod whose agent could not, this much later."""
 
 
 def labels(run: str, opts: KubernetesOptions) -> dict[str, str]:
-    """What everything of a run is labelled with."""
+    """The labels of every object of a run."""
     own = {"app.kubernetes.io/name": "distlaunch", "app.kubernetes.io/managed-by": "distlaunch", RUN_LABEL: run}
     return {**words.pairs(opts.label, "label"), **own}
 
 
 def notes(opts: KubernetesOptions) -> dict[str, str]:
-    """What everything of a run is annotated with."""
+    """The annotations of every object of a run."""
     return words.pairs(opts.annotation, "annotation", values_are_labels=False)
 
 
 def rank_variable(kind: str) -> str:
-    """Where a pod finds its node rank."""
+    """The variable in which a pod finds its node rank."""
     return RANK_VARIABLES.get(kind, "JOB_COMPLETION_INDEX")
 
 
 def template(
     spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str], *, container: str
 ) -> dict[str, Any]:
-    """The pod template; `configs` are the ConfigMaps that hold what is sent along."""
+    """The pod template; `configs` are the ConfigMaps with its input."""
     meta: dict[str, Any] = {"labels": labels(run, opts), "annotations": {_DEFAULT_CONTAINER: container, **notes(opts)}}
     volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 or spec.function else "")
     body: dict[str, Any] = {
@@ -77,11 +80,13 @@ def template(
 
 
 def python_of(spec: JobSpec) -> str:
-    """The interpreter that the agent is run by."""
+    """The interpreter that runs the agent."""
     return spec.python or "python3"
 
 
-def _container(spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[dict[str, Any]], container: str) -> dict[str, Any]:
+def _container(
+    spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[dict[str, Any]], container: str
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": container,
         "image": opts.image,
@@ -100,7 +105,7 @@ def _container(spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[d
 
 
 def _env(spec: JobSpec, opts: KubernetesOptions, name: str) -> list[dict[str, Any]]:
-    """Names only: values of secrets come from Secrets, other variables are in spec.json."""
+    """The variables, without values: those of secrets come from Secrets, other variables are in spec.json."""
     env: list[dict[str, Any]] = [{"name": "DISTLAUNCH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
     if opts.kind in STARTS_AGAIN:
         paths = {name: f"metadata.annotations['batch.kubernetes.io/{note}']" for name, note in _TIMES.items()}
@@ -110,12 +115,14 @@ def _env(spec: JobSpec, opts: KubernetesOptions, name: str) -> list[dict[str, An
 
 
 def key_name(name: str) -> str:
-    """Of the Secret that holds the run's key and its function; a single node with a script needs none."""
+    """Name of the Secret with the run's key and its function; a single node with a script needs none."""
     return f"{name}-key"
 
 
-def _volumes(opts: KubernetesOptions, configs: list[str], key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The input, the run's directory, /dev/shm, and the user's own."""
+def _volumes(
+    opts: KubernetesOptions, configs: list[str], key: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts: the input, the run's directory, /dev/shm, and the user's own."""
     shm: dict[str, Any] = {"medium": "Memory"}
     if size := opts.shm or (words.half(opts.memory) if opts.memory else ""):
         shm["sizeLimit"] = size
@@ -136,7 +143,7 @@ def _volumes(opts: KubernetesOptions, configs: list[str], key: str) -> tuple[lis
 
 
 def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
-    """On which machines the pods may be."""
+    """Which hosts the pods may run on."""
     found: dict[str, Any] = {}
     selector = {"labelSelector": {"matchLabels": {RUN_LABEL: run}}}
     affinity: dict[str, Any] = {}
@@ -147,7 +154,7 @@ def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
         term = {**selector, "topologyKey": words.label_key(opts.prefer_same, "prefer-same")}
         wish = {"weight": 100, "podAffinityTerm": term}
         affinity.setdefault("podAffinity", {})["preferredDuringSchedulingIgnoredDuringExecution"] = [wish]
-    if opts.exclude:  # by the name that a pod's spec.nodeName has; the label kubernetes.io/hostname may be another
+    if opts.exclude:  # by the name in spec.nodeName; the label kubernetes.io/hostname may differ
         fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in words.names(opts.exclude)]
         terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
@@ -166,7 +173,7 @@ def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
 
 
 def _identity(opts: KubernetesOptions) -> dict[str, Any]:
-    """As whom the pod runs; without an account of its own it gets no token, as it needs none."""
+    """The pod's user and accounts; without a service account it gets no token, as it needs none."""
     found: dict[str, Any] = {"automountServiceAccountToken": False}
     if opts.service_account:
         found = {"serviceAccountName": opts.service_account}
@@ -188,7 +195,7 @@ def _security(opts: KubernetesOptions) -> dict[str, Any]:
 
 
 def _resources(opts: KubernetesOptions) -> dict[str, str]:
-    """What one node's pod takes, by Kubernetes' names."""
+    """The resources of one node's pod, by Kubernetes' names."""
     found = {opts.gpu_resource: str(opts.gpus_per_node)} if opts.gpus_per_node else {}
     for name in ("cpu", "memory"):
         if value := getattr(opts, name):

@@ -1,4 +1,4 @@
-"""Programs that are run in a container of a pod, beside ours: to their end, or with their stdin and stdout as a byte stream."""
+"""Programs run in a pod's container, beside the agent: to completion, or with stdin and stdout as a byte stream."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 _ANSWER_S = 60.0
 _ENDS_S = 2.0
 _ALIVE_S = 25.0
-"""So often something is sent: who passes connections on, between us and the cluster, closes those that are silent."""
+"""How often something is sent: proxies between us and the cluster close silent connections."""
 
 _BLOCK_BYTES = 64 * 1024
 _SAID_BYTES = 4096
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _TEXT, _BINARY, _CLOSE = 1, 2, 8
-"""Of what kind a frame is; a binary one begins with the number of its channel."""
+"""Types of frames; a binary one starts with the number of its channel."""
 
 
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> None:
-    """Run a program to its end. Raises `ApiError` or `UnreachableError`."""
+    """Run a program to completion. Raises `ApiError` or `UnreachableError`."""
     _exec(cluster, pod, container=container, command=command, stdin=False, _request_timeout=_ANSWER_S)
 
 
@@ -67,7 +67,7 @@ class PodBridge(pipes.Bridge):
         threading.Thread(target=self._write, name="to-pod", daemon=True).start()
 
     def end(self) -> str:
-        """Close it; what the program has said last on stderr, or the API server of its end."""
+        """Close it; returns the program's last line on stderr, or the API server's message about its end."""
         super().end()
         self._reader.join(_ENDS_S)
         lines = [line.strip() for line in self._said[_STDERR].decode(errors="replace").splitlines() if line.strip()]
@@ -94,12 +94,12 @@ class PodBridge(pipes.Bridge):
                     elif channel in self._said:
                         self._said[channel] = (self._said[channel] + data)[-_SAID_BYTES:]
             with contextlib.suppress(OSError):
-                self._theirs.shutdown(socket.SHUT_RDWR)  # the other thread has it, too: who reads is to find the end now
+                self._theirs.shutdown(socket.SHUT_RDWR)  # the other thread has a duplicate: give the reader EOF now
 
     def _write(self) -> None:
         from websocket import WebSocketException
 
-        poll = select.poll()  # a time limit of the socket's would be one of the other thread's, too
+        poll = select.poll()  # a timeout on the socket would also affect the other thread
         poll.register(self._typed, select.POLLIN)
         with contextlib.suppress(OSError, WebSocketException), self._typed:
             while True:
@@ -110,4 +110,4 @@ class PodBridge(pipes.Bridge):
                 else:
                     break
         with contextlib.suppress(OSError, WebSocketException):
-            self._websocket.close(timeout=_ENDS_S)  # the program's stdin ends with it
+            self._websocket.close(timeout=_ENDS_S)  # also closes the program's stdin

@@ -1,4 +1,4 @@
-"""The logs of a run's pods, fetched into its directory: followed by one process of all, or brought up to date by who asks."""
+"""The logs of a run's pods, fetched into its directory: followed by at most one process, or updated on request."""
 
 from __future__ import annotations
 
@@ -24,43 +24,47 @@ if TYPE_CHECKING:
     from launcher.errors import LaunchError
 
 _LIMIT_S = 10.0
-"""So long a status waits for logs that are new."""
+"""How long a status query waits for new log lines."""
 
 _FEW_NODES = 32
-"""Of a larger run, a status reads the logs of node 0 and of nodes that have ended only."""
+"""For a larger run, a status query reads only the logs of node 0 and of ended nodes."""
 
 
 class PodLogs:
     """Fetches the logs, unless another process does."""
 
     def __init__(self, directory: Path, handle: KubernetesHandle, cluster: Callable[[], api.Cluster]) -> None:
-        """`cluster` is asked for when it is first needed."""
+        """`cluster` is called when the cluster is first needed."""
         self._directory, self._handle, self._cluster = directory, handle, cluster
         self._following: Following | None = None
         self._lock_fd = -1
 
     def pods(self) -> list[Pod] | None:
-        """All pods, as who follows the logs knows them; None where that is not us, or is not known."""
+        """All pods as our follower knows them; None if we do not follow, or they are unknown."""
         return self._following.pods() if self._following is not None else None
 
     def awaits(self, node: int, pod: Pod) -> bool:
-        """Whether we fetch the pod's log, and not all of it has come."""
+        """Whether we follow the pod's log and it is not complete yet."""
         return self._following is not None and not self._following.has_log(node, pod)
 
     def start_following(self) -> bool:
-        """Fetch all logs as they come, in threads, from now on; False where another process does."""
+        """Fetch all logs as they arrive, in threads, from now on; False if another process does."""
         if self._following is not None:
             return True
         if (mine := self.lock()) is None:
             return False
         self._lock_fd = mine
         self._following = Following(
-            self._cluster(), self._handle["run"], self._directory, self._handle["nodes"], KINDS[self._handle["kind"]].container
+            self._cluster(),
+            self._handle["run"],
+            self._directory,
+            self._handle["nodes"],
+            KINDS[self._handle["kind"]].container,
         )
         return True
 
     def stop_following(self) -> None:
-        """Let another process do it."""
+        """Stop, and let another process follow."""
         if self._following is not None:
             self._following.stop()
             self._following = None
@@ -72,7 +76,7 @@ class PodLogs:
         return self._following.failure if self._following else None
 
     def lock(self) -> int | None:
-        """What holds the lock until it is closed; None where somebody else has it, in another thread of ours, too."""
+        """A descriptor that holds the lock until it is closed; None if another process or thread has it."""
         with storage.storage_errors(self._directory):
             found = os.open(self._directory / "logs.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -83,8 +87,10 @@ class PodLogs:
         return found
 
     def catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
-        """Fetch what is new of the logs, those of ended pods first, until the limit."""
-        wanted = [known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)]
+        """Fetch new log lines, those of ended pods first, until the time limit."""
+        wanted = [
+            known for known in pods if known and (len(pods) <= _FEW_NODES or known[-1].node == 0 or known[-1].ended)
+        ]
         wanted = [known for known in wanted if any(pod.has_log for pod in known) and not known[-1].lost]
         if not wanted or self._following is not None or (lock := self.lock()) is None:
             return

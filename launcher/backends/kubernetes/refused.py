@@ -1,4 +1,4 @@
-"""What a run goes on without where the API server refuses it: said once, and whatever else is known stays known."""
+"""Refusals of the API server that a run continues without: one warning each, and everything else is still reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def tell(cluster: Cluster, what: str, doing: str, error: api.ApiError) -> None:
-    """Warn of `what` has become of a refusal, once for what was being done."""
+    """Warn of `what` follows from a refusal, once per `doing`."""
     if doing not in cluster.warned:
         cluster.warned.add(doing)
         why = api.explained(error, cluster, doing)
@@ -21,10 +21,12 @@ def tell(cluster: Cluster, what: str, doing: str, error: api.ApiError) -> None:
 
 
 def events(cluster: Cluster, name: str) -> list[Object]:
-    """What the cluster tells of the objects of that name; nothing where that may not be read."""
+    """The events of the objects with that name; empty if they may not be read."""
     query = {"fieldSelector": f"involvedObject.name={name}", "limit": "100"}
     try:
-        found: list[Object] = cluster.call("GET", f"/api/v1/namespaces/{cluster.namespace}/events", query=query)["items"]
+        found: list[Object] = cluster.call("GET", f"/api/v1/namespaces/{cluster.namespace}/events", query=query)[
+            "items"
+        ]
     except api.ApiError as error:
         tell(cluster, "why pods wait is not known", "to read events", error)
         return []

@@ -1,4 +1,4 @@
-"""The rights that a run needs in its namespace: asked for before anything is created, and printed as a Role."""
+"""The rights that a run needs in its namespace: checked before anything is created, and printed as a Role."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _FOLLOWING = (
     Right("", "events", "list"),
 )
 EXEC = (Right("", "pods/exec", "create"), Right("", "pods/exec", "get"))
-"""For signals that are passed on to the workers, and for their terminals."""
+"""For signals to the workers, and for their terminals."""
 
 _ON_REQUEST = (Right("", "pods", "deletecollection"), *EXEC)
-"""The first for `cancel --force` and pods that others' containers hold."""
+"""The first is for `cancel --force` and for pods held by sidecars."""
 
 
 def needed(opts: KubernetesOptions, manifests: Iterable[Manifest]) -> list[Right]:
-    """What it takes to create these objects, to let the run go, to follow it, and to end it."""
+    """The rights to create these objects, and to release, follow and end the run."""
     found = [Right(*_resource(objects.path_of(item, "")), "create") for item in manifests]
     owner = _resource(objects.KINDS[opts.kind].path)
     verbs = ["get", "delete"] if opts.queue or opts.kind == "pods" else ["get", "patch", "delete"]
@@ -57,7 +57,7 @@ def needed(opts: KubernetesOptions, manifests: Iterable[Manifest]) -> list[Right
 
 
 def role(opts: KubernetesOptions) -> str:
-    """The Role that all commands of ours need for runs of this kind, as YAML."""
+    """The Role that all our commands need for runs of this kind, as YAML."""
     kind = objects.KINDS[opts.kind]
     made: list[Manifest] = [{"kind": name} for name in ("ConfigMap", "Secret", "NetworkPolicy")]
     made += [] if kind.has_service else [{"kind": "Service"}]
@@ -72,7 +72,12 @@ def role(opts: KubernetesOptions) -> str:
     for (group, resource), verbs in sorted(by_resource.items(), key=lambda item: (item[0][0] == "", item[0])):
         rules.setdefault((group, verbs), []).append(resource)
     where = f", namespace: {opts.namespace}" if opts.namespace else ""
-    lines = ["apiVersion: rbac.authorization.k8s.io/v1", "kind: Role", f"metadata: {{name: distlaunch{where}}}", "rules:"]
+    lines = [
+        "apiVersion: rbac.authorization.k8s.io/v1",
+        "kind: Role",
+        f"metadata: {{name: distlaunch{where}}}",
+        "rules:",
+    ]
     for (group, verbs), resources in rules.items():
         named = group or '""'
         lines.append(f"- {{apiGroups: [{named}], resources: [{', '.join(resources)}], verbs: [{', '.join(verbs)}]}}")
@@ -80,12 +85,12 @@ def role(opts: KubernetesOptions) -> str:
 
 
 def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifest], more: Iterable[Right] = ()) -> None:
-    """Ask the API server for each right that the run needs; those that are missing are told with the Role that gives them."""
+    """Check each right that the run needs; raises for missing ones, after printing the Role that grants them."""
     wanted = [*needed(opts, manifests), *more]
     try:
         rules = _ask(cluster, "rules", {"namespace": cluster.namespace}).get("resourceRules") or ()
         unsure = [right for right in wanted if not any(_grants(rule, right) for rule in rules)]
-        # An authorizer that lists no rules, as those of cloud providers do, answers for each right alone.
+        # An authorizer that lists no rules, as cloud providers have, still answers for single rights.
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda right: _may(cluster, right), unsure))
         missing = [right for right, may in zip(unsure, answers, strict=True) if not may]
@@ -95,14 +100,15 @@ def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifes
     except api.ApiError as error:
         if error.status == 401:
             raise
-        return  # who may not even ask is told when something is created
+        return  # without the right to ask, the creation reports what is missing
     where = f"in namespace {cluster.namespace!r}"
     bind = f"kubectl create rolebinding distlaunch --role=distlaunch --user={who} --namespace={cluster.namespace}"
     told = f"`distlaunch k8s --print-role --kind {opts.kind} --namespace {cluster.namespace}`"
     output.report(f"# what {told} prints:", *role(replace(opts, namespace=cluster.namespace)).splitlines())
     raise BackendUnavailableError(
         f"{who} may not {', '.join(map(str, missing))} {where}, which this run needs; nothing was created",
-        hint=f"an administrator gives these rights with the Role above, and {bind}; or name another namespace: --namespace NAME",
+        hint=f"an administrator grants these rights with the Role above, and {bind}; "
+        "or name another namespace: --namespace NAME",
     )
 
 
@@ -113,7 +119,7 @@ def _resource(path: str) -> tuple[str, str]:
 
 
 def _grants(rule: Mapping[str, Any], right: Right) -> bool:
-    """Whether a rule gives a right on everything of its kind."""
+    """Whether a rule grants a right on all objects of its kind."""
     resource, _, part = right.resource.partition("/")
     names = {right.resource, "*", f"*/{part}" if part else resource}
     return (
@@ -125,9 +131,15 @@ def _grants(rule: Mapping[str, Any], right: Right) -> bool:
 
 
 def _may(cluster: Cluster, right: Right) -> bool:
-    """Whether we have this one right, by whoever decides."""
+    """Whether the cluster grants us this one right."""
     resource, _, part = right.resource.partition("/")
-    asked = {"namespace": cluster.namespace, "verb": right.verb, "group": right.group, "resource": resource, "subresource": part}
+    asked = {
+        "namespace": cluster.namespace,
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": part,
+    }
     return bool(_ask(cluster, "access", {"resourceAttributes": asked}).get("allowed"))
 
 
@@ -139,7 +151,7 @@ def _ask(cluster: Cluster, what: str, spec: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _who(cluster: Cluster) -> str:
-    """As whom the API server knows us."""
+    """The user name by which the API server knows us."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         told = cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)

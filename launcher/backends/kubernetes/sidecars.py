@@ -1,4 +1,4 @@
-"""Containers that others have put beside ours: of a mesh, or of whoever collects logs. One that never ends holds the pod."""
+"""Sidecars, injected for a mesh or to collect logs: one that never exits holds the pod."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.states import Pod
 
 _PATIENCE_S = 5.0
-"""So long they may go on after ours, to say their last or to see that it has ended."""
+"""How long they may outlive our container, to flush their output or to notice its exit."""
 
 _LOOK_S = 1.0
 _LIMIT_S = 20.0
 
 
 class Beside:
-    """Those of one run."""
+    """The sidecars of one run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._refused = False
 
     def end(self, cluster: Cluster, pods: Iterable[Sequence[Pod]]) -> None:
-        """Delete pods in which ours has ended while another container goes on, as soon as all of their log is here.
+        """Delete pods whose own container has exited while a sidecar runs, once their log is complete.
 
-        Until then Kubernetes takes the pod for running: it neither starts it again nor takes its end for the run's. That this is
-        refused is said once; what the pods say is known all the same. The next look tries it again.
+        Until then Kubernetes considers the pod running: it neither restarts it nor ends the run. A refusal is reported
+        once, does not affect the logs, and is retried on the next call.
         """
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
         for pod in _held(pods):
             notes = storage.read_json(self._directory / "nodes" / str(pod.node) / "log.json") or {}
             if pod.uid not in (notes.get("complete") or ()) or time.time() - _ended_at(pod) <= _PATIENCE_S:
                 continue
-            try:  # a collection: so says the Role
+            try:  # on the collection, as the Role grants only that
                 cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})
             except api.UnreachableError as error:
                 output.detail(f"pod {pod.name} is not deleted yet: {error}")
             except api.ApiError as error:
                 self._refused = True
-                what = f"a container beside ours holds pod {pod.name}, which neither starts again nor ends"
+                what = f"a sidecar holds pod {pod.name}, which neither restarts nor ends"
                 refused.tell(cluster, what, "to end such a pod", error)
 
     def end_all(self, look: Callable[[], Sequence[Sequence[Pod]]]) -> None:
-        """Have a run that is over looked at, by which its pods are ended, until none is held; waits where there are others."""
+        """Call `look`, which ends held pods of a run that is over, until none is held; waits only if there are any."""
         limit = time.monotonic() + _LIMIT_S
         while time.monotonic() < limit:
-            held = any(pod.shared and pod.deleted is None and pod.phase == "Running" for known in look() for pod in known)
+            held = any(
+                pod.shared and pod.deleted is None and pod.phase == "Running" for known in look() for pod in known
+            )
             if not held or self._refused:
                 return
             time.sleep(_LOOK_S)
@@ -62,7 +64,10 @@ class Beside:
 
 def _held(pods: Iterable[Sequence[Pod]]) -> list[Pod]:
     return [
-        pod for known in pods for pod in known if pod.shared and pod.terminated and pod.phase == "Running" and not pod.deleted
+        pod
+        for known in pods
+        for pod in known
+        if pod.shared and pod.terminated and pod.phase == "Running" and not pod.deleted
     ]
 
 

@@ -1,4 +1,4 @@
-"""Pods and their owner in our words: which nodes live, how they ended, and what waiting ones wait for. Pure."""
+"""Pods and their owner in our terms: node states, how nodes ended, and what pods wait for. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _FINAL = (*_SUCCESS, "Failed", "FailureTarget")
 _UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _RETRY = re.compile(r"\bback-off [0-9.hms]+\b")
 _KILLED_EXIT_CODE = 137
-_LOST_S = 20.0
-"""A pod that should have been gone for so long is on a machine that nobody hears of."""
-
+_LOST_S = 20.0  # beyond the deadline of a pod's deletion
 _REASONS = {
     "OOMKilled": Failure.OUT_OF_MEMORY,
     "DeadlineExceeded": Failure.TIMEOUT,
@@ -47,14 +45,14 @@ _REASONS = {
     "DeletionByTaintManager": Failure.NODE,
     "DeletionByPodGC": Failure.NODE,
 }
-"""Reasons of containers, of pods and of the condition DisruptionTarget, by class; others are the node's."""
+"""Failure classes of the reasons of containers, pods and the condition DisruptionTarget; others are NODE."""
 
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What matters of one pod."""
+    """The facts about one pod; `own` is our container's name, `shared`: whether there are sidecars."""
 
     node: int
     name: str
@@ -64,13 +62,10 @@ class Pod:
     host: str
     status: Object = field(repr=False)
     deleted: float | None = None
-    """By when it is to be gone, unix seconds, once somebody has deleted it."""
+    """The deadline of its removal in unix seconds, once it was deleted."""
 
     own: str = "node"
-    """The name of our container."""
-
     shared: bool = False
-    """Whether others have put a container beside ours that may not end by itself."""
 
     @property
     def container(self) -> Object:
@@ -85,7 +80,7 @@ class Pod:
 
     @property
     def before(self) -> list[Object]:
-        """The statuses of containers that have to start, or to end, before ours."""
+        """The statuses of containers that have to start, or to exit, before ours."""
         return list(self.status.get("initContainerStatuses") or ())
 
     @property
@@ -95,7 +90,7 @@ class Pod:
 
     @property
     def terminated(self) -> Object | None:
-        """How our container ended."""
+        """How our container exited; None if it has not."""
         return self.container.get("terminated")
 
     @property
@@ -105,12 +100,12 @@ class Pod:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of ours runs in it any more; a container beside ours may go on for ever."""
+        """Whether our container no longer runs; a sidecar may run forever."""
         return self.phase in ("Succeeded", "Failed") or self.terminated is not None
 
     @property
     def disrupted(self) -> bool:
-        """Whether it ended by a disruption, was told to stop, or lost another node: a Job then starts it again."""
+        """Whether it was disrupted, was asked to stop, or lost another node: a Job then restarts it."""
         code = (self.terminated or {}).get("exitCode")
         return code in (STOPPED_EXIT_CODE, *LOST_EXIT_CODES) or self.condition("DisruptionTarget", "True") is not None
 
@@ -121,11 +116,11 @@ class Pod:
 
     @property
     def lost(self) -> bool:
-        """Whether its machine is not heard of: the kubelet says that it is ready, the control plane does not believe it."""
+        """Whether its host is unreachable: the kubelet last reported it as ready, but the control plane disagrees."""
         if self.deleted is not None and self.deleted < time.time() - _LOST_S:
             return True
         believed = self.condition("Ready", "False")
-        doubted = believed is not None and not believed.get("reason")  # a kubelet gives one
+        doubted = believed is not None and not believed.get("reason")  # a kubelet sets one
         return self.phase == "Running" and doubted and self.condition("ContainersReady", "True") is not None
 
 
@@ -163,41 +158,41 @@ def by_node(pods: Iterable[Pod], nodes: int) -> list[list[Pod]]:
 
 
 def finished(owner: Object | None) -> Object | None:
-    """The condition with which a workload has ended."""
+    """The condition that ended a workload."""
     conditions = ((owner or {}).get("status") or {}).get("conditions") or ()
     return next((item for item in conditions if item["type"] in _FINAL and item["status"] == "True"), None)
 
 
 def succeeded(owner: Object | None) -> bool:
-    """Whether a workload has ended well."""
+    """Whether a workload has succeeded."""
     return (finished(owner) or {}).get("type") in _SUCCESS
 
 
 def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
-    """What its newest pod says of a node; `over`: its workload has ended, `restarts`: it would start the pod again."""
+    """A node's state by its newest pod; `over`: the workload has ended, `restarts`: it would restart the pod."""
     if pod.lost and (over or pod.deleted is not None):
         return "pending" if restarts and not over else "ended"
-    if not pod.ended:  # a container beside ours that has not started keeps the whole pod "Pending"
+    if not pod.ended:  # a sidecar that has not started keeps the whole pod "Pending"
         return "running" if "running" in pod.container else _PHASES.get(pod.phase, "unknown")
     return "pending" if restarts and not over and pod.disrupted else "ended"
 
 
 def cause(pod: Pod) -> Cause | None:
-    """How it ended, as the cluster knows it; None where only its agent can tell."""
+    """How the pod ended, according to the cluster; None if only its agent knows."""
     kind, message = _told(pod)
     place = f"pod {pod.name}" + (f" on {pod.host}" if pod.host else "")
     return {"class": kind, "message": " ".join(f"{place} {message}".split())} if kind else None
 
 
 def _told(pod: Pod) -> tuple[str, str]:
-    """Class and words, by whoever knows best; empty where nobody knows anything."""
+    """Failure class and message, from the best source; empty if nothing is known."""
     ended = pod.terminated or {}
     disruption = pod.condition("DisruptionTarget", "True")
     reason = pod.status.get("reason") or (disruption or {}).get("reason")
     said = pod.status.get("message") or (disruption or {}).get("message") or "no more is known"
     found = ("", "")
     if ended.get("reason") == "OOMKilled":
-        found = Failure.OUT_OF_MEMORY, "was killed for want of memory"
+        found = Failure.OUT_OF_MEMORY, "was killed for lack of memory"
     elif reason:
         found = _REASONS.get(reason, Failure.NODE), f"was ended: {reason}: {said}"
     elif pod.lost:
@@ -207,37 +202,43 @@ def _told(pod: Pod) -> tuple[str, str]:
     elif ended.get("reason") not in ("Completed", "Error", None):
         found = Failure.NODE, f"ended: {ended['reason']}: {ended.get('message') or 'no more is known'}"
     elif ended.get("exitCode") == 137:
-        found = Failure.KILLED, "was killed by SIGKILL, sent by somebody else, before its agent could report"
+        found = Failure.KILLED, "was killed by SIGKILL, sent by another process, before its agent could report"
     elif (ended.get("exitCode") or 0) > 128:
         found = Failure.NODE, f"ended with exit code {ended['exitCode']}, before its agent could report"
     elif not pod.has_log and (failed := next(filter(_exit_code, pod.before), None)):
-        found = Failure.NODE, f"did not start: its container {failed.get('name')} ended with exit code {_exit_code(failed)}"
+        found = (
+            Failure.NODE,
+            f"did not start: container {failed.get('name')} ended with exit code {_exit_code(failed)}",
+        )
     return found
 
 
 def _exit_code(status: Object) -> int:
-    """Of a container that has ended; 0 of others."""
+    """The exit code of a terminated container; 0 for others."""
     return int(((status.get("state") or {}).get("terminated") or {}).get("exitCode") or 0)
 
 
 def removed(kind: str, name: str) -> Cause:
-    """The cause where the workload is not there any more."""
+    """The cause if the workload no longer exists."""
     return {"class": Failure.CANCELLED, "message": f"{kind} {name} was deleted, or its time to live has passed"}
 
 
 def swept(end: Object) -> Cause:
     """The cause for a pod that was ended with its workload."""
-    return {"class": Failure.CANCELLED, "message": f"its pod was ended with the run: {end.get('reason')}: {end.get('message')}"}
+    return {
+        "class": Failure.CANCELLED,
+        "message": f"the pod ended with the run: {end.get('reason')}: {end.get('message')}",
+    }
 
 
 def out_of_memory(pod: Pod) -> bool:
-    """Whether our container was killed for want of memory: it would be again."""
+    """Whether our container was killed for lack of memory, as it would be again."""
     ended = pod.terminated or {}
     return ended.get("reason") == "OOMKilled" and ended.get("exitCode") == _KILLED_EXIT_CODE
 
 
 def unstartable(pod: Pod) -> str:
-    """Why our container cannot be started, as long as nobody changes something; empty where it only takes time."""
+    """Why our container cannot start unless something is changed; empty if it only takes time."""
     for state in (*(item.get("state") or {} for item in pod.before), pod.container) if pod.waits else ():
         waiting = state.get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -247,15 +248,15 @@ def unstartable(pod: Pod) -> str:
 
 
 def waits_since(pod: Pod) -> float:
-    """When its machine began to start it, unix seconds."""
+    """When its host began to start it, in unix seconds."""
     return timestamp(pod.status.get("startTime") or pod.created)
 
 
 def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool, context: str = "") -> str:
-    """Which node is on a machine that the control plane does not hear of; empty where there is none. `context`: its cluster's."""
+    """Which node is on an unreachable host, in words; empty if none is. `context`: the one of the cluster."""
     for pod in (pods[-1] for pods in nodes if pods):
         if pod.lost:
-            where = f" --context={quote(context)}" if context else ""  # machines of another cluster may be called the same
+            where = f" --context={quote(context)}" if context else ""  # other clusters may have a host of that name
             until = f"once {pod.host} is back, or is removed: kubectl delete node {pod.host}{where}"
             what = f"node {pod.node} (pod {pod.name}) is on host {pod.host}, which does not report"
             return f"{what}; it starts again {until}" if restarts else what
@@ -263,7 +264,7 @@ def unheard(nodes: Sequence[Sequence[Pod]], *, restarts: bool, context: str = ""
 
 
 def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
-    """What waiting pods wait for, of those that exist; empty where nothing is known."""
+    """What existing pods wait for; empty if nothing is known."""
     waiting = [pods[-1] for pods in nodes if pods and pods[-1].waits]
     for pod in waiting:
         if why := unstartable(pod):
@@ -276,7 +277,7 @@ def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
 
 
 def steady(text: str, name: str) -> str:
-    """A reason without what changes while it stays the same: random ends of pods' names, their uids, how long a retry waits."""
+    """A reason without its volatile parts: random suffixes of pods' names, their uids, the delay of a retry."""
     text = re.sub(rf"\b({re.escape(name)}(?:-[a-z]+-0)?-\d+)-[a-z0-9]{{5}}(?![a-z0-9-])", r"\1", text)
     return _RETRY.sub("back-off", _UID.sub("...", text))
 

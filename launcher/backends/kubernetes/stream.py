@@ -1,4 +1,4 @@
-"""The streams of a run's nodes as one reads them, while some process fetches the pods' logs."""
+"""The streams of a run's nodes, read while some process fetches the pods' logs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class Fetcher(Protocol):
-    """Who fetches the pods' logs in this process, while no other one does."""
+    """Fetches the pods' logs in this process, unless another one does."""
 
     @property
     def failure(self) -> LaunchError | None:
         """Why it had to give up."""
 
     def start_following(self) -> bool:
-        """Fetch from now on, in threads; False: another process does."""
+        """Fetch from now on, in threads; False if another process does."""
 
     def stop_following(self) -> None:
         """Fetch no more."""
 
 
 class KubeStream(FileStream):
-    """Reads the files; sees to it that somebody writes them."""
+    """Reads the files, and makes sure that some process writes them."""
 
     def __init__(self, run: Fetcher, directory: Path, nodes: int, offsets: Mapping[int, int]) -> None:
         super().__init__(directory, nodes, offsets)
@@ -39,7 +39,7 @@ class KubeStream(FileStream):
         self._next_try = time.monotonic() + 1.0
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        """What has come; takes the fetching over when the process that did it has ended."""
+        """The new chunks; takes over fetching if the process that did it has exited."""
         if not self._mine and time.monotonic() > self._next_try:
             self._mine = self._run.start_following()
             self._next_try = time.monotonic() + 1.0

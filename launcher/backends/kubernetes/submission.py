@@ -1,4 +1,4 @@
-"""Sends a plan's objects, once; finds and removes them where that was cut off."""
+"""Sends a plan's objects once; finds and removes those of a submission that was cut off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES = 4
 
 
 def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin: Callable[[], None]) -> Manifest:
-    """Create everything, once it was seen that it can be and `begin` was called; returns the object that owns the rest."""
+    """Create everything, after checking that this is possible and calling `begin`; returns the owner of the rest."""
     secret = list(_secrets(opts, plan))
     asked = False
     try:
@@ -39,7 +39,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
         if main["kind"] == "Pod":
             main, rest = plan.objects[0], list(plan.objects[1:])
         before = [item for item in rest if item["kind"] == "TrainingRuntime"]
-        for item in before:  # a TrainJob is refused without
+        for item in before:  # a TrainJob is refused without its runtime
             _create(cluster, item)
         held = None if opts.queue else objects.suspended(main)
         owner = _create(cluster, held or main)
@@ -60,7 +60,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
             owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
     except (api.ApiError, api.UnreachableError) as error:
         told = api.explained(error, cluster, _DOING)
-        told.in_part = asked and isinstance(error, api.UnreachableError)  # it may yet be there when nobody looks any more
+        told.in_part = asked and isinstance(error, api.UnreachableError)  # the object may still appear later
         raise told from error
     return owner
 
@@ -76,7 +76,7 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[ClusterRun]:
     for item in listed:
         meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
         if meta["name"].rpartition("-files-")[0]:
-            continue  # of bare pods, the first ConfigMap stands for the run
+            continue  # for bare pods, the first ConfigMap stands for the run
         end = states.finished(item)
         state: State = "pending" if spec.get("suspend") or not status.get("ready", 1) else "running"
         if end is not None:
@@ -88,7 +88,7 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[ClusterRun]:
 
 
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
-    """Have the API server check every object without creating it; returns what was checked."""
+    """Have the API server validate every object without creating it; returns what was validated."""
     try:
         _check(cluster, opts, plan, [*plan.objects, *_secrets(opts, plan)])
         for item in plan.objects:
@@ -104,21 +104,25 @@ def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list
 
 
 def _check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manifests: list[Manifest]) -> None:
-    """Tell of a custom resource that the cluster does not have, and of a right that is missing, before anything is created."""
+    """Raise for a custom resource that the cluster lacks, or a missing right, before anything is created."""
     kind = objects.KINDS[opts.kind]
     wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
     wanted += [("kueue.x-k8s.io/v1beta1", "LocalQueue")] if opts.queue else []
     for version, name in wanted:
         group = version.partition("/")[0]
         if cluster.find(f"/apis/{group}") is None:
-            hint = "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
+            hint = (
+                "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
+            )
             raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
-    keyboard = plan.job.wants_keyboard  # without a right to it, a run that only shows has pipes
-    rights.check(cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], rights.EXEC if keyboard else ())
+    keyboard = plan.job.wants_keyboard  # without the right, a run that only shows output uses pipes
+    rights.check(
+        cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], rights.EXEC if keyboard else ()
+    )
 
 
 def _create(cluster: Cluster, item: Manifest) -> Manifest:
-    """Create one object, once: where no answer came, it is looked up before it is sent again."""
+    """Create one object, once: without an answer it is sent again, and an existing one with the run's label counts."""
     path = objects.path_of(item, cluster.namespace)
     meta = item["metadata"]
     pause = 0.5
@@ -143,32 +147,39 @@ def _create(cluster: Cluster, item: Manifest) -> Manifest:
 
 
 def _lacks_runtime(item: Manifest, error: api.ApiError) -> bool:
-    """Whether a TrainJob is refused for want of its runtime: the webhook sees a new one a moment later; a dry run makes none."""
+    """Whether a TrainJob is refused for lack of its runtime, which the webhook sees late, or never in a dry run."""
     return item["kind"] == "TrainJob" and "trainingRuntime must be created before" in error.message
 
 
 def _check_needed(item: Manifest, error: api.ApiError) -> None:
-    """Raise the error again, unless the run can do without the object, which is said."""
+    """Raise the error again, unless the run can do without the object; then warn."""
     if item["kind"] != "NetworkPolicy" or error.status != 403:
         raise error
     output.warn(
-        "the run continues without a NetworkPolicy, which you may not create here: everything else in the cluster's network "
-        "reaches the ports of its pods (--no-network-policy asks for none)"
+        "the run continues without a NetworkPolicy, which you are not allowed to create here: everything else in "
+        "the cluster's network reaches the ports of its pods (--no-network-policy asks for none)"
     )
 
 
 def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
-    """The run's key, and the values of the variables that are named as secrets: in no file, only in this request."""
+    """The Secrets with the run's key and with the values of secret variables: in no file, only in this request."""
     if plan.has_key:
         yield objects.key_secret(plan.name, plan.run_dir.name, opts, new_key(), plan.job.function)
     if plan.secrets:
         data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
         meta: dict[str, Any] = {"name": plan.name, "labels": labels(plan.run_dir.name, opts)}
-        yield {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True, "metadata": meta, "data": data}
+        yield {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "immutable": True,
+            "metadata": meta,
+            "data": data,
+        }
 
 
 def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
-    """What owns the objects of a run whose launcher died while it made them."""
+    """The owner of the objects of a run whose launcher died while creating them."""
     try:
         owner = cluster.find(f"{objects.KINDS[kind].path.format(cluster.namespace)}/{name}")
     except (api.ApiError, api.UnreachableError) as error:
@@ -177,11 +188,11 @@ def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
 
 
 def remove(cluster: Cluster, kind: str, name: str, run: str) -> None:
-    """Delete what owns the objects of a run, and what was made before that and may belong to nothing yet."""
+    """Delete the owner of a run's objects, and what was created before it and may have no owner yet."""
     paths = [objects.KINDS[kind].path] if find(cluster, kind, name, run) is not None else []
     for path in [*paths, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]:
         try:
             cluster.call("DELETE", f"{path.format(cluster.namespace)}/{name}", {"propagationPolicy": "Background"})
         except (api.ApiError, api.UnreachableError) as error:
-            if not isinstance(error, api.ApiError) or error.status != 404:  # there is none, or somebody was faster
+            if not isinstance(error, api.ApiError) or error.status != 404:  # 404: never created, or already deleted
                 raise api.explained(error, cluster, "to end the run") from error

@@ -1,4 +1,4 @@
-"""Ended runs whose time to live is over, of kinds that no controller removes then: whoever comes next does."""
+"""Removes ended runs after their time to live, for kinds that no controller removes: the next command does."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SECONDS = re.compile(r"\d{1,12}", re.ASCII)
 
 
 def sweep(cluster: Cluster, opts: KubernetesOptions) -> None:
-    """Delete those of the kind that is used here, with all that they own, as far as that can be done: nothing depends on it."""
+    """Delete such runs of the kind in use, with all that they own, as far as possible: nothing depends on it."""
     if opts.kind not in objects.UNTIMED:
         return
     try:
         _sweep(cluster, opts.kind)
-    except Exception as error:  # noqa: BLE001 - a missing right, an API server that is busy, objects that others have made
+    except Exception as error:  # noqa: BLE001 - a missing right, a busy API server, foreign objects
         output.detail(f"ended runs are not removed: {error}")
 
 
 def listed(cluster: Cluster, kind: str) -> list[Object]:
-    """The objects of runs of that kind. Of ConfigMaps without what is in them, which may be 24 MB for each run."""
+    """The objects of runs of that kind; ConfigMaps without their data, which may be 24 MB per run."""
     path, accept = objects.KINDS[kind].path.format(cluster.namespace), api.METADATA if kind == "pods" else ""
     found: list[Object] = cluster.call("GET", path, query={"labelSelector": RUN_LABEL}, accept=accept)["items"]
     return found
@@ -57,23 +57,27 @@ def _sweep(cluster: Cluster, kind: str) -> None:
 
 
 def _lasts(owner: Object, ended: float) -> float:
-    """Until when it stays if it ended then, unix seconds."""
+    """Until when a run stays that ended then, in unix seconds."""
     ttl = (owner["metadata"].get("annotations") or {}).get(objects.TTL_NOTE, "")
     return ended + int(ttl) if _SECONDS.fullmatch(ttl) else math.inf
 
 
 def _ended(owner: Object) -> float | None:
-    """When a workload has ended, unix seconds."""
+    """When a workload ended, in unix seconds; None if it has not."""
     end = states.finished(owner)
     return states.timestamp(end["lastTransitionTime"]) if end else None
 
 
 def _pods_ended(pods: Iterable[Object]) -> float | None:
-    """When the last of these pods has; None where one has not, or none is there."""
+    """When the last of these pods ended; None if one has not, or there are none."""
     ends: list[float] = []
     for pod in pods:
         if pod["status"].get("phase") not in ("Succeeded", "Failed"):
             return None
-        told = [(item.get("state") or {}).get("terminated") or {} for item in pod["status"].get("containerStatuses") or ()]
-        ends += [states.timestamp(each.get("finishedAt") or pod["metadata"]["creationTimestamp"]) for each in told or [{}]]
+        told = [
+            (item.get("state") or {}).get("terminated") or {} for item in pod["status"].get("containerStatuses") or ()
+        ]
+        ends += [
+            states.timestamp(each.get("finishedAt") or pod["metadata"]["creationTimestamp"]) for each in told or [{}]
+        ]
     return max(ends, default=None)

@@ -1,4 +1,4 @@
-"""A submitted run as the cluster has it: its pods, their logs, its end. One object per run and process."""
+"""A submitted run as the cluster sees it: its pods, their logs, its end. One object per run and process."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
     from launcher.system.pipes import Bridge
 
 _PATIENCE_S = 10.0
-"""A pod that is still being made after so long has an event that says why."""
+"""A pod that is still being created after this long has an event with the reason."""
 
 _LOG_PATIENCE_S = 30.0
-"""So long the log of a pod that has ended is waited for."""
+"""How long to wait for the log of an ended pod."""
 
 _STARTS_S, _LOOK_S = 30.0, 1.0
-"""So long a signal waits for nodes that have not started, trying them this often."""
+"""How long a signal waits for nodes that have not started, and how often it tries them."""
 
 _REACHED_S = 30.0
-"""So long a program in a pod may take to start."""
+"""How long a program in a pod may take to start."""
 
 _NAMED = 5
-"""So many of them are named."""
+"""How many of the pods a message names."""
 
 _runs: dict[str, RunWatch] = {}
 
 
 def of(handle: KubernetesHandle) -> RunWatch:
-    """The run of that handle."""
+    """The watch of that handle's run."""
     return _runs.get(handle["run_dir"]) or _runs.setdefault(handle["run_dir"], RunWatch(handle))
 
 
 class RunWatch:
-    """Asks about a run, fetches its logs, ends it."""
+    """Queries a run, fetches its logs, ends it."""
 
     def __init__(self, handle: KubernetesHandle) -> None:
         self._handle = handle
@@ -76,7 +76,7 @@ class RunWatch:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def liveness(self, start_timeout_s: float) -> Liveness:
-        """What the cluster says of each node; first, where nobody follows, the logs are brought up to date."""
+        """What the cluster reports of each node; first updates the logs if no process follows them."""
         try:
             return self._judge(self._look(), start_timeout_s)
         except (api.ApiError, api.UnreachableError) as error:
@@ -90,7 +90,7 @@ class RunWatch:
             raise api.explained(error, self.cluster, DOING) from error
 
     def _look(self) -> list[list[Pod]]:
-        """All pods, with their logs up to date, none of them held by what others have put into it."""
+        """All pods, after updating their logs and ending those that a sidecar holds."""
         pods = self._pods()
         self._logs.catch_up(pods)
         self._beside.end(self.cluster, pods)
@@ -100,7 +100,9 @@ class RunWatch:
         """All pods of the run, by node."""
         if (known := self._logs.pods()) is not None:
             return states.by_node(known, self._nodes)
-        listed = self.cluster.call("GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"})
+        listed = self.cluster.call(
+            "GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
+        )
         found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
         return states.by_node(found, self._nodes)
 
@@ -111,9 +113,11 @@ class RunWatch:
         return f"{KINDS[self._handle['kind']].path.format(self.cluster.namespace)}/{self._handle['name']}"
 
     def _owner(self) -> tuple[states.Object | None, bool]:
-        """The workload, and whether it is gone (another one of its name is not it)."""
+        """The workload, and whether it is deleted (another one with its name does not count)."""
         owner = self.cluster.find(self._owner_path())
-        gone = owner is None or owner["metadata"]["uid"] != self._handle["uid"] or "deletionTimestamp" in owner["metadata"]
+        gone = (
+            owner is None or owner["metadata"]["uid"] != self._handle["uid"] or "deletionTimestamp" in owner["metadata"]
+        )
         return (None if gone else owner), gone
 
     def _judge(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> Liveness:
@@ -145,14 +149,14 @@ class RunWatch:
         return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
-        """A node whose log is still on its way has not ended yet, as what it says last counts."""
+        """The state of a node; one whose log is incomplete counts as running, as its final events matter."""
         if state != "ended" or not pod.has_log or not self._logs.awaits(node, pod):
             return state
         since = self._log_waits.setdefault(pod.uid, time.monotonic())
         return state if time.monotonic() - since > _LOG_PATIENCE_S else "running"
 
     def _detail(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
-        """What pods wait for. Where that cannot end well, the run is ended: its pods would hold their GPUs for ever."""
+        """What pods wait for. A run that cannot start is ended: its pods would hold their GPUs forever."""
         stuck = [known[-1] for known in pods if known and states.unstartable(known[-1])]
         if stuck and time.time() - states.waits_since(stuck[0]) > start_timeout_s:
             return self._give_up(Failure.NODE, f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
@@ -163,7 +167,9 @@ class RunWatch:
             return why
         if missing:
             suspended = ((self._owner()[0] or {}).get("spec") or {}).get("suspend")
-            return f"{missing} of {len(pods)} pods are not made yet" + (": it waits to be admitted" if suspended else "")
+            return f"{missing} of {len(pods)} pods are not created yet" + (
+                ": it waits to be admitted" if suspended else ""
+            )
         slow = [known[-1] for known in pods if known[-1].waits]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
         if slow and (why := states.event_text(refused.events(self.cluster, slow[0].name))):
@@ -171,7 +177,7 @@ class RunWatch:
         return ""
 
     def _unmade(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
-        """Why pods are not made. Where they are refused, and no others' end changes that, the run is ended in the same way."""
+        """Why pods are not created. A refusal that the end of other workloads does not lift ends the run, too."""
         names = dict.fromkeys(name.format(self._handle["name"]) for name in ("{0}", KINDS[self._handle["kind"]].maker))
         events = [item for name in names for item in refused.events(self.cluster, name)]
         why, since = admission.unmade(pods, events, self._handle.get("min_nodes", self._nodes))
@@ -179,7 +185,7 @@ class RunWatch:
         return self._give_up(Failure.NODE, why) if late else why
 
     def _give_up_what_eats(self, pods: Sequence[Sequence[Pod]]) -> None:
-        """End a run whose pod was killed for want of memory: to Kubernetes that is as if somebody had deleted it by force."""
+        """End a run whose pod was killed for lack of memory: to Kubernetes that looks like a forced deletion."""
         eaten = next((pod for known in pods for pod in known if states.out_of_memory(pod)), None)
         if eaten is not None and self._handle.get("min_nodes", self._nodes) == self._nodes:
             told = states.cause(eaten) or {}
@@ -193,7 +199,10 @@ class RunWatch:
         except api.ApiError as error:
             note.unlink(missing_ok=True)
             refused.tell(
-                self.cluster, f"the run continues, though it should end: {why}", "to end a run that cannot continue", error
+                self.cluster,
+                f"the run continues, though it should end: {why}",
+                "to end a run that cannot continue",
+                error,
             )
         return why
 
@@ -206,14 +215,14 @@ class RunWatch:
     # -- end ----------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """The run is over: let go of machines that it still holds."""
+        """Release the hosts that a run still holds after its end."""
         try:
             self._beside.end_all(self._look)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to end containers beside ours") from error
 
     def cancel(self, *, force: bool) -> None:
-        """Delete everything; until this process ends, what the pods say last is still fetched."""
+        """Delete everything; until this process exits, the pods' final output is still fetched."""
         try:
             with contextlib.suppress(LaunchError):
                 self._logs.start_following()
@@ -225,11 +234,11 @@ class RunWatch:
             raise api.explained(error, self.cluster, "to end the run") from error
 
     def signal(self, signum: int) -> None:
-        """Have every node's agent signalled, which passes it on. Raises `LaunchError` for nodes that do not come to run in time.
+        """Signal every node's agent, which passes it on. Raises `LaunchError` if nodes do not start in time.
 
-        What the API server knows of a pod may be a minute old, its log is not: one that it takes to be starting is tried, too.
+        The API server may see a running pod as starting for a minute: such pods are tried, too.
         """
-        code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's first process
+        code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's PID 1
         told: set[str] = set()
         limit = time.monotonic() + _STARTS_S
 
@@ -238,7 +247,7 @@ class RunWatch:
                 execute(self.cluster, pod.name, self._container, [self._python, "-c", code])
                 told.add(pod.name)
             except api.UnreachableError:
-                if "running" in pod.container:  # it may have heard, and must not hear twice
+                if "running" in pod.container:  # it may have the signal, and must not get it twice
                     raise
 
         try:
@@ -257,7 +266,7 @@ class RunWatch:
             raise api.explained(error, self.cluster, "to signal the workers") from error
 
     def open_terminal(self, node: int, rank: int) -> Bridge:
-        """By a program that is run beside the agent, in its container."""
+        """Connect through a program that runs beside the agent, in its container."""
         try:
             known = self._pods()[node]
             if not known or known[-1].ended:
@@ -274,5 +283,5 @@ class RunWatch:
         try:
             self.cluster.call("DELETE", self._owner_path(), body)
         except api.ApiError as error:
-            if error.status not in (404, 409):  # gone, or another one by now
+            if error.status not in (404, 409):  # already deleted, or replaced
                 raise

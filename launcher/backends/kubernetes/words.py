@@ -1,4 +1,4 @@
-"""Texts of options made into Kubernetes' words: quantities, labels, taints, volumes, users."""
+"""Converts option texts to Kubernetes' terms: quantities, labels, taints, volumes, users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from launcher.spec import check_secrets
 
 _QUANTITY = re.compile(r"(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+|n|u|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?\Z", re.ASCII)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?\Z", re.ASCII)
-_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z", re.ASCII)
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z", re.ASCII
+)
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z", re.ASCII)
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
@@ -73,20 +75,22 @@ def tolerations(texts: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def secret_refs(texts: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Variables whose values are in Secrets that exist."""
+    """Variables whose values come from existing Secrets."""
     found = []
     for text in texts:
         name, _, source = text.partition("=")
         secret, _, key = source.partition(":")
         if not _ENV_NAME.match(name) or not _DNS_NAME.match(secret) or not key:
-            raise SpecError(f"secret-ref {text!r} is not VARIABLE=SECRET:KEY", hint="write --secret-ref HF_TOKEN=hub:token")
+            raise SpecError(
+                f"secret-ref {text!r} is not VARIABLE=SECRET:KEY", hint="write --secret-ref HF_TOKEN=hub:token"
+            )
         check_secrets([name])
         found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
     return found
 
 
 def volumes(texts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes, and where the container has them."""
+    """The volumes, and their mounts in the container."""
     found, mounts = [], []
     for number, text in enumerate(texts):
         readonly = text.endswith(":ro")
@@ -95,7 +99,8 @@ def volumes(texts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[str
         if source is None or not rest[-1].startswith("/"):
             raise SpecError(
                 f"volume {text!r} is not understood",
-                hint="pvc:CLAIM:PATH, hostpath:SOURCE:PATH, nfs:SERVER:SOURCE:PATH or emptydir:[SIZE]:PATH, each with :ro",
+                hint="pvc:CLAIM:PATH, hostpath:SOURCE:PATH, nfs:SERVER:SOURCE:PATH or emptydir:[SIZE]:PATH, "
+                "each with :ro",
             )
         name = f"volume-{number}"
         found.append({"name": name, **source})
@@ -143,7 +148,9 @@ def amount(text: str) -> float:
         return float(text)
     if unit.endswith("i"):
         return float(match[1]) * 1024.0 ** (1 + "KMGTPE".index(unit[0]))
-    return float(match[1]) * ({"n": 1e-9, "u": 1e-6, "m": 0.001, "": 1}.get(unit) or 1000.0 ** (1 + "kMGTPE".index(unit)))
+    return float(match[1]) * (
+        {"n": 1e-9, "u": 1e-6, "m": 0.001, "": 1}.get(unit) or 1000.0 ** (1 + "kMGTPE".index(unit))
+    )
 
 
 def label_key(text: str, what: str) -> str:
@@ -155,12 +162,14 @@ def label_key(text: str, what: str) -> str:
 
 def printable(text: str, what: str) -> None:
     """Refuse a text that cannot be printed."""
-    if not text.isprintable():  # it stands in commands that are printed
+    if not text.isprintable():  # it appears in commands that are printed
         raise SpecError(f"{what} {text!r} has characters that cannot be printed")
 
 
 def dns_name(text: str, what: str, *, label: bool = False) -> str:
     """The text, if an object can have this name."""
     if not (_DNS_LABEL if label else _DNS_NAME).match(text):
-        raise SpecError(f"{what} {text!r} is not a name in Kubernetes", hint="lower-case letters, digits and dashes, at most 63")
+        raise SpecError(
+            f"{what} {text!r} is not a valid Kubernetes name", hint="lower-case letters, digits and dashes, at most 63"
+        )
     return text

@@ -1,4 +1,4 @@
-"""This machine: every node is an agent process of its own, on the loopback address."""
+"""The local backend: every node is an agent process on this machine, on the loopback address."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ from launcher.system import detached, input_file, proc, storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.agent.messages import Rendezvous
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
 
 _END_BYTES = 128 * 1024
 _TOLD = 8
-"""So many agents at most are waited for at once, to have begun: each holds a descriptor of ours."""
+"""Maximum number of agents that have not read their start signal yet: each holds one of our file descriptors."""
 
 _FAREWELL_S = 10.0
-"""So long an agent may take to end after its last word."""
+"""How long an agent may take to exit after its final event."""
 
 
 class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
-    """Runs on this machine; several nodes are simulated by one agent each."""
+    """Runs on this machine; each simulated node has its own agent."""
 
     name: ClassVar[str] = "local"
     can_requeue: ClassVar[bool] = True
@@ -56,7 +57,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     options: ClassVar[type] = LocalOptions
 
     def plan(self, spec: JobSpec, run_dir: Path) -> LocalPlan:
-        """One agent per node, with an equal part of the GPUs each."""
+        """One agent per node, each with an equal share of the GPUs."""
         if spec.nodes.max > 64:
             raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 64", hint="use a cluster for more")
         python = programs.find_python(spec)
@@ -66,7 +67,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         shares = _gpu_shares(nodes, {**os.environ, **spec.env}) if not self.opts.share_gpus else None
         gpus = len(shares[0]) if shares else len(facts.gpus({**os.environ, **spec.env}))
         workers = max(1, gpus) if spec.workers_per_node == "auto" else spec.workers_per_node
-        meet = {"file": str(run_dir / "rendezvous.json")}
+        meet: Rendezvous = {"file": str(run_dir / "rendezvous.json")}
         job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
             master_addr=LOOPBACK,
             workers=workers,
@@ -83,7 +84,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         return {"spec.json": spec_text(plan.job), "start.sh": by_hand(plan)}
 
     def write(self, plan: LocalPlan, directory: Path) -> Written:
-        """What a submission sends, and a bundled script as well, in a directory that may move; `sh start.sh` does the rest."""
+        """Write what a submission sends, plus a bundled script, to a directory that may move; `sh start.sh` runs it."""
         job = plan.job._replace(may_move=True)
         script, more = Path(job.command[0]), {"agent.pyz": agent_archive.packed()}
         if scripts.is_bundled(script):
@@ -105,7 +106,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     def _start(
         self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record, *, passes_stdin: bool = False
     ) -> LocalHandle:
-        """`passes_stdin`: they have ours, for their workers."""
+        """Start the agents; with `passes_stdin` they inherit our stdin, for their workers."""
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "agents": agents}
         told: list[detached.Told] = []
@@ -126,7 +127,9 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
                 argv = (*argv_of(run_dir, python, rank), "--when-told")
                 out, err = directory / "stream", directory / "stderr"
-                detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more)
+                detached.start_detached(
+                    argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more
+                )
             for word in told:
                 word.wait()
         except OSError as error:
@@ -137,11 +140,11 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         return handle
 
     def recover(self, handle: LocalHandle) -> LocalHandle | None:
-        """Each agent was noted before it began, and notes that it has."""
+        """The handle, if any agent has begun: each is recorded before it begins, and then records itself."""
         return handle if any(agent.begun for agent in processes.of(handle)) else None
 
     def requeue(self, handle: LocalHandle, attempt: int, record: Record = unrecorded) -> LocalHandle:
-        """Start the same agents again, when all have ended; those that have said so are waited for."""
+        """Start the same agents again once all have exited; wait for those that have sent their final event."""
         run_dir = Path(handle["run_dir"])
         limit = time.monotonic() + _FAREWELL_S
         while alive := [agent for agent in processes.of(handle) if agent.living()]:
@@ -151,7 +154,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         job = storage.read_json(run_dir / "spec.json")
         if job is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
-        again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # nobody may be there to type
+        again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # the user may not be at the terminal
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
         return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record)
 
@@ -160,16 +163,16 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         return Liveness(nodes=tuple("running" if agent.living() else "ended" for agent in processes.of(handle)))
 
     def left(self, handle: LocalHandle) -> str:
-        """Their pids."""
+        """The pids of the remaining processes."""
         pids = [str(identity.pid) for agent in processes.of(handle) for identity in agent.living()]
         return f"pids {', '.join(pids)}" if pids else ""
 
-    def open_stream(self, handle: LocalHandle) -> FileStream:
-        """The files that the agents write."""
-        return FileStream(Path(handle["run_dir"]), len(handle["agents"]), handle.get("shown") or {})
+    def open_stream(self, handle: LocalHandle, offsets: Mapping[int, int] | None = None) -> FileStream:
+        """The stream files that the agents write."""
+        return FileStream(Path(handle["run_dir"]), len(handle["agents"]), offsets or {})
 
     def open_terminal(self, handle: LocalHandle, node: int, rank: int) -> Bridge:
-        """The agent's socket itself."""
+        """Connect directly to the agent's socket."""
         from launcher.system.pipes import Bridge
 
         try:
@@ -178,7 +181,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             raise CommandError(f"rank {rank} has no terminal: {error}") from error
 
     def cancel(self, handle: LocalHandle, *, force: bool = False) -> None:
-        """SIGTERM to every agent; `force`: the second one, at which an agent kills its workers, and SIGKILL where it does not."""
+        """Send SIGTERM to every agent; `force`: a second one, on which agents kill their workers, then SIGKILL."""
         agents = processes.of(handle)
         for agent in agents:
             agent.send(signal.SIGTERM)
@@ -189,13 +192,13 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
                 agent.remove_cgroup()
 
     def signal(self, handle: LocalHandle, signum: int) -> None:
-        """Agents pass every signal on."""
+        """Signal every agent, which passes the signal on."""
         for agent in processes.of(handle):
             agent.send(signum)
 
 
 def _is_done(stream: Path) -> bool:
-    """Whether an agent has said its last word; it may still be about to end."""
+    """Whether an agent has sent its final event; it may not have exited yet."""
     try:
         last = input_file.end_of(stream, _END_BYTES).splitlines()[-1:]
     except OSError:
@@ -204,7 +207,7 @@ def _is_done(stream: Path) -> bool:
 
 
 def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
-    """An equal part of this machine's GPUs for each simulated node; None where there is nothing to divide."""
+    """An equal share of this machine's GPUs for each simulated node; None if there is nothing to divide."""
     ids = facts.gpus(env)
     if nodes == 1 or not ids:
         return None

@@ -1,4 +1,4 @@
-"""What a run on this machine is found by."""
+"""The handle of a run on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.runs.handle import Handle
 
 
 class AgentProcess(TypedDict):
-    """One agent; both are 0 until it was started."""
+    """The agent of one node; both fields are 0 until it is started."""
 
     pid: int
     start_ticks: int

@@ -9,6 +9,8 @@ from launcher.settings.options import option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """Options of the local backend: none but the job's."""
+    """Options of the local backend, besides the job's."""
 
-    share_gpus: bool = option(False, help="Let simulated nodes see all GPUs instead of an equal share each.", group="resources")
+    share_gpus: bool = option(
+        False, help="Let simulated nodes see all GPUs instead of an equal share each.", group="resources"
+    )

@@ -1,4 +1,4 @@
-"""What would be started on this machine, and the same as a script."""
+"""The plan of a local run, and a script that runs it by hand."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _AGENT = ("agent.pyz", "--spec", "spec.json", "--node-rank")
 _START = """\
 #!/bin/sh
-# Runs this directory's agents, wherever it lies, to the end of the run. Their streams come on stdout; Ctrl-C ends the run.
+# Runs the agents of this directory, which may be moved, until the run ends. Their streams go to stdout; Ctrl-C ends it.
 cd "$(dirname "$0")" || exit
 rm -f rendezvous.json nodes/*/agent.json
-stop() {{  # PYTHON may be a script, below which the agent is: that has noted its pid
+stop() {{  # PYTHON may be a wrapper script: the agent below it has recorded its pid
     node=0
     for pid in $agents; do
         noted=$(sed -n 's/^{{"pid": \\([0-9]*\\),.*/\\1/p' "nodes/$node/agent.json" 2>/dev/null)
@@ -35,7 +35,7 @@ trap stop INT TERM HUP
 fine=0 code=0
 for agent in $agents; do
     wait "$agent"; ended=$?
-    while kill -0 "$agent" 2>/dev/null; do wait "$agent"; ended=$?; done  # a signal ends the waiting
+    while kill -0 "$agent" 2>/dev/null; do wait "$agent"; ended=$?; done  # a signal interrupts `wait`
     case $ended in
         0) fine=$((fine + 1)) ;;
         124 | 130) [ $code = 0 ] && code=$ended; [ $code = $ended ] || code=1 ;;  # the time limit; cancelled
@@ -50,10 +50,10 @@ class Planned(TypedDict):
     """What would be started on this machine."""
 
     argv: list[list[str]]
-    """Of each node's agent."""
+    """The command of each node's agent."""
 
     spec: dict[str, Any]
-    """What the agents read, as `Job` in launcher/agent/job.py has it: for agents of the same version alone."""
+    """What the agents read: a `Job` of launcher/agent/job.py, for agents of the same version only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class LocalPlan:
 
     @property
     def master(self) -> str:
-        """The loopback address; the port is chosen by binding it."""
+        """The loopback address; the port is chosen by binding to it."""
         return master_text(LOOPBACK, self.job.master_port)
 
     def argv(self, node_rank: int) -> tuple[str, ...]:
@@ -93,6 +93,8 @@ def spec_text(job: Job) -> str:
 
 
 def by_hand(plan: LocalPlan) -> str:
-    """A script that starts the agents of the directory it is in, and ends with the run's exit code."""
-    agents = [f'setsid {shlex.join((plan.python, *_AGENT, str(node.node_rank)))} & agents="$agents $!"' for node in plan.nodes]
+    """A script that starts the agents of its directory and exits with the run's exit code."""
+    agents = [
+        f'setsid {shlex.join((plan.python, *_AGENT, str(node.node_rank)))} & agents="$agents $!"' for node in plan.nodes
+    ]
     return _START.format(agents="\n".join(agents), needed=plan.job.min_nodes)

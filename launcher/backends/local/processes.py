@@ -1,4 +1,4 @@
-"""The agents of a run on this machine as processes: the interpreter may be a script, below which the agent is."""
+"""The agent processes of a local run. The interpreter may be a wrapper script that runs the agent as a child."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from launcher.backends.local.handle import LocalHandle
 
 _HEARS_S = 1.0
-"""So long an agent may take to end at its second SIGTERM, by itself."""
+"""How long an agent may take to exit after its second SIGTERM."""
 
 _LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One node's: the process that we have started, in a session of its own, and what has said below it that it is the agent."""
+    """One node's agent: the process that was started, in its own session, and the one below it that recorded itself."""
 
     directory: Path
-    """The node's, in the run's directory."""
+    """The node's directory within the run's."""
 
     started: proc.Identity
 
     @property
     def begun(self) -> bool:
-        """Whether it runs, or has run; one that was not told to begin ends without a note."""
+        """Whether it runs or has run; an agent that gets no start signal exits without a record."""
         return self.started.pid > 0 and (bool(self.living()) or self._note() is not None)
 
     def living(self) -> list[proc.Identity]:
-        """What is there of the agent and of the script that started it."""
+        """The live processes of the agent and of the script that started it."""
         noted = self._noted()
         with storage.read_errors("/proc"):
             known = [identity for identity in dict.fromkeys(filter(None, (noted, self.started))) if identity.alive()]
             return known or self._of_session()
 
     def send(self, number: int) -> None:
-        """Signal the agent alone, where it is known: a script that hears a signal, too, may pass it on, or end before it."""
+        """Signal only the agent if its pid is known: a script that gets the signal too may forward it or exit first."""
         noted = self._noted()
         if noted is not None and noted.alive():
             noted.send(number)
@@ -57,16 +57,16 @@ class Agent:
                 identity.send(number)
 
     def kill(self) -> None:
-        """SIGKILL for the agent, all below it, and the script that started it."""
+        """Send SIGKILL to the agent, all its descendants, and the script that started it."""
         for identity in self.living():
             processes.kill_tree(identity.pid, identity.start_ticks)
 
     def forget(self) -> None:
-        """What an agent that ran before has noted."""
+        """Remove the record of an earlier agent."""
         (self.directory / "agent.json").unlink(missing_ok=True)
 
     def remove_cgroup(self) -> None:
-        """End what an agent that is gone could not end any more, where it had a cgroup for it."""
+        """End what an exited agent left behind, if it had a cgroup."""
         if path := (self._note() or {}).get("cgroup"):
             cgroup.remove(path)
 
@@ -78,14 +78,18 @@ class Agent:
         return proc.Identity(pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) and pid > 0 else None
 
     def _of_session(self) -> list[proc.Identity]:
-        """Where the script has ended first: what it has left in its session that was started as this run's agent."""
+        """Processes left in the session of a script that exited first, if they were started as this run's agent."""
         spec = os.fsencode(self.directory.parent.parent / "spec.json")
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.started.pid > 0 else ():
             with suppress(OSError):
-                if os.getsid(pid) == self.started.pid and spec in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                if os.getsid(pid) == self.started.pid and spec in Path(f"/proc/{pid}/cmdline").read_bytes().split(
+                    b"\0"
+                ):
                     ticks = processes.start_ticks(pid)
-                    found += [proc.Identity(pid, ticks)] if ticks is not None and ticks >= self.started.start_ticks else []
+                    found += (
+                        [proc.Identity(pid, ticks)] if ticks is not None and ticks >= self.started.start_ticks else []
+                    )
         return found
 
 
@@ -97,8 +101,8 @@ def of(handle: LocalHandle) -> list[Agent]:
 
 
 def force(agents: Sequence[Agent]) -> None:
-    """The second SIGTERM, at which an agent kills its workers; SIGKILL for those that have not ended at it."""
-    time.sleep(0.05)  # two signals at one moment would be one
+    """Send the second SIGTERM, on which an agent kills its workers; then SIGKILL to agents that have not exited."""
+    time.sleep(0.05)  # two pending SIGTERMs would merge into one
     for agent in agents:
         agent.send(signal.SIGTERM)
     limit = time.monotonic() + _HEARS_S

@@ -1,4 +1,4 @@
-"""The programs of this machine that workers are: the user's own, or an interpreter."""
+"""The programs that local workers run: the user's own, or an interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find_program(spec: JobSpec, python: str) -> None:
-    """Raise `SpecError` where it is not here; on other machines their agents say so."""
+    """Raise `SpecError` if the program is not on this machine; on other hosts the agents report it."""
     import shutil
 
     name = spec.command[0]
@@ -30,9 +30,9 @@ def find_program(spec: JobSpec, python: str) -> None:
 
 
 def find_python(spec: JobSpec) -> str:
-    """The interpreter for the workers: the one that was named, ours if it has torch, else the one on PATH if that has it.
+    """The interpreter for the workers: the named one, ours if it has torch, else the one on PATH if that has it.
 
-    Where no torch is needed, ours does as it is; where it may be, it is not asked for.
+    If no torch is needed, ours is used unchecked; if it may be needed, an interpreter without torch is accepted.
     """
     import shutil
     from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Inside an allocation the run is a step of the job that is there: srun starts it from here, and sbatch is not asked."""
+"""Inside an allocation the run is a step of the existing job: srun starts it from here, without sbatch."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Allocation:
     job_id: str
     nodes: int
     cpus: int | None
-    """Of the node that has the fewest; None where Slurm does not say."""
+    """CPUs of the node with the fewest; None if Slurm does not report them."""
 
     within_step: bool
-    """This process is part of a step itself (`srun --pty bash`), with which ours has to share."""
+    """Whether this process itself runs in a step (`srun --pty bash`), with which ours has to share."""
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
@@ -64,7 +64,8 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     if not env.get("SLURM_JOB_ID") or not nodes.isdigit():
         return None
     counts = [
-        int(count) for count in re.findall(r"(?:^|,)(\d+)", re.sub(r"\(x\d+\)", "", env.get("SLURM_JOB_CPUS_PER_NODE", "")))
+        int(count)
+        for count in re.findall(r"(?:^|,)(\d+)", re.sub(r"\(x\d+\)", "", env.get("SLURM_JOB_CPUS_PER_NODE", "")))
     ]
     return Allocation(
         job_id=env["SLURM_JOB_ID"], nodes=int(nodes), cpus=min(counts, default=None), within_step="SLURM_STEP_ID" in env
@@ -82,7 +83,7 @@ def nodes_of(asked: NodeRange, within: Allocation) -> int:
 
 
 def options(within: Allocation, opts: SlurmOptions, name: str) -> list[str]:
-    """The step's own options for srun. One task per node gets all processors of the job there, which it would not by itself."""
+    """The step's own srun options. Without `--cpus-per-task`, its task would not get all CPUs of the job on a node."""
     found = [f"--job-name={name}"]
     cpus = opts.cpus_per_task or within.cpus
     found += [f"--cpus-per-task={cpus}"] if cpus else []
@@ -91,7 +92,7 @@ def options(within: Allocation, opts: SlurmOptions, name: str) -> list[str]:
 
 
 def useless(opts: SlurmOptions) -> list[str]:
-    """Options that only a job of its own could have."""
+    """The given options that only a new job could have."""
     return [name.replace("_", "-") for name in _OF_JOBS if getattr(opts, name)]
 
 
@@ -116,7 +117,7 @@ def start(handle: SlurmHandle, cwd: str, within: Allocation, record: Record) -> 
 
 
 def liveness(handle: SlurmHandle) -> Liveness:
-    """Running as long as the step is there, or srun, which may still wait for it."""
+    """Running while the step exists, or srun, which may still be waiting for it."""
     found: NodeState = "running" if _srun_lives(handle) else "ended"
     if found == "ended":
         try:
@@ -127,7 +128,7 @@ def liveness(handle: SlurmHandle) -> Liveness:
 
 
 def send(handle: SlurmHandle, *numbers: int) -> None:
-    """Signal the step's processes; where there is no step yet, end the script and its srun, which waits for free nodes."""
+    """Signal the step's processes; without a step yet, end the script and its srun, which waits for free nodes."""
     step = _step(handle)
     for number in numbers if step else ():
         _signal(str(step), number)
@@ -136,16 +137,22 @@ def send(handle: SlurmHandle, *numbers: int) -> None:
 
 
 def kill_all(job_id: str) -> None:
-    """SIGKILL to all steps of a job at once: sent to the job, even that would be SIGTERM first, and the cluster's KillWait."""
+    """Send SIGKILL to each step of a job: for the whole job, Slurm would send SIGTERM first and wait for KillWait."""
     for step in _steps(job_id):
-        if step.rpartition(".")[2].isdigit():  # not the job file itself, which is `batch`
+        if step.rpartition(".")[2].isdigit():  # not `batch`, the job file itself
             _signal(step, signal.SIGKILL)
 
 
 def terminal(handle: SlurmHandle, directory: Path, node: int, rank: int, *, python: str = "") -> pipes.ProgramBridge:
-    """A step of its own beside the run's, on that node; `python` is there where the agent's is not, as that is in a container."""
+    """Connect through a separate step on that node; `python` replaces an agent's interpreter that is in a container."""
     about = storage.read_json(directory / "nodes" / str(node) / "agent.json") or {}
-    where = (f"--jobid={job_of(handle)}", f"--nodelist={about.get('node')}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
+    where = (
+        f"--jobid={job_of(handle)}",
+        f"--nodelist={about.get('node')}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--ntasks-per-node=1",
+    )
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
     words = ("--attach", str(directory / "nodes" / str(node)), str(rank))
@@ -155,8 +162,10 @@ def terminal(handle: SlurmHandle, directory: Path, node: int, rank: int, *, pyth
 
 
 def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:
-    """Without what an allocation's shell has there: srun would take it for its options."""
-    return {name: value for name, value in env.items() if not name.startswith(("SLURM_", "SRUN_")) or name in _OF_CLUSTERS}
+    """The environment without the allocation's variables, which srun would take for its options."""
+    return {
+        name: value for name, value in env.items() if not name.startswith(("SLURM_", "SRUN_")) or name in _OF_CLUSTERS
+    }
 
 
 def _signal(step: str, number: int) -> None:
@@ -173,7 +182,7 @@ def _step(handle: SlurmHandle) -> str | None:
 
 
 def _steps(job_id: str) -> dict[str, str]:
-    """The steps of a job that run, with their names."""
+    """The running steps of a job, with their names."""
     done, said = ask("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j")
     if done.returncode and "Invalid job id" not in said:
         raise CommandError(f"squeue: {said}")

@@ -1,4 +1,4 @@
-"""Slurm: one sbatch file per run, whose text a person can read, sign and submit by hand."""
+"""Slurm: one sbatch file per run, which the user can read, sign and submit by hand."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from launcher.system import input_file, storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.agent.messages import Rendezvous
     from launcher.backends._base import Written
     from launcher.backends.slurm.allocation import Allocation
     from launcher.backends.slurm.submitit import Queue
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
-    """Submits through submitit; follows by files on the shared file system, asks squeue only now and then."""
+    """Submits through submitit; follows by files on the shared file system, with an occasional query to squeue."""
 
     name: ClassVar[str] = "slurm"
     can_requeue: ClassVar[bool] = True
@@ -47,14 +48,14 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     @property
     def may_start_again(self) -> bool:
-        """Slurm requeues what it preempted or what lost a node; where it may not, too, it alone knows why it stopped a job."""
+        """Whether the run is a job of its own: Slurm may requeue that, and only Slurm knows why it stopped a job."""
         return self._within() is None
 
     def _within(self) -> Allocation | None:
         return None if self.opts.new_job else allocation.allocation(os.environ)
 
     def plan(self, spec: JobSpec, run_dir: Path) -> SlurmPlan:
-        """The job file and the spec; asks Slurm nothing."""
+        """The job file and the spec, made without a query to Slurm."""
         from launcher.backends.slurm import script
 
         within = self._within()
@@ -66,7 +67,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             return run_files.in_run(path, directory, copied)
 
         lead_s = parse_duration(self.opts.lead, "lead")
-        meet = {"file": str(run_dir / "rendezvous.json")}
+        meet: Rendezvous = {"file": str(run_dir / "rendezvous.json")}
         job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
             command=[in_run(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
             cwd=in_run(spec.cwd),
@@ -74,7 +75,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             signals_reach_workers=True,
             end_signal="SIGURG",
             lead_s=lead_s,
-            time_limit_s=spec.time_limit_s if within else None,  # of a job of its own, Slurm keeps it
+            time_limit_s=spec.time_limit_s if within else None,  # Slurm enforces that of a job of its own
             array=bool(tasks),
         )
         python = spec.python or ("python3" if self.opts.container_image else _default_python())
@@ -88,24 +89,27 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
         bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
         return SlurmPlan(
-            run_dir=run_dir, text=text(run_dir), by_hand=text(script.MOVED), job=job, nodes=tuple(rows), bundled=bundled,
-            name=spec.name, within=within, copied=copied, tasks=tasks,
+            run_dir=run_dir, text=text(run_dir), by_hand=text(script.MOVED), job=job, nodes=tuple(rows),
+            bundled=bundled, name=spec.name, within=within, copied=copied, tasks=tasks,
             snapshot=run_files.collect(spec, copied, run_dir.parent) if copied else None,
         )  # fmt: skip
 
     def _tasks(self, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
-        """Indices of a job array; none where it is none."""
+        """The indices of a job array; empty without one."""
         tasks = words.indices(self.opts.array) if self.opts.array else ()
         if within and tasks:
             raise SpecError(
-                f"--array inside job {within.job_id}: a step cannot be an array", hint="submit jobs of its own with --new-job"
+                f"--array inside job {within.job_id}: a step cannot be an array",
+                hint="submit jobs of its own with --new-job",
             )
         if tasks and spec.wants_keyboard:
-            raise SpecError("--interactive with --array: there is one keyboard for many runs", hint="run one of its tasks alone")
+            raise SpecError(
+                "--interactive with --array: many runs cannot share one keyboard", hint="run one of its tasks alone"
+            )
         return tasks
 
     def _copied(self, spec: JobSpec) -> Path | None:
-        """The directory that a snapshot is made of."""
+        """The directory to take a snapshot of; None without one."""
         if not self.opts.snapshot:
             return None
         from launcher.payload import snapshot
@@ -113,29 +117,29 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return snapshot.root(Path(spec.cwd))
 
     def files(self, plan: SlurmPlan) -> Snapshot | None:
-        """What is copied into the run's directory."""
+        """The files that are copied into the run's directory."""
         return plan.snapshot
 
     def render(self, plan: SlurmPlan) -> Mapping[str, str]:
-        """What `submit` writes and sends."""
+        """The texts that `submit` writes and sends."""
         return run_files.texts(plan, plan.text, plan.job)
 
     def marks(self, plan: SlurmPlan) -> tuple[str, ...]:
-        """The request, and the file that Slurm gets."""
+        """The spec, and the file that Slurm gets."""
         return ("spec.json", "step.sh" if plan.within else "job.sbatch")
 
     def write(self, plan: SlurmPlan, directory: Path) -> Written:
-        """What a submission sends, but that its directory may be moved; `sbatch job.sbatch` in it does the rest."""
+        """Write what a submission sends, to a directory that may be moved; `sbatch job.sbatch` in it does the rest."""
         return run_files.fill(plan, directory, run_files.texts(plan, plan.by_hand, plan.job._replace(may_move=True)))
 
     def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> SlurmHandle:
-        """Write the agent and the spec to the run directory, then sbatch, once: an answer that came late is looked up."""
+        """Write the agent and the spec to the run directory, then call sbatch once; a late answer is looked up."""
         if plan.within is None:
             if shutil.which("sbatch") is None:
                 raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
             control.check_size(self.opts.partition, plan.job.min_nodes)
         if plan.job.wants_keyboard and shutil.which("srun") is None:
-            raise BackendUnavailableError("srun is not on PATH: a worker's terminal is reached by it", hint=_NO_SRUN)
+            raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
         run_files.fill(plan, plan.run_dir, self.render(plan))
         handle: SlurmHandle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
         if plan.within:
@@ -147,7 +151,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return _of_job(handle, control.send(self._jobs(), plan.run_dir))
 
     def recover(self, handle: SlurmHandle) -> SlurmHandle | None:
-        """The job by its comment, unless it is one that was there before: `besides`."""
+        """Find the job by its comment, except for `besides`, the job of an earlier attempt."""
         if "job_id" in handle:
             return handle
         job_id = self._jobs().by_comment(handle["comment"], handle.get("besides", ""))
@@ -156,9 +160,11 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return _of_job(handle, job_id) if job_id else None
 
     def requeue(self, handle: SlurmHandle, attempt: int, record: Record = unrecorded) -> SlurmHandle:
-        """Slurm starts a job again that runs; when it has ended, the same file is submitted once more."""
+        """Have Slurm requeue a running job; submit the same file again for an ended one."""
         if "step" in handle:
-            raise RequestError(f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation")
+            raise RequestError(
+                f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation"
+            )
         run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
         row = self._jobs().of(handle, now=True)
         if not self._jobs().reached:
@@ -169,7 +175,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             control.control("scontrol", "requeue", job_id)
             return handle
         if "task" in handle:
-            raise RequestError(f"task {handle['task']} has ended", hint=f"launch it anew with --array {handle['task']}")
+            hint = f"launch it again with --array {handle['task']}"
+            raise RequestError(f"task {handle['task']} has ended", hint=hint)
         spec = storage.read_json(run_dir / "spec.json")
         if spec is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
@@ -180,7 +187,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return _of_job(handle, control.send(self._jobs(), run_dir, besides=job_id))
 
     def liveness(self, handle: SlurmHandle) -> Liveness:
-        """squeue first, sacct for what has left the queue; without accounting, what left the queue has ended."""
+        """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
         if "step" in handle:
             return allocation.liveness(handle)
         job_id = job_of(handle)
@@ -200,47 +207,53 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if cause and cause["class"] == Failure.NODE and (host := lost_host(_directory(handle) / "job.out")):
             cause["host"] = host
         states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
-        if found == "running" or not causes:  # srun waits for the others where one of its tasks is over before it began
-            silent = (rank for rank in range(handle["nodes"]) if not (_directory(handle) / f"nodes/{rank}/stream").exists())
+        if found == "running" or not causes:  # a task may have failed to start while srun waits for the others
+            silent = (
+                rank for rank in range(handle["nodes"]) if not (_directory(handle) / f"nodes/{rank}/stream").exists()
+            )
             for rank, (host, why) in zip(silent, not_started(_directory(handle) / "job.out").items(), strict=False):
                 states[rank] = "ended"
-                causes[rank] = {"class": Failure.NODE, "message": f"the agent could not start on {host}: {why}", "host": host}
+                causes[rank] = {
+                    "class": Failure.NODE,
+                    "message": f"the agent could not start on {host}: {why}",
+                    "host": host,
+                }
         return Liveness(nodes=tuple(states), detail=said, causes=causes)
 
-    def open_stream(self, handle: SlurmHandle) -> FileStream:
-        """The files that the agents write; following costs the controller nothing."""
-        return FileStream(_directory(handle), handle["nodes"], handle.get("shown") or {}, job_output=True)
+    def open_stream(self, handle: SlurmHandle, offsets: Mapping[int, int] | None = None) -> FileStream:
+        """The files that the agents write; reading them puts no load on the controller."""
+        return FileStream(_directory(handle), handle["nodes"], offsets or {}, job_output=True)
 
     def open_terminal(self, handle: SlurmHandle, node: int, rank: int) -> ProgramBridge:
-        """By srun on that node, inside the job."""
+        """Connect through srun on that node, inside the job."""
         python = "python3" if self.opts.container_image else ""
         return allocation.terminal(handle, _directory(handle), node, rank, python=python)
 
     def cancel(self, handle: SlurmHandle, *, force: bool = False) -> None:
-        """A waiting job is cancelled; a running one's agents are told, and give the workers their grace time.
+        """Cancel a waiting job; signal the agents of a running one, which give the workers their grace time.
 
-        A plain scancel would reach the workers before their agent could tell them the deadline.
+        A plain scancel would reach the workers before their agent could give them the deadline.
         """
         if "step" in handle:
             allocation.send(handle, *([signal.SIGKILL] if force else [signal.SIGURG]))
             return
         job_id = job_of(handle)
         self._jobs().hurry()
-        control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # a preemption meanwhile
+        control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # no restart on preemption
         try:
             if force:
                 allocation.kill_all(job_id)
                 control.cancel(job_id)
             else:
-                asked = (_directory(handle) / "cancel.json").exists()  # else agents would take it for the end of the time limit
+                asked = (_directory(handle) / "cancel.json").exists()  # without it, URG means the time limit is near
                 control.cancel("--state=PENDING", job_id)
                 control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
         except LaunchError as error:
-            error.in_part = "connect failure" not in error.message  # else a signal may have come to the agents
+            error.in_part = "connect failure" not in error.message  # otherwise a signal may have reached the agents
             raise
 
     def signal(self, handle: SlurmHandle, signum: int) -> None:
-        """Slurm signals every process of the step."""
+        """Have Slurm signal every process of the step."""
         if "step" in handle:
             allocation.send(handle, signum)
         else:
@@ -268,7 +281,7 @@ def _directory(handle: SlurmHandle) -> Path:
 
 
 def _last_word_said(handle: SlurmHandle) -> bool:
-    """Whether the first node's agent has ended: then Slurm's word is worth a question at once."""
+    """Whether the first node's agent has sent its final event: Slurm's state is then worth an immediate query."""
     try:
         last = input_file.end_of(_directory(handle) / "nodes/0/stream", 65536)
         return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
@@ -277,7 +290,7 @@ def _last_word_said(handle: SlurmHandle) -> bool:
 
 
 def _default_python() -> str:
-    """Our own interpreter where it has torch, as on a file system that all nodes share; else the nodes' python3."""
+    """Our own interpreter if it has torch, as on a file system that all nodes share; else the nodes' python3."""
     from importlib.util import find_spec
 
     return os.path.abspath(sys.executable) if find_spec("torch") is not None else "python3"

@@ -1,4 +1,4 @@
-"""Slurm's commands: submitting once, and telling the controller what to do."""
+"""Slurm's commands: submit a job once, and control it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.submitit import Queue
 
 _CONTROL_S = 60
-PING = "slurmctld does not answer; `scontrol ping` says when it does"
+PING = "slurmctld does not answer; `scontrol ping` shows when it does"
 _WAYS_OUT = {
     "account": "your accounts: sacctmgr show assoc user=$USER format=account,partition,qos",
     "qos": "your QOS: sacctmgr show assoc user=$USER format=account,qos",
@@ -27,14 +27,14 @@ _WAYS_OUT = {
 
 
 def control(*argv: str, check: bool = True) -> None:
-    """A command of Slurm's; `check`: its refusal is an error. That nobody answers always is one."""
+    """Run a Slurm command; with `check` a refusal is an error. An unreachable controller always is one."""
     done, said = ask(*argv)
     if done.returncode and check and "already completing or completed" not in said:
         raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
 
 
 def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
-    """A command of Slurm's, with what it says on stderr. That no controller answers is an error."""
+    """Run a Slurm command; returns it and its stderr. An unreachable controller is an error."""
     try:
         done = proc.run(argv, timeout_s=_CONTROL_S)
     except CommandError as error:
@@ -46,20 +46,20 @@ def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
 
 
 def cancel(*argv: str) -> None:
-    """scancel. That the job has ended meanwhile, or does not wait any more, is no error: with `--quiet` it is not said, but 1."""
+    """Run scancel. A job that ended or no longer waits is not an error: `--quiet` makes that a silent exit code 1."""
     done, said = ask("scancel", "--quiet", *argv)
     if done.returncode and said:
         raise CommandError(f"scancel: {said}")
 
 
 def check_size(partition: str, nodes: int) -> None:
-    """More nodes than there are: Slurm lets such a job wait for ever."""
+    """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever."""
     try:
         done, _ = ask("sinfo", "--noheader", "--format=%R|%D")
     except BackendUnavailableError as error:
         raise BackendUnavailableError(error.message, hint=f"nothing was submitted; {PING}") from error
     if done.returncode:
-        return  # sbatch will say what is wrong
+        return  # sbatch will report what is wrong
     sizes: dict[str, int] = {}
     for line in done.stdout.splitlines():
         name, _, count = line.partition("|")
@@ -73,14 +73,14 @@ def check_size(partition: str, nodes: int) -> None:
 
 
 def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
-    """sbatch of the run's job file, once; returns the id of the job, which is another one than `besides`."""
-    from launcher.backends.slurm import submitit  # 130 ms: only a submission pays
+    """Run sbatch on the run's job file, once; returns the id of the job, which is not `besides`."""
+    from launcher.backends.slurm import submitit  # takes 130 ms: only a submission pays for it
 
     def late() -> str | None:
-        time.sleep(1)  # a controller that is slow to answer may yet have the job
+        time.sleep(1)  # a slow controller may still have accepted the job
         return queue.by_comment(f"distlaunch:{run_dir.name}", besides)
 
-    look = f"whether it has the job, squeue --me --format='%i %k' tells later; the job file is in {run_dir}"
+    look = f"squeue --me --format='%i %k' shows later whether it has the job; the job file is in {run_dir}"
     try:
         return submitit.send(run_dir / "job.sbatch")
     except LaunchError as error:
@@ -95,12 +95,12 @@ def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
         if found := late():
             cancel(found)
             raise
-        raise BackendUnavailableError("sbatch was ended before it had answered", hint=look, in_part=True) from stop
+        raise BackendUnavailableError("sbatch was stopped before it answered", hint=look, in_part=True) from stop
 
 
 def way_out(said: str) -> str:
-    """The way out of what sbatch has said."""
+    """A hint for an error message of sbatch."""
     for word, way in _WAYS_OUT.items():
         if word in said.lower():
             return way
-    return "that is Slurm's answer"
+    return "this is Slurm's own message"

@@ -1,4 +1,4 @@
-"""What a run on Slurm is found by: a job of its own, or a step of an allocation."""
+"""The handle of a run on Slurm: a job of its own, or a step of an allocation."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class SlurmHandle(_Sized, total=False):
     """Kept in `run.json`."""
 
     job_id: str
-    """Once Slurm has answered; of a step, its allocation's."""
+    """Set once Slurm has answered; for a step, the job of its allocation."""
 
     comment: str
-    """The job's, by which it is found where Slurm's answer was lost."""
+    """The job's comment, which identifies it if Slurm's answer was lost."""
 
     name: str
-    """The job's; ids come round again."""
+    """The job's name: Slurm reuses ids."""
 
     besides: str
-    """The job of the attempt before, which has the same comment."""
+    """The job of the previous attempt, which has the same comment."""
 
     step: str
-    """The name of the step, where the run is one; then `host`, `pid` and `ticks` are srun's."""
+    """The name of the step, if the run is one; `host`, `pid` and `ticks` are then those of srun."""
 
     host: str
     pid: int

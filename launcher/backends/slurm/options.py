@@ -1,4 +1,4 @@
-"""What `distlaunch slurm` takes beside the options of every backend."""
+"""The options of `distlaunch slurm`, besides those of every backend."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def _array(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """What sbatch takes, by sbatch's names; `--sbatch KEY=VALUE` for whatever is missing here."""
+    """Options of sbatch, by its own names; `--sbatch KEY=VALUE` sets any other."""
 
     partition: str = option("", help="Partition.", flags=("-p", "--partition"))
     account: str = option("", help="Account to charge.", flags=("-A", "--account"))
     qos: str = option("", help="Quality of service.")
     gpus_per_node: str = option("", metavar="[TYPE:]N", help="GPUs per node; one worker each.", group="resources")
     gres: str = option("", help="Generic resources per node.", group="resources")
-    cpus_per_task: int = option(
-        0,
+    cpus_per_task: int | None = option(
+        None,
         metavar="N",
         help="CPUs per task (one task per node); also passed to the step.",
-        check=not_below("cpus-per-task"),
+        check=not_below("cpus-per-task", 1),
         group="resources",
     )
     mem: str = option("", metavar="SIZE", help="Memory per node.", group="resources")
@@ -43,7 +43,11 @@ class SlurmOptions:
     wckey: str = option("", help="Workload key.")
     switches: str = option("", metavar="N[@TIME]", help="Maximum number of leaf switches.", group="network")
     sbatch: tuple[str, ...] = option(
-        (), metavar="KEY=VALUE", help="Any other sbatch option; KEY alone sets a flag.", executes=True, check=words.pairs
+        (),
+        metavar="KEY=VALUE",
+        help="Any other sbatch option; KEY alone sets a flag.",
+        executes=True,
+        check=words.pairs,
     )
     container_image: str = option(
         "", metavar="IMAGE", help="Container image for the agents and workers.", executes=True, path="dots", group="job"
@@ -75,7 +79,10 @@ class SlurmOptions:
     )
     new_job: bool = option(False, help="Submit a new job even inside an allocation, instead of a step of it.")
     array: str = option(
-        "", metavar="0-9%2", help="Job array: one run per index; the script finds it in SLURM_ARRAY_TASK_ID.", check=_array
+        "",
+        metavar="0-9%2",
+        help="Job array: one run per index; the script finds it in SLURM_ARRAY_TASK_ID.",
+        check=_array,
     )
     snapshot: bool = option(
         False, help="Run a copy of the working directory; later changes do not affect the run.", group="files"
@@ -84,13 +91,16 @@ class SlurmOptions:
         "", metavar="FILE", help="Jinja2 template for the job file.", executes=True, path="whole", group="files"
     )
     lead: str = option(
-        "90s", metavar="DURATION", help="Send SIGTERM to the workers this long before the time limit.", check=duration("lead")
+        "90s",
+        metavar="DURATION",
+        help="Send SIGTERM to the workers this long before the time limit.",
+        check=duration("lead"),
     )
-    max_requeues: int = option(
-        -1,
+    max_requeues: int | None = option(
+        None,
         metavar="N",
-        help="Maximum restarts of the run after preemption, a lost node or its time limit;"
-        " without this as the cluster does it, and never after the time limit.",
-        check=not_below("max-requeues", -1),
-        default_text="as the cluster does it",
+        help="Maximum restarts of the run after preemption, a lost node or its time limit."
+        " Without it, the cluster decides, and a run is not restarted after its time limit.",
+        check=not_below("max-requeues"),
+        default_text="the cluster decides",
     )

@@ -1,4 +1,4 @@
-"""What would be sent to Slurm: the job file and the agents' spec."""
+"""The plan of a Slurm run: the job file and the agents' spec."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Planned(TypedDict):
     """The job file, or the script of a step."""
 
     spec: dict[str, Any]
-    """What the agents read, as `Job` in launcher/agent/job.py has it: for agents of the same version alone."""
+    """What the agents read: a `Job` of launcher/agent/job.py, for agents of the same version only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,31 +33,31 @@ class SlurmPlan:
     run_dir: Path
     text: str
     by_hand: str
-    """The same for a directory that may be moved."""
+    """The job file for a directory that may be moved."""
 
     job: Job
     nodes: tuple[PlannedNode, ...]
     bundled: bool
-    """The script is one of ours and travels with the run."""
+    """Whether the script is a bundled one and is sent with the run."""
 
     name: str
-    """Of the job."""
+    """The job's name."""
 
     within: Allocation | None
-    """The allocation in which it is a step; None: a job of its own."""
+    """The allocation in which the run is a step; None for a job of its own."""
 
     copied: Path | None
-    """The directory of which the run gets a copy."""
+    """The directory that is copied for the run, if any."""
 
     snapshot: Snapshot | None
-    """Its files."""
+    """The files of that directory."""
 
     tasks: tuple[int, ...]
     """Indices of a job array."""
 
     @property
     def master(self) -> str:
-        """Known when Slurm has given the nodes."""
+        """The first node, known once Slurm has allocated the nodes."""
         return master_text("the first node", 0)
 
     def to_json(self) -> Planned:

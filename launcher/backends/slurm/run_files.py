@@ -1,4 +1,4 @@
-"""What is in the directory of a Slurm run before it starts."""
+"""The contents of a Slurm run's directory before it starts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SNAPSHOT_BYTES = 1 << 30
 
 
 def texts(plan: SlurmPlan, text: str, job: Job) -> dict[str, str]:
-    """What a person may read and sign."""
+    """The texts that the user can read and sign."""
     return {"step.sh" if plan.within else "job.sbatch": text, "spec.json": json.dumps(job.to_json(), indent=2) + "\n"}
 
 
 def in_run(path: str, directory: Path, copied: Path | None) -> str:
-    """Where a path of a bundled script, or of what is copied, is found in the run's directory."""
+    """The path in the run's directory of a bundled script or a copied file; other paths as they are."""
     for old, new in ((install.data("train"), directory / "payload"), (copied, directory / "snapshot")):
         if old and os.path.isabs(path) and Path(path).is_relative_to(old):
             return str(new / os.path.relpath(path, old))
@@ -39,7 +39,7 @@ def in_run(path: str, directory: Path, copied: Path | None) -> str:
 
 
 def fill(plan: SlurmPlan, directory: Path, found: Mapping[str, str]) -> Written:
-    """Write these texts into that directory, and all that they need."""
+    """Write these texts, and everything they need, to the directory."""
     more = {"agent.pyz": agent_archive.packed(), **(scripts.contents() if plan.bundled else {})}
     write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in found.items()} | more)
     beside = write_beside(directory, plan.job)
@@ -77,4 +77,4 @@ def _copy(plan: SlurmPlan, snapshot: Snapshot, directory: Path) -> None:
     files = tuple(file for file in snapshot.files if not file.path.startswith(own))
     replace(snapshot, files=files).copy_to(copy)
     here = os.path.relpath(plan.job.cwd, plan.run_dir / "snapshot")
-    (copy / here).mkdir(parents=True, exist_ok=True)  # a directory without files of its own
+    (copy / here).mkdir(parents=True, exist_ok=True)  # the snapshot lacks a directory without files

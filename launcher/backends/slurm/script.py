@@ -1,4 +1,4 @@
-"""The text of the job file, from the template."""
+"""Renders the job file from its template."""
 
 from __future__ import annotations
 
@@ -43,26 +43,28 @@ _START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{
 
 _FAILED = 'echo "distlaunch: setup failed with code $distlaunch_code: $BASH_COMMAND" >&2; exit "$distlaunch_code"'
 _WATCHED = (
-    "# A line that fails ends the job; what fails inside of a function or of a file that a line sources does not count.",
+    "# A line that fails ends the job; a failure inside a function or a sourced file does not count.",
     'if [ -n "$BASH_VERSION" ]; then',
     f"""    trap 'distlaunch_code=$?; [ "${{#BASH_SOURCE[@]}}" -gt 1 ] || {{ {_FAILED}; }}' ERR""",
     "fi",
 )
+"""Ends the job on a failed setup line: it would continue without its setup."""
+
 _UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; fi',)
 
 Directive = tuple[str, "str | None"]
 
 MOVED = Path("$DISTLAUNCH_RUN_DIR")
-"""The run's directory in a job file that is to be run by hand: the shell finds out where it is."""
+"""Placeholder for the run's directory in a job file to be run by hand: the shell finds out where it is."""
 
 
 def quote(word: str) -> str:
-    """A word for the shell, which puts the run's directory in where that is only known by then."""
+    """Quote a word for the shell, which expands `MOVED` to the run's directory."""
     return f'"{MOVED}"'.join(shlex.quote(part) if part else "" for part in word.split(str(MOVED))) or "''"
 
 
 def quote_value(value: str) -> str:
-    """A value as sbatch reads it in a `#SBATCH` line: in double quotes where it has blanks, quotes or a hash."""
+    """A value as sbatch reads it in a `#SBATCH` line: in double quotes if it has blanks, quotes or a hash."""
     if "\n" in value or "\0" in value:
         raise SpecError(f"sbatch option value {value!r} has a line break", hint="no sbatch option can hold one")
     if _PLAIN.match(value):
@@ -78,7 +80,7 @@ def _environment() -> jinja2.Environment:
     except ImportError as error:
         raise BackendUnavailableError("jinja2 is not installed", hint=install.command("slurm")) from error
 
-    environment = jinja2.Environment(  # noqa: S701 - the text is a shell script, and its filters quote for that
+    environment = jinja2.Environment(  # noqa: S701 - the text is a shell script, and the filters quote for the shell
         loader=jinja2.FunctionLoader(_source),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -90,7 +92,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _source(name: str) -> tuple[str, str, Callable[[], bool]] | None:
-    """A template's text, and where it is: one of ours, or a path from the root, which nobody else may have a hand in."""
+    """A template's text and path: a bundled one, or an absolute path, which no other user may be able to change."""
     ours = install.data("slurm_templates")
     path = ours / name if name in os.listdir(ours) else Path("/") / name
     if not os.path.lexists(path):
@@ -110,9 +112,9 @@ def render(
     within: Allocation | None,
     lead_s: float,
 ) -> str:
-    """The whole job file, or the script of a step; with `MOVED` for the run's directory one that may be anywhere.
+    """Render the job file, or the script of a step; with `MOVED` as the run's directory, it may be anywhere.
 
-    Raises `SpecError` naming file and line where a template is wrong.
+    Raises `SpecError` with the file and line of an error in the template.
     """
     environment = _environment()
     import jinja2
@@ -126,7 +128,7 @@ def render(
         names = {
             "directives": directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s),
             "step": step,
-            "max_requeues": opts.max_requeues,
+            "max_requeues": opts.max_requeues or 0,
         }
         names["nodes"] = '"$SLURM_JOB_NUM_NODES"'
     more, around = container(opts, run_dir, cwd)
@@ -152,12 +154,12 @@ def render(
         raise SpecError(f"{name}{_line_of(error)}: {error.message}", hint=f"known names: {known}") from error
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if not all(quote(word) in lines for word in agent[1:]):
-        raise SpecError(f"template {name!r} does not start the agent", hint=f"it has to have a line like: {_START}")
+        raise SpecError(f"template {name!r} does not start the agent", hint=f"it needs a line like: {_START}")
     return text
 
 
 def _template(given: str, cwd: str) -> str:
-    """The template's name: a path from the working directory, or one of ours."""
+    """The template's name: a path relative to the working directory, or a bundled one."""
     path = os.path.join(cwd, os.path.expanduser(given or _OURS))
     if not given or (not os.path.lexists(path) and given in os.listdir(install.data("slurm_templates"))):
         return given or _OURS
@@ -165,7 +167,7 @@ def _template(given: str, cwd: str) -> str:
 
 
 def setup_lines(setup: Sequence[str]) -> list[str]:
-    """The lines, with files in place of `@FILE`; one that fails ends the job, as it would go on without what was set up."""
+    """The setup lines, with the lines of a file in place of `@FILE`."""
     lines: list[str] = []
     for line in setup:
         if line.startswith("@"):
@@ -179,7 +181,7 @@ def setup_lines(setup: Sequence[str]) -> list[str]:
 
 
 def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
-    """How a job file that may have been moved finds its directory; Slurm runs a copy of it from elsewhere."""
+    """Lines with which a job file that may have been moved finds its directory: Slurm runs a copy from elsewhere."""
     where = "$SLURM_SUBMIT_DIR" if submitted else '$(cd "$(dirname "$0")" && pwd)'
     return [
         "# This directory may be anywhere that all nodes see.",
@@ -193,12 +195,14 @@ def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
 
 
 def container(opts: SlurmOptions, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
-    """Options of srun for pyxis, or the program before the agent's; the agent needs the run's directory, the script its own."""
+    """Options of srun for pyxis, or the runtime's command; mounts the run's directory and the working directory."""
     if not opts.container_image:
         if opts.container_mounts:
             raise SpecError("container-mounts without a container", hint="name one: --container-image IMAGE")
         return [], []
-    mounts = [f"{directory}:{directory}" for directory in dict.fromkeys([str(run_dir), cwd])] + list(opts.container_mounts)
+    mounts = [f"{directory}:{directory}" for directory in dict.fromkeys([str(run_dir), cwd])] + list(
+        opts.container_mounts
+    )
     if opts.container_runtime == "pyxis":
         for mount in mounts:
             if "," in mount:
@@ -211,7 +215,7 @@ def container(opts: SlurmOptions, run_dir: Path, cwd: str) -> tuple[list[str], l
 
 
 def _line_of(error: Exception) -> str:
-    """`:LINE` of the template in which a name was missing, out of the traceback that jinja2 makes."""
+    """`:LINE` of the template that lacks a name, from the traceback that jinja2 makes."""
     trace, line = error.__traceback__, ""
     while trace is not None:
         if trace.tb_frame.f_code.co_name in ("top-level template code", "root"):
@@ -220,13 +224,15 @@ def _line_of(error: Exception) -> str:
     return line
 
 
-def directives(spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float) -> list[Directive]:
+def directives(
+    spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float
+) -> list[Directive]:
     """The `#SBATCH` lines: ours, then the user's own, which win."""
     directory = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
     nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
     found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run}", "nodes": nodes}
     out = f"{directory}tasks/%a/job.out" if opts.array else f"{directory}job.out"
-    if not spec.nodes.elastic:  # with it, Slurm gives no more than the least number of nodes
+    if not spec.nodes.elastic:  # with it, Slurm allocates only the minimum number of nodes
         found["ntasks-per-node"] = "1"
     found.update({"output": out, "open-mode": "append", **({"chdir": cwd} if directory else {})})
     if opts.array:
@@ -234,7 +240,7 @@ def directives(spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cw
     if spec.time_limit_s is not None:
         found["time"] = _slurm_time(spec.time_limit_s)
         found["signal"] = f"URG@{int(min(lead_s, max(spec.time_limit_s - 1, 1)))}"
-    if opts.max_requeues >= 0:
+    if opts.max_requeues is not None:
         found["requeue" if opts.max_requeues else "no-requeue"] = None
     for name in _OWN:
         value = getattr(opts, name)

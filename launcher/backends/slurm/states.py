@@ -1,4 +1,4 @@
-"""Slurm's words for the state of a job, translated once."""
+"""Slurm's job states and reasons, translated in one place."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TABLE: dict[str, NodeState] = {
 
 
 def meaning(state: str) -> NodeState:
-    """`CANCELLED by 1000` and `RUNNING+` are said, too; a word that we do not know is `unknown`."""
+    """Translate a job state, also `CANCELLED by 1000` and `RUNNING+`; an unfamiliar one is `unknown`."""
     words = state.replace("+", " ").split()
     return TABLE.get(words[0].upper(), "unknown") if words else "unknown"
 
@@ -65,25 +65,31 @@ _CLASSES = {
     "REVOKED": Failure.CANCELLED,
     "TIMEOUT": Failure.TIMEOUT,
 }
-"""Class of the cause, where the state tells it."""
+"""The failure class of each state that implies one."""
 
 _REASONS = {
     "BadConstraints": "no node of the cluster has what is asked for",
-    "JobLaunchFailure": "Slurm could not start it on its node: the run directory must be on a file system that all nodes see",
+    "JobLaunchFailure": "Slurm could not start it on its node: "
+    "the run directory must be on a file system that all nodes see",
     "DependencyNeverSatisfied": "the job that it depends on has failed; it will never start",
     "JobHeldUser": "held: scontrol release JOB",
     "JobHeldAdmin": "held by an administrator",
-    "PartitionConfig": "the partition cannot give so many nodes",
-    "PartitionNodeLimit": "the partition gives no job so many nodes",
+    "PartitionConfig": "the partition does not have this many nodes",
+    "PartitionNodeLimit": "the partition allows no job this many nodes",
     "PartitionTimeLimit": "the time limit is above the partition's",
 }
-"""What Slurm's words for a reason mean, where they do not say it themselves."""
+"""Explanations of reasons that do not explain themselves."""
 
 
 def out_of_reach(said: str) -> bool:
-    """Whether a command of Slurm's failed because no controller has answered."""
-    words = ["Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted", "Connection refused"]
-    words += ("establish a configuration source", "Unable to process configuration file")  # there is no cluster here
+    """Whether a Slurm command failed because no controller answered."""
+    words = [
+        "Unable to contact slurm controller",
+        "Socket timed out",
+        "Zero Bytes were transmitted",
+        "Connection refused",
+    ]
+    words += ("establish a configuration source", "Unable to process configuration file")  # this host is in no cluster
     return any(word.lower() in said.lower() for word in words)
 
 
@@ -93,21 +99,21 @@ def job_of(handle: SlurmHandle) -> str:
 
 
 def explain(reason: str) -> str:
-    """The reason with its meaning."""
+    """The reason, with its explanation if there is one."""
     return f"{reason} ({_REASONS[reason]})" if reason in _REASONS else reason
 
 
 def ending(job_id: str, state: str, reason: str) -> Cause | None:
-    """What Slurm knows of the end of a job; None where that is no more than the agents know themselves."""
+    """The cause that Slurm gives for a job's end; None if the agents know as much themselves."""
     word = (state.replace("+", " ").split() or [""])[0].upper()
     kind = _CLASSES.get(word) or (Failure.NODE if reason in _REASONS else None)
     why = f": {explain(reason)}" if reason not in ("", "None", "NonZeroExitCode") else ""
-    nobody = {"host": None} if reason in _REASONS else {}  # it never came to a host
+    nobody = {"host": None} if reason in _REASONS else {}  # the job never reached a host
     return {"class": kind, "message": f"Slurm ended job {job_id}, state {word}{why}", **nobody} if kind else None
 
 
 def lost_host(job_output: Path) -> str | None:
-    """The node that Slurm has lost, by what srun wrote of it; None where that was srun's own."""
+    """The node that Slurm lost, as srun reports it; None if it was srun's own node."""
     with suppress(OSError):
         said = input_file.end_of(job_output, 65536)
         found = re.findall(rb"^srun: error: Node failure on ([^\s,]+)", said, re.MULTILINE)
@@ -116,7 +122,7 @@ def lost_host(job_output: Path) -> str | None:
 
 
 def not_started(job_output: Path) -> dict[str, str]:
-    """Hosts on which there could be no agent, and what was said of it: the run directory or the interpreter is not there."""
+    """Hosts on which no agent could start, with the error: the run directory or the interpreter is missing there."""
     found: dict[str, str] = {}
     with suppress(OSError, ValueError):
         text = input_file.end_of(job_output, 65536).decode(errors="replace")
@@ -126,15 +132,17 @@ def not_started(job_output: Path) -> dict[str, str]:
             re.MULTILINE,
         )
         said += re.findall(r"^slurmstepd\S*: error: (execve\(\): .*)", text, re.MULTILINE)
-        for hosts in re.findall(r"^srun: error: (\S+): tasks? \S+: Exited with exit code (?:2|13|126|127)$", text, re.MULTILINE):
+        for hosts in re.findall(
+            r"^srun: error: (\S+): tasks? \S+: Exited with exit code (?:2|13|126|127)$", text, re.MULTILINE
+        ):
             found.update(dict.fromkeys(expand(hosts), said[-1].strip() if said else "exit code 2"))
     return found
 
 
 def from_accounting(handle: SlurmHandle) -> str | None:
-    """What sacct remembers of a job that has left the queue; None where there is no accounting, as on many clusters.
+    """The state that sacct has for a job that left the queue; None without accounting, as on many clusters.
 
-    Ids of jobs come round again; the name tells another's job from ours.
+    Slurm reuses job ids: the name distinguishes our job from others.
     """
     fields = "--format=State%40,JobName%200"
     argv = ("sacct", "--jobs", job_of(handle), "--allocations", "--noheader", "--parsable2", fields)

@@ -1,9 +1,9 @@
-"""What submitit does for us: it reads the job's id in what sbatch says, and spaces the questions to the controller.
+"""What submitit does for us: it parses sbatch's output for the job id, and spaces the queries to the controller.
 
-Its private names are used in this file alone. Before any of them is called or written it is looked for: a submitit in which one
-is gone, or something else, gives one sentence.
+Its private names are used in this file only. Each is checked before it is called or written: a submitit that lacks or
+changes one gives a one-sentence error.
 
-sbatch is run from here, as submitit lets it go on when it is interrupted itself. Held by a contract test on a real Slurm.
+sbatch is run from here, as submitit leaves it running when interrupted. A contract test on a real Slurm covers this.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 _SBATCH_S = 60
 _SQUEUE_S = 30
 _DELAY_S = 30
-_KEPT: dict[str, object] = {"_delay_s": _DELAY_S, "_num_calls": 0, "_info_dict": {}, "_last_status_check": float("-inf")}
-"""What submitit's watcher has before its first question, and reads; we write these."""
+_KEPT: dict[str, object] = {
+    "_delay_s": _DELAY_S,
+    "_num_calls": 0,
+    "_info_dict": {},
+    "_last_status_check": float("-inf"),
+}
+"""Fields of submitit's watcher with their initial values: submitit reads them, and we write them."""
 
 _CALLED = ("_make_command", "get_info", "update_if_long_enough")
 _FIELDS = "%i|%T|%r|%S|%k"
@@ -36,11 +41,11 @@ _NAMES = ("job_id", "state", "reason", "start", "comment")
 
 
 def send(job_file: Path) -> str:
-    """Submit the job file and return the job's id; `CommandError` holds what sbatch said. Ctrl-C ends sbatch, too.
+    """Submit the job file and return the job's id; `CommandError` has sbatch's message. Ctrl-C also ends sbatch.
 
-    Raises `BackendUnavailableError` where it has not answered in time: the controller may have the job.
+    Raises `BackendUnavailableError` if it does not answer in time: the controller may have the job.
     """
-    name = "_get_job_id_from_submission_command"  # abstract above it
+    name = "_get_job_id_from_submission_command"  # abstract in its base class
     _refuse("SlurmExecutor", [name] * (name not in vars(SlurmExecutor)))
     try:
         done = proc.run(("sbatch", str(job_file)), timeout_s=_SBATCH_S)
@@ -54,16 +59,17 @@ def send(job_file: Path) -> str:
 
 
 def _refuse(name: str, lacks: list[str]) -> None:
-    """Raise `BackendUnavailableError` where submitit lacks something of that class."""
+    """Raise `BackendUnavailableError` if that class of submitit lacks something."""
     if lacks:
+        version = metadata.version("submitit")
         raise BackendUnavailableError(
-            f"the slurm backend does not know submitit {metadata.version('submitit')}: {name} lacks {', '.join(lacks)}",
-            hint="install a submitit that it knows: pip install 'submitit>=1.5,<1.6'",
+            f"the slurm backend does not support submitit {version}: {name} lacks {', '.join(lacks)}",
+            hint="install a supported version: pip install 'submitit>=1.5,<1.6'",
         )
 
 
 class Queue(SlurmInfoWatcher):
-    """What squeue says of all our jobs, in one question; submitit decides when it is asked again."""
+    """squeue's rows for all our jobs, from one query; submitit decides when it is repeated."""
 
     def __init__(self) -> None:
         super().__init__(delay_s=_DELAY_S)
@@ -71,7 +77,7 @@ class Queue(SlurmInfoWatcher):
         _refuse("SlurmInfoWatcher", [name for name in _CALLED if not callable(getattr(self, name, None))])
         self.reached = True
         self.refusal = ""
-        """What was said in place of an answer."""
+        """The error message in place of an answer."""
 
     def _make_command(self) -> list[str]:
         return ["squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
@@ -79,11 +85,15 @@ class Queue(SlurmInfoWatcher):
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         """Rows by job id."""
         text = string if isinstance(string, str) else string.decode(errors="replace")
-        rows = [dict(zip(_NAMES, line.split("|", len(_NAMES) - 1), strict=False)) for line in text.splitlines() if "|" in line]
+        rows = [
+            dict(zip(_NAMES, line.split("|", len(_NAMES) - 1), strict=False))
+            for line in text.splitlines()
+            if "|" in line
+        ]
         return {row["job_id"]: row for row in rows}
 
     def update(self) -> None:
-        """Ask, with a time limit; a controller that does not answer leaves what was known."""
+        """Query squeue, with a time limit; without an answer, the known rows stay."""
         import time
 
         self._num_calls += 1
@@ -98,16 +108,16 @@ class Queue(SlurmInfoWatcher):
         self._last_status_check = time.time()
 
     def hurry(self) -> None:
-        """A run is to end, and somebody waits for that: the next question is asked at once, and then every two seconds."""
+        """Make the next query immediate and later ones every two seconds: the user is waiting for a run to end."""
         self._delay_s, self._last_status_check = 2, float("-inf")
 
     def of(self, handle: SlurmHandle, *, now: bool = False) -> dict[str, str] | None:
-        """The row of a run's job; None when it has left the queue, or nobody knows. Another's job of the same id is not ours."""
+        """The row of a run's job; None if it left the queue or is unknown. Other jobs with the same id do not count."""
         info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")
         return info if info and info.get("comment") == handle["comment"] else None
 
     def by_comment(self, comment: str, besides: str) -> str | None:
-        """The id of the job with that comment, other than `besides`, asked now."""
+        """The id of the job with that comment, other than `besides`, from a fresh query."""
         self.update()
         ids = (job_id.partition("_")[0] for job_id, row in self._info_dict.items() if row.get("comment") == comment)
         return next((job_id for job_id in ids if job_id != besides), None)

@@ -1,4 +1,4 @@
-"""Texts of options read as sbatch reads them: job arrays, and its further options."""
+"""Parses option texts as sbatch does: job arrays and further options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from launcher.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_RESERVED = ("job-name", "comment", "nodes", "ntasks-per-node", "output", "open-mode", "chdir", "time", "signal", "array")
+_RESERVED = (
+    "job-name",
+    "comment",
+    "nodes",
+    "ntasks-per-node",
+    "output",
+    "open-mode",
+    "chdir",
+    "time",
+    "signal",
+    "array",
+)
 
 
 def indices(array: str) -> tuple[int, ...]:
@@ -19,7 +30,9 @@ def indices(array: str) -> tuple[int, ...]:
     for part in array.partition("%")[0].split(","):
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])) or match[3] == "0":
-            raise SpecError(f"array {array!r}: {part!r} is not a range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4")
+            raise SpecError(
+                f"array {array!r}: {part!r} is not a range of indices", hint="write 0-9, 0-9%2, 1,3,5 or 0-15:4"
+            )
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
     if not re.fullmatch(r"[^%]*(%[1-9]\d*)?", array):
         raise SpecError(f"array {array!r}: after % comes how many may run at once", hint="write 0-9%2")

@@ -19,12 +19,16 @@ def adopt(  # noqa: PLR0917 - typer's
         Optional[list[str]],
         flag("-i", "--inventory", metavar="PATH|H1,H2,", help="The hosts that the run was started on."),
     ] = None,
-    limit: Annotated[Optional[str], flag(metavar="PATTERN", help="Only these hosts or groups of the inventory.")] = None,
-    remote_dir: Annotated[Optional[str], flag(metavar="DIR", help="The directory on the hosts that it was started with.")] = None,
+    limit: Annotated[
+        Optional[str], flag(metavar="PATTERN", help="Only these hosts or groups of the inventory.")
+    ] = None,
+    remote_dir: Annotated[
+        Optional[str], flag(metavar="DIR", help="The directory on the hosts that it was started with.")
+    ] = None,
     on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster, by its name in the settings.")] = None,
     fmt: OutputOption = None,
 ) -> None:
-    """Take over a run that another machine started over SSH: status, logs and cancel then work here.
+    """Take over a run that another host started over SSH: status, logs and cancel then work here.
 
     $ distlaunch adopt train-20250101-120000-abcd --inventory hosts.ini
     $ distlaunch adopt train-20250101 --on lab
@@ -33,6 +37,6 @@ def adopt(  # noqa: PLR0917 - typer's
     given = {"inventory": tuple(inventory) if inventory else None, "limit": limit, "remote_dir": remote_dir}
     with live_line.waiting(f"looking for {run} on its hosts"):
         found = cluster.adopt(run, directory, on, given)
-    with output.after(f"{found.id} is among the runs here now"):
+    with output.after(f"{found.id} was adopted"):
         data: Adopted = {"run": found.id, "path": str(found.path), "hosts": found.hosts}
         output.result(data, found.id)

@@ -1,4 +1,4 @@
-"""`distlaunch doctor BACKEND|--on CLUSTER`: a short job on the nodes, whose reports are compared with one another."""
+"""`distlaunch doctor BACKEND|--on CLUSTER`: run a short job on the nodes, and compare their reports."""
 
 from __future__ import annotations
 
@@ -37,18 +37,30 @@ _NOT_OURS: tuple[str, ...] = (
     "grace",
     "no_python",
 )
-_NOT_OURS += ("module", "detach", "explain", "log_ranks", "runs_dir", "array", "max_requeues", "dependency", "server_dry_run")
-"""Options of jobs that mean nothing for this one."""
+_NOT_OURS += (
+    "module",
+    "detach",
+    "explain",
+    "log_ranks",
+    "runs_dir",
+    "array",
+    "max_requeues",
+    "dependency",
+    "server_dry_run",
+)
+"""Options of jobs that do not apply to this one."""
 
 _MARKS = {"ok": "OK", "warn": "warn", "fail": "FAIL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """What doctor itself takes; the rest are the job's and the backend's options."""
+    """Doctor's own options; the rest are those of the job and the backend."""
 
     seconds: float = option(5.0, metavar="S", help="Seconds of arithmetic on each GPU or CPU.")
-    quarantine: bool = option(False, flags=("--quarantine",), help="Exclude hosts that failed from later runs on this cluster.")
+    quarantine: bool = option(
+        False, flags=("--quarantine",), help="Exclude hosts that failed from later runs on this cluster."
+    )
     release: tuple[str, ...] = option((), metavar="HOST", help="Remove a host from that list; run no checks.")
 
 
@@ -77,7 +89,7 @@ def doctor(words: list[str]) -> int:
 
 
 def _check_release(words: list[str]) -> None:
-    """Say which hosts there are where `--release` came without one."""
+    """Raise `SpecError` with the quarantined hosts if `--release` names none."""
     following = dict(zip(words, [*words, "-"][1:], strict=True))
     if following.get("--release", "HOST").startswith("-"):
         listed = ", ".join(quarantine.hosts(following.get("--on", following.get("--cluster", "")), os.environ))
@@ -86,8 +98,10 @@ def _check_release(words: list[str]) -> None:
 
 
 def _examine(name: str | None, values: dict[str, Any]) -> int:
-    """Run the job, collect what its nodes say, compare, print; 1 where a check failed."""
-    own = DoctorOptions(**{item.name: values[item.name] for item in fields(DoctorOptions) if values.get(item.name) is not None})
+    """Run the job, compare its nodes' reports, and print the findings. Returns 1 if a check failed."""
+    own = DoctorOptions(
+        **{item.name: values[item.name] for item in fields(DoctorOptions) if values.get(item.name) is not None}
+    )
     values = {**values, "cluster": values["on"]}
     if own.release:
         return _release(values["cluster"], tuple(own.release))
@@ -115,8 +129,11 @@ def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
 
 
 def _show(done: Examination) -> None:
-    """The table, then what is wrong with the way out, then the pairs."""
-    rows = [(host, node, *(_mark(done, node, check) for check in checks.known())) for node, host in sorted(done.hosts.items())]
+    """Print the table, then the findings with their fixes, then the pairs."""
+    rows = [
+        (host, node, *(_mark(done, node, check) for check in checks.known()))
+        for node, host in sorted(done.hosts.items())
+    ]
     table = tables.table(("HOST", "NODE", *(check.upper() for check in checks.known())), rows)
     text = table.rstrip("\n").splitlines()
     for finding in sorted(done.found, key=lambda f: (f.status != "fail", f.node)):

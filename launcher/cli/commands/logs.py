@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def logs(
     run: RunArgument,
-    follow: Annotated[bool, flag("-f", "--follow", help="Continue until the run ends; Ctrl-C only stops watching.")] = False,
+    follow: Annotated[
+        bool, flag("-f", "--follow", help="Continue until the run ends; Ctrl-C only stops watching.")
+    ] = False,
     rank: Annotated[str, flag(metavar="all|0,3-5", help="Show only lines of these ranks.")] = "all",
     node: Annotated[Optional[int], flag(metavar="N", help="Show only lines from this node.")] = None,
     fmt: OutputOption = None,
@@ -62,7 +64,9 @@ def _show(records: Iterable[Record], node: Source | None, workers: WorkerOutput,
         if isinstance(record, Output):
             workers.show(record, now)
         elif isinstance(record, Event):
-            if record.name == "lines_lost" and (ranks is None or not ranks.isdisjoint(record.fields.get("ranks") or ())):
+            if record.name == "lines_lost" and (
+                ranks is None or not ranks.isdisjoint(record.fields.get("ranks") or ())
+            ):
                 workers.end_line()
                 output.warn(f"node {node}: {lost_text(record.fields)}")
         elif ranks is None:

@@ -51,7 +51,7 @@ def ls(
 
 
 def _of_cluster(name: str) -> None:
-    """Runs as the cluster of that name knows them."""
+    """List the runs that the cluster reports."""
     from launcher.console import live_line
     from launcher.service import cluster  # a list of our own runs needs no backend
 

@@ -19,7 +19,14 @@ def _run_on(values: dict[str, Any]) -> int:
 
 
 _ON = Annotated[
-    str, flag("--on", aliases=("--cluster",), metavar="NAME", help="Cluster to run on, by its name in the settings.", group="job")
+    str,
+    flag(
+        "--on",
+        aliases=("--cluster",),
+        metavar="NAME",
+        help="Cluster to run on, by its name in the settings.",
+        group="job",
+    ),
 ]
 
 run = launching(str(__doc__), _run_on, [parameter("on", _ON)])

@@ -29,7 +29,11 @@ def status(run: RunArgument, fmt: OutputOption = None) -> None:
 
 
 def _when(created: float) -> str:
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(created))} ({summary.age(created)} ago)" if created else "-"
+    return (
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(created))} ({summary.age(created)} ago)"
+        if created
+        else "-"
+    )
 
 
 def _lines(run: Run, state: RunState) -> list[str]:

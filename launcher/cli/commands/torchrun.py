@@ -1,4 +1,4 @@
-"""`distlaunch torchrun`, found by the command line where other options stand before it."""
+"""`distlaunch torchrun`, for command lines with other options before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of doctor, a file each: whatever module is here is one."""
+"""The checks of doctor: every module in this package is one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @cache
 def known() -> Mapping[str, Check]:
-    """By name, in their order."""
+    """All checks by name, in their order."""
     names = [found.name for found in pkgutil.iter_modules(__path__)]
     checks: dict[str, Check] = {name: importlib.import_module(f"{__name__}.{name}").CHECK for name in names}
     return dict(sorted(checks.items(), key=lambda item: item[1].column))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def clocks(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """More than a second from the median clock; beyond a minute certificates and rendezvous deadlines fail."""
+    """Clocks more than a second off the median. Beyond a minute, certificates and rendezvous deadlines fail."""
     asked = [report for report in first if "clock_offset_s" in report]
     middle = statistics.median([report["clock_offset_s"] for report in asked] or [0.0])
     for report in asked:

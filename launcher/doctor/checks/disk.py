@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 
 def disks(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """Not writable, or nearly full."""
+    """Disks that are not writable, or nearly full."""
     for report in first:
         for path, about in report["disks"].items():
             if about["error"]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """Fewer than elsewhere, errors, a PCIe link that is narrower than it could be, missing NVLinks."""
+    """Fewer GPUs than elsewhere, errors, PCIe links narrower than possible, missing NVLinks."""
     usual = statistics.mode([len(about["gpus"]) for about in facts.values()]) if facts else 0
     for node, about in facts.items():
         if len(about["gpus"]) < usual:
@@ -26,7 +26,7 @@ def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
                 yield Finding(node, "gpu", "fail", reason, "see NVIDIA's Xid catalogue; reset or replace it")
             if gpu["ecc_uncorrected"]:
                 reason = f"GPU {gpu['index']}: {gpu['ecc_uncorrected']} uncorrected ECC errors"
-                yield Finding(node, "gpu", "fail", reason, "drain the node and reset the GPU; replace it when they come again")
+                yield Finding(node, "gpu", "fail", reason, "drain the node and reset the GPU; replace it if they recur")
             width = gpu["pcie"].rpartition("x")[2].split(" of ")
             if len(width) == 2 and all(map(str.isdigit, width)) and int(width[0]) < int(width[1]):
                 reason = f"GPU {gpu['index']}: PCIe x{width[0]} of {width[1]}"

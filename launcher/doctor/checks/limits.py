@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 
 def limits(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """Too little locked memory for RDMA, too few open files, a /dev/shm as containers have it by default."""
+    """Too little locked memory for RDMA, too few open files, a /dev/shm of the default container size."""
     for node, about in facts.items():
         has = about["limits"]
         memlock, rdma = has["memlock_bytes"], any(hca["state"] == "ACTIVE" for hca in about["hcas"])
@@ -28,7 +28,9 @@ def limits(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
             yield Finding(node, "limits", "warn", f"at most {has['open_files']} open files", "ulimit -n 65536")
         if has["shm_bytes"] is not None and has["shm_bytes"] < _GIB:
             fix = "start the container with --shm-size 16g or --ipc host"
-            yield Finding(node, "limits", "warn", f"shared memory (/dev/shm) of {has['shm_bytes'] / 2**20:.0f} MiB", fix)
+            yield Finding(
+                node, "limits", "warn", f"shared memory (/dev/shm) of {has['shm_bytes'] / 2**20:.0f} MiB", fix
+            )
 
 
 CHECK = Check(4, lambda told: limits(told.facts))

@@ -1,4 +1,4 @@
-"""Bytes per second between the nodes."""
+"""Bandwidth between the nodes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FEW_PAIRS = 3
-"""Of so few none is the usual one."""
+"""Up to this many pairs have no meaningful median."""
 
 
 def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """Hosts whose usual pair is far below that of other hosts; then single pairs between the others."""
+    """Hosts whose median pair is far below that of other hosts; then single slow pairs between the others."""
     if not all("gbytes_per_s" in report for report in reports):
         return
     node_of = {report["rank"]: report["node"] for report in reports}
@@ -32,7 +32,7 @@ def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
         if other > report["rank"] and machine[report["rank"]] != machine[other]
     }
     if len(hosts) < 3 or not pairs:
-        return  # of two, who is to say which is slow
+        return  # of two nodes, either may be the slow one
 
     own: dict[int, list[float]] = {node: [] for node in hosts}
     for (a, b), rate in pairs.items():
@@ -43,7 +43,9 @@ def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     bad = [node for node in bad if max(own[node]) < middle]
     for node in bad:
         reason = f"{usual[node]:.3g} GB/s with most hosts; a host's median is {middle:.3g}"
-        yield Finding(node, "links", "fail", reason, "its cable, port or NIC: see ethtool, and the switch's error counters")
+        yield Finding(
+            node, "links", "fail", reason, "its cable, port or NIC: see ethtool, and the switch's error counters"
+        )
     others = {(a, b): rate for (a, b), rate in pairs.items() if not {node_of[a], node_of[b]} & set(bad)}
     slow, middle = _far_below(others) if len(others) > _FEW_PAIRS else ([], 0.0)
     for a, b in slow:
@@ -52,7 +54,7 @@ def links(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
 
 
 def _far_below(rates: Mapping[T, float]) -> tuple[list[T], float]:
-    """Those below half of the median and further from it than is usual, slowest first; and the median."""
+    """Keys whose rate is below half of the median and unusually far from it, slowest first; and the median."""
     if len(rates) < 3:
         return [], 0.0
     middle = statistics.median_high(rates.values())

@@ -17,7 +17,7 @@ _WIRES = ("physical", "bond", "ipoib", "vlan", "veth")
 
 
 def network(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """RDMA ports and cards that differ from the same elsewhere; notes of the nodes themselves."""
+    """RDMA ports and cards that differ from the same ones elsewhere, and notes of the nodes themselves."""
     yield from _rdma(facts)
     yield from _cards(facts)
     for node, about in facts.items():
@@ -26,7 +26,7 @@ def network(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
 
 
 def _rdma(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """Ports that are down or slow where the same port elsewhere is not."""
+    """Ports that are down or slower than the same port elsewhere."""
     rates: dict[str, list[float]] = {}
     for about in facts.values():
         for hca in about["hcas"]:
@@ -40,7 +40,7 @@ def _rdma(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
 
 
 def _cards(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """Cards that are down where most have them up; MTUs that differ."""
+    """Cards that are down but up on most nodes, and MTUs that differ."""
     mtus: dict[str, list[int]] = {}
     for about in facts.values():
         for nic in filter(_carries, about["nics"]):
@@ -52,7 +52,9 @@ def _cards(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
             if nic["kind"] in _WIRES and not _carries(nic) and up * 2 >= len(facts):
                 reason = f"{nic['name']} {'has no address' if nic['up'] else 'is down'}, elsewhere it is up"
                 status: Status = "fail" if up * 2 > len(facts) else "warn"
-                yield Finding(node, "network", status, reason, f"its cable and switch port; ip -d link show {nic['name']}")
+                yield Finding(
+                    node, "network", status, reason, f"its cable and switch port; ip -d link show {nic['name']}"
+                )
             elif _carries(nic) and nic["mtu"] != usual:
                 reason = f"{nic['name']} has MTU {nic['mtu']}, elsewhere {usual}"
                 yield Finding(node, "network", "warn", reason, f"ip link set {nic['name']} mtu {usual}")

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-_SHUT = {"no answer": "no answer: a firewall drops them", "refused": "refused, though it listens: a firewall rejects them"}
+_SHUT = {
+    "no answer": "no answer: a firewall drops them",
+    "refused": "refused, though it listens: a firewall rejects them",
+}
 
 
 def ports(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """Ports that do not open though somebody listens there: on the host that most others have trouble with."""
+    """Ports that do not open although a process listens, on the hosts that are part of most such pairs."""
     shut: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for report in first:
         for node, what, why in report.get("paths", {}).get("blocked", ()):
@@ -30,7 +33,10 @@ def ports(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
         names = _joined({what for what, _ in blocked})
         whys = ", ".join(sorted({_SHUT.get(why, f"{why}: rejected by a firewall, or no route") for _, why in blocked}))
         what = f"TCP ports {names} " + ("do not open from" if inward else "cannot be opened on")
-        fix = f"let TCP {names} through between the nodes: nft list ruleset, firewall-cmd --list-all, security groups, policies"
+        fix = (
+            f"let TCP {names} through between the nodes: nft list ruleset, firewall-cmd --list-all, "
+            "security groups, policies"
+        )
         yield Finding(node, "ports", "fail", f"{what} {some(others, hosts)} ({whys})", fix)
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of each rank."""
+"""Compute speed of each rank."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def speed(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """Arithmetic far below the median of all ranks."""
+    """Ranks whose speed is far below the median of all ranks."""
     if len(reports) < 3:
-        return  # two that differ: who is to say which is wrong
+        return  # of two ranks, either may be the wrong one
     rates = [report["gemm_tflops"] for report in reports]
     middle = statistics.median(rates)
     deviation = statistics.median(abs(rate - middle) for rate in rates)
@@ -32,4 +32,6 @@ def speed(reports: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
             yield Finding(report["node"], "speed", status, reason, "look at clocks, power cap, temperature, other jobs")
 
 
-CHECK = Check(9, lambda told: speed([report for report in told.reports if "gemm_tflops" in report]), needs="gemm_tflops")
+CHECK = Check(
+    9, lambda told: speed([report for report in told.reports if "gemm_tflops" in report]), needs="gemm_tflops"
+)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """Those that differ from what most nodes have."""
+    """Versions that differ from those of most nodes."""
     of: dict[int, dict[str, str]] = {report["node"]: dict(report["versions"]) for report in first}
     for node, about in facts.items():
         drivers = {gpu["driver"] for gpu in about["gpus"] if gpu["driver"]}
@@ -27,7 +27,7 @@ def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str
             if value != common:
                 status: Status = "warn" if what in ("python", "driver", "gpu") else "fail"
                 reason = f"{what} {value or 'missing'}, where most nodes have {common or 'none'}"
-                yield Finding(node, "versions", status, reason, f"install {what} {common} there, or leave the node out")
+                yield Finding(node, "versions", status, reason, f"install {what} {common} there, or exclude the node")
 
 
 CHECK = Check(1, lambda told: versions(told.first, told.facts), needs="versions")

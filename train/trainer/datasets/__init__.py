@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
 ALL: tuple[Dataset, ...] = tuple(one for module in _MODULES for one in getattr(module, "DATASETS", ()))
 NAMES = tuple(one.name for one in ALL if one.name)
-"""What `--data` can be beside a place where data is."""
+"""The names that `--data` accepts, besides a path."""
 
 
 def find(data: str, reader: str) -> Dataset:
-    """The data set that these values of `--data` and `--reader` mean; one that does not load where there is none."""
+    """The data set that `--data` and `--reader` select; if there is none, one whose `load` raises `InputError`."""
     named = (one for one in ALL if one.name == data)
     taking = (one for one in ALL if one.takes(data, reader))
     return next(named, None) or next(taking, None) or Dataset(_nowhere)
@@ -28,25 +28,27 @@ def find(data: str, reader: str) -> Dataset:
 
 def _nowhere(config: Config) -> Data:
     known = ", ".join(NAMES)
-    raise InputError(f"--data {config.data}: no such directory, and none of {known}; shards are named like data-{{000..127}}.tar")
+    raise InputError(
+        f"--data {config.data}: no such directory, and none of {known}; shards are named like data-{{000..127}}.tar"
+    )
 
 
 def prepare(config: Config, rank: int, world_size: int) -> None:
-    """What ranks share before they load the data; raises `InputError`."""
+    """Prepare what ranks share before they load the data; raises `InputError`."""
     found = find(config.data, config.reader)
     if found.prepare is not None:
         found.prepare(config, rank, world_size)
 
 
 def load_data(config: Config, world_size: int) -> Data:
-    """The data that `config` names; raises `InputError` when it is not to be had, or less than one step of all ranks."""
+    """The data that `config` names; raises `InputError` if it is unavailable, or less than one step of all ranks."""
     data = find(config.data, config.reader).load(config)
     step_samples, samples = config.batch_size * world_size, len(data.train)
     if step_samples > samples:
         most = samples // world_size
         advice = f"--batch-size can be at most {most}" if most else f"start at most {samples} ranks"
         raise InputError(
-            f"--batch-size {config.batch_size} on {world_size} rank{'s' * (world_size > 1)} makes {step_samples} samples a step, "
-            f"more than the {samples} training samples of {config.data}; {advice}"
+            f"--batch-size {config.batch_size} on {world_size} rank{'s' * (world_size > 1)} makes {step_samples} "
+            f"samples a step, more than the {samples} training samples of {config.data}; {advice}"
         )
     return data

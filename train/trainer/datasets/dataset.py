@@ -1,4 +1,4 @@
-"""What a data set is, and what those of images have in common."""
+"""The interface of a data set, and what data sets of images share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainer.sources import Files, Shape, Source
 
 HELD_OUT = 0.1
-"""Share of the samples that becomes the test set where the data has none."""
+"""Share of the samples that becomes the test set if the data has none."""
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
@@ -26,42 +26,42 @@ class Data:
     test: Source
     classes: int
     mean: tuple[float, ...] = ()
-    """Of pixels from 0 to 255, by channel; empty where samples come as they are, with mean near 0 and deviation near 1."""
+    """Of pixels from 0 to 255, by channel; empty if samples already have mean near 0 and deviation near 1."""
 
     std: tuple[float, ...] = ()
     problems: list[str] = field(default_factory=list)
-    """What is wrong with the data without making it useless, a line each."""
+    """Problems that leave the data usable, one line each."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What `--data` can mean, and the defaults that it brings."""
+    """A data set that `--data` can select, and its defaults."""
 
     load: Callable[[Config], Data]
     """Raises `InputError`."""
 
     name: str = ""
-    """The value of `--data`; without one `takes` decides."""
+    """The value of `--data`; if empty, `takes` decides."""
 
     takes: Callable[[str, str], bool] = lambda _data, _reader: False
-    """Whether it is meant by these values of `--data` and `--reader`. At most one data set takes a value."""
+    """Whether these values of `--data` and `--reader` select it. At most one data set takes a value."""
 
     prepare: Optional[Callable[[Config, int, int], None]] = None
-    """What ranks share before they load: called with this rank and the world size. Raises `InputError`."""
+    """Prepares what ranks share before they load; takes the rank and the world size. Raises `InputError`."""
 
     small: Optional[Shape] = None
-    """What the small model sees. With it, `--model auto` is the small model."""
+    """Image shape for the small model. If set, `--model auto` is the small model."""
 
     side: int = 224
-    """Height and width that other models see, in pixels."""
+    """Height and width of images for other models, in pixels."""
 
     epochs: int = 90
 
 
 def encoded(config: Config, train: Files, test: Optional[Files], classes: Optional[int] = None) -> Data:
-    """Images to decode; without a test set a tenth of them, fixed, is held out."""
+    """Data of images to decode; without a test set, a fixed tenth of them is held out."""
     need_torchvision(f"--data {config.data}")
-    known = classes or len(train.classes)  # type: ignore[attr-defined]  # directories know their names
+    known = classes or len(train.classes)  # type: ignore[attr-defined]  # only directories come without `classes`
     options: dict[str, Any] = {"seed": config.seed, "strict": config.strict, "classes": known}
     make: Callable[[Files], EncodedImages] = lambda files: EncodedImages(files, config.image_shape, **options)  # noqa: E731
     training: Source = make(train)
@@ -78,7 +78,7 @@ def encoded(config: Config, train: Files, test: Optional[Files], classes: Option
 
 
 def from_torchvision(name: str, root: str, advice: str, make: Callable[[], Any]) -> Any:
-    """What `make` opens below `root`; raises `InputError` where it is not there."""
+    """The data set that `make` opens below `root`; raises `InputError` if it is not there."""
     try:
         return make()
     except (RuntimeError, OSError) as error:

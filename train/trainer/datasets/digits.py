@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from trainer.config import Config
 
 SPLIT_SEED = 0
-"""Fixed, whatever `--seed` says: no run ever trains on another's test samples, and accuracies can be compared."""
+"""Fixed for any `--seed`: no run trains on another's test samples, and accuracies can be compared."""
 
 
 def load(config: Config) -> Data:
-    """The 1,797 handwritten digits of 8x8 pixels that scikit-learn ships, a fifth of each class to test."""
+    """The 1,797 handwritten digits of 8x8 pixels that scikit-learn ships; a fifth of each class is for testing."""
     table = _read_digits()
     images, labels = table[:, :64].float().reshape(-1, 1, 8, 8), table[:, 64].long()
     images = (images / 16 - 0.305) / 0.376  # mean and deviation over all pixels
@@ -42,7 +42,7 @@ def _read_digits() -> Tensor:
     import numpy as np
 
     file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if file.exists():  # reading it ourselves takes 5 ms, importing sklearn.datasets a second
+    if file.exists():  # reading the file takes 5 ms, importing sklearn.datasets a second
         return torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.uint8))
     from sklearn.datasets import load_digits
 
@@ -51,7 +51,7 @@ def _read_digits() -> Tensor:
 
 
 def stratified_split(labels: Tensor, test_fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Sample numbers to train on and to test on, ascending, with the same share of every class (of shape (n,) both)."""
+    """Ascending sample numbers for training and for testing, both (n,), with the same share of every class."""
     generator = torch.Generator().manual_seed(seed)
     testing = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(int(labels.max()) + 1):

@@ -18,7 +18,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class Directory:
-    """Files and their classes. The paths are kept as one string: a million of them as objects would take 200 MB a rank."""
+    """Files and their classes. The paths are one string: a million string objects would take 200 MB per rank."""
 
     def __init__(self, root: str, files: Iterable[tuple[str, int]], classes: Sequence[str]) -> None:
         self.root, self.classes = root, classes
@@ -47,14 +47,16 @@ class Directory:
 
 
 def open_directory(root: str) -> Directory:
-    """The images below `root`, whose subdirectories are the classes, in the order of their names; raises `InputError`."""
+    """The images below `root`, whose subdirectories are the classes, sorted by name; raises `InputError`."""
     try:
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     except OSError as error:
         raise InputError(f"--data {root}: {error.strerror}") from error
     if not classes:
         raise InputError(f"--data {root}: a directory of images has a directory per class in it, this one has none")
-    found = Directory(root, ((path, label) for label, name in enumerate(classes) for path in _images(root, name)), classes)
+    found = Directory(
+        root, ((path, label) for label, name in enumerate(classes) for path in _images(root, name)), classes
+    )
     missing = set(range(len(classes))) - set(found._labels.tolist())
     if missing:
         raise InputError(f"--data {root}: no image in {classes[min(missing)]} ({', '.join(SUFFIXES)} are images)")
@@ -76,14 +78,16 @@ def load(config: Config) -> Data:
     train_set, test_set = open_directory(root), open_directory(test) if test else None
     if test_set and test_set.classes != train_set.classes:
         odd = sorted(set(test_set.classes) ^ set(train_set.classes))
-        raise InputError(f"{root} has {len(train_set.classes)} classes and {test} {len(test_set.classes)}; not in both: {odd[0]}")
+        raise InputError(
+            f"{root} has {len(train_set.classes)} classes and {test} {len(test_set.classes)}; not in both: {odd[0]}"
+        )
     if config.classes not in (None, len(train_set.classes)):
         raise InputError(f"--classes {config.classes}, but {root} has {len(train_set.classes)} class directories")
     return encoded(config, train_set, test_set)
 
 
 def takes(data: str, reader: str) -> bool:
-    """A directory without shards in it."""
+    """Whether `data` is a directory without shards."""
     return reader == "index" and os.path.isdir(os.path.expanduser(data)) and not is_shards(data)
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def load(config: Config) -> Data:
-    """Its training and its validation set."""
+    """Its training set, and its validation set for testing."""
     need_torchvision("--data imagenet")
     root = os.path.expanduser(config.data_dir)
     return encoded(config, open_set(root, train=True), open_set(root, train=False))
 
 
 def open_set(root: str, *, train: bool) -> Directory:
-    """One of the two; raises `InputError`."""
+    """The training or the validation set; raises `InputError`."""
     from torchvision import datasets
 
     make = partial(datasets.ImageNet, root, split="train" if train else "val")

@@ -1,10 +1,10 @@
-"""The index of one of WebDataset's tar shards says where every image is, and of which class.
+"""The index of a WebDataset tar shard: where every image is, and its class.
 
-A sample is what the members of a tar share up to the first dot of their names: an image (jpg, png, webp) and its class, either as
-`cls` (a number as text) or as `json` (a number, or an object with `label`, `cls` or `class`).
+The members of a tar that share a name up to the first dot are one sample: an image (jpg, jpeg, png, webp) and its
+class, either as `cls` (a number as text) or as `json` (a number, or an object with `label`, `cls` or `class`).
 
-The index `SHARD.idx` is a header and 16 bytes a sample, mapped into memory, so that ranks of one host share it. It holds the
-shard's size and time of change and is built anew when they differ.
+The index `SHARD.idx` is a header and 16 bytes per sample, mapped into memory, so that the ranks of a host share it. It
+holds the shard's size and modification time, and is rebuilt when they differ.
 """
 
 from __future__ import annotations
@@ -24,23 +24,30 @@ from trainer.errors import InputError
 IMAGES = ("jpg", "jpeg", "png", "webp")
 RECORD = np.dtype([("offset", "<u8"), ("size", "<u4"), ("label", "<i4")])
 HEADER = np.dtype(
-    [("magic", "S8"), ("size", "<u8"), ("changed_ns", "<u8"), ("skipped", "<u4"), ("labels", "<i4", (2,)), ("problem", "S92")]
+    [
+        ("magic", "S8"),
+        ("size", "<u8"),
+        ("changed_ns", "<u8"),
+        ("skipped", "<u4"),
+        ("labels", "<i4", (2,)),
+        ("problem", "S92"),
+    ]
 )
-"""`labels`: the lowest and the highest; `skipped`: samples without image or class; `problem`: what is wrong with the tar."""
+"""`labels`: lowest and highest; `skipped`: samples without image or class; `problem`: what is wrong with the tar."""
 
 _MAGIC = b"dlindex1"
 
 
 class Index(NamedTuple):
-    """Where one shard's samples are."""
+    """The positions of one shard's samples."""
 
     header: Any
     records: Any
-    """of `RECORD`, (n,)"""
+    """Of dtype `RECORD`, (n,)."""
 
 
 def build(shard: str) -> Index:
-    """Read through one tar, and keep its index beside it, or where the user's caches are if that cannot be written."""
+    """Index one tar, and keep the index next to it, or in the user's cache directory if that cannot be written."""
     try:
         stat = os.stat(shard)
         records, header = _scan(shard)
@@ -61,7 +68,7 @@ def build(shard: str) -> Index:
 
 
 def find(shard: str) -> Index | None:
-    """The shard's index, if there is one that fits it."""
+    """The shard's index, if there is an up-to-date one."""
     try:
         stat = os.stat(shard)
     except OSError as error:
@@ -75,8 +82,10 @@ def find(shard: str) -> Index | None:
         except OSError:
             continue
         if (header["magic"], header["size"], header["changed_ns"]) == (_MAGIC, stat.st_size, stat.st_mtime_ns):
-            empty = size == HEADER.itemsize  # which cannot be mapped
-            records = np.empty(0, RECORD) if empty else np.asarray(np.memmap(place, RECORD, "r", offset=HEADER.itemsize))
+            empty = size == HEADER.itemsize  # nothing to map
+            records = (
+                np.empty(0, RECORD) if empty else np.asarray(np.memmap(place, RECORD, "r", offset=HEADER.itemsize))
+            )
             return Index(header, records)
     return None
 
@@ -112,7 +121,7 @@ def _samples(shard: str) -> Iterator[tuple[tuple[int, int] | None, int | None]]:
     label: int | None = None
     with tarfile.open(shard, "r:") as archive:
         for member in archive:
-            archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep all members
             if not member.isfile():
                 continue
             directory, _, base = member.name.rpartition("/")

@@ -1,7 +1,7 @@
-"""`--data SHARDS`: WebDataset's tar shards, read at random by an index beside each (`shard_index`).
+"""`--data SHARDS`: WebDataset tar shards, read at random by the index of each (`shard_index`).
 
-Images are read by `preadv`, not mapped: what was read does not count as this process's memory, and a shard that is cut off
-meanwhile is an error, not SIGBUS.
+Images are read by `preadv`, not mapped: what has been read does not count as the process's memory, and a shard that is
+truncated during the run is an error, not SIGBUS.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ShardSet:
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong with shards and samples, one line each."""
+        """Problems of shards and samples, one line each."""
         found = [(path, str(index.header["problem"], "utf-8")) for path, index in zip(self.paths, self.indices)]
         lines = [f"{path}: {problem}" for path, problem in found if problem]
         skipped = [(path, int(index.header["skipped"])) for path, index in zip(self.paths, self.indices)]
@@ -62,7 +62,7 @@ class ShardSet:
         return blob, label
 
     def name(self, number: int) -> str:
-        """The shard and the member of the tar, for messages."""
+        """The shard and the tar member, for messages."""
         shard, (offset, _, _) = self._record(number)
         head = bytearray(100)
         self._files.read_into(shard, head, offset - tarfile.BLOCKSIZE)
@@ -75,7 +75,7 @@ class ShardSet:
 
 
 class _OpenFiles:
-    """Keeps shards open, as many as the system lets a process have; others are opened for each read."""
+    """Keeps as many shards open as the process's limit allows; others are opened for each read."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
@@ -88,7 +88,7 @@ class _OpenFiles:
         self.open: dict[int, int] = {}
 
     def read_into(self, shard: int, buffer: bytearray, offset: int) -> int:
-        """Fill `buffer` from the shard of that number; how many bytes there were. Called from many threads."""
+        """Fill `buffer` from shard number `shard`; return the number of bytes read. Called from many threads."""
         kept = self.open.get(shard)
         if kept is not None:
             return os.preadv(kept, [buffer], offset)
@@ -105,9 +105,9 @@ class _OpenFiles:
 
 
 def expand(pattern: str) -> list[str]:
-    """The shards that `pattern` names: braces (`{000..127}`, `{a,b}`), wildcards, a directory with shards; joined by `::`.
+    """The shards that `pattern` names by braces (`{000..127}`, `{a,b}`), wildcards or a directory; joined by `::`.
 
-    Raises `InputError` when there are none, or one that is spelt out is missing.
+    Raises `InputError` if there are none, or one that is spelt out is missing.
     """
     paths: list[str] = []
     for part in pattern.split("::"):
@@ -118,12 +118,14 @@ def expand(pattern: str) -> list[str]:
         raise InputError(f"--data {pattern}: no shards match; shards are files named like data-000000.tar")
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
-        raise InputError(f"--data {pattern}: {missing[0]} does not exist ({len(paths) - len(missing)} of {len(paths)} shards do)")
+        raise InputError(
+            f"--data {pattern}: {missing[0]} does not exist ({len(paths) - len(missing)} of {len(paths)} shards do)"
+        )
     return paths
 
 
 def _braces(text: str) -> Iterator[str]:
-    """`a{1..3}{x,y}` spelt out, as a shell does."""
+    """Expand `a{1..3}{x,y}` as a shell does."""
     found = re.search(r"\{([^{}]*)\}", text)
     if not found:
         yield text
@@ -139,16 +141,18 @@ def _braces(text: str) -> Iterator[str]:
 
 
 def open_shards(pattern: str) -> ShardSet:
-    """The samples of all shards of `pattern`; builds the indices that are missing. Raises `InputError`."""
+    """The samples of all shards of `pattern`; builds missing indices. Raises `InputError`."""
     paths = expand(pattern)
     shards = ShardSet(paths, [shard_index.find(path) or shard_index.build(path) for path in paths])
     if not len(shards):
-        raise InputError(f"--data {pattern}: no samples in {len(paths)} shards: {(shards.problems or ['they are empty'])[0]}")
+        raise InputError(
+            f"--data {pattern}: no samples in {len(paths)} shards: {(shards.problems or ['they are empty'])[0]}"
+        )
     return shards
 
 
 def build_share(pattern: str, rank: int, world_size: int) -> None:
-    """Build this rank's share of the indices that are missing, so that `open_shards` finds all; raises `InputError`."""
+    """Build this rank's share of the missing indices, so that `open_shards` finds all; raises `InputError`."""
     for path in expand(pattern)[rank::world_size]:
         if shard_index.find(path) is None:
             shard_index.build(path)
@@ -156,17 +160,22 @@ def build_share(pattern: str, rank: int, world_size: int) -> None:
 
 def is_shards(data: str) -> bool:
     """Whether `--data` means shards."""
-    return data.endswith(".tar") or "{" in data or "::" in data or (os.path.isdir(data) and bool(list(Path(data).glob("*.tar"))))
+    return (
+        data.endswith(".tar")
+        or "{" in data
+        or "::" in data
+        or (os.path.isdir(data) and bool(list(Path(data).glob("*.tar"))))
+    )
 
 
 def prepare(config: Config, rank: int, world_size: int) -> None:
-    """Build this rank's share of the indices that are missing."""
+    """Build this rank's share of the missing indices."""
     for pattern in filter(None, (config.data, config.test_data)):
         build_share(pattern, rank, world_size)
 
 
 def load(config: Config) -> Data:
-    """Both sets; without `--test-data` a part of the training set is held out."""
+    """Training and test set; without `--test-data`, a part of the training set is held out."""
     train = open_shards(config.data)
     test = open_shards(config.test_data) if config.test_data else None
     data = encoded(config, train, test, config.classes or train.classes)

@@ -1,4 +1,4 @@
-"""`--data mnist`, `cifar10` and the like: torchvision's sets that fit in memory."""
+"""`--data mnist`, `fashion-mnist`, `cifar10`, `cifar100`: torchvision's data sets that fit in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIXELS = {
 
 
 def load(config: Config) -> Data:
-    """CIFAR or MNIST, whole in memory as uint8."""
+    """CIFAR or MNIST, held in memory as uint8."""
     need_torchvision(f"--data {config.data}")
     root = os.path.expanduser(config.data_dir)
     sets = [open_set(config.data, root, train=train, download=config.download) for train in (True, False)]
@@ -45,7 +45,7 @@ def load(config: Config) -> Data:
 
 
 def open_set(name: str, root: str, *, train: bool, download: bool) -> Any:
-    """As torchvision has it, with `data`, `targets` and `classes`; raises `InputError` where it is not below `root`."""
+    """Torchvision's data set, with `data`, `targets` and `classes`; raises `InputError` if it is not below `root`."""
     from torchvision import datasets
 
     kinds = {"mnist": datasets.MNIST, "fashion-mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10}

@@ -1,7 +1,7 @@
-"""`--reader webdataset`: shards as the webdataset library streams them, also remote (https:) or piped (pipe:curl ...).
+"""`--reader webdataset`: shards streamed by the webdataset library, also remote (https:) or piped (pipe:curl ...).
 
-Every rank draws shards at random, with replacement, and shuffles the samples in a buffer. That needs no index and no seeking, but
-a sample may come twice in an epoch or not at all, and a run that goes on does so with other samples than were to come.
+Every rank draws shards at random, with replacement, and shuffles samples in a buffer. That needs no index and no
+seeking, but a sample may come twice in an epoch or not at all, and a resumed run continues with different samples.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from trainer.config import Config
 
 BUFFER = 1000
-"""Samples among which the next is chosen."""
+"""Size of the shuffle buffer, in samples."""
 FRUITLESS = 20
-"""Shards without a sample, one after the other, before the run ends: the library would go on drawing for ever."""
+"""Shards in a row without a sample before the run fails: the library would draw shards forever."""
 
 
 class Stream:
-    """The next samples, whatever number is asked for."""
+    """The next sample of the stream, whatever number is asked for."""
 
     def __init__(self, urls: str, samples: int, seed: int) -> None:
         import webdataset
@@ -52,7 +52,7 @@ class Stream:
     def read(self, number: int) -> tuple[bytearray, int]:  # noqa: ARG002
         """An image's bytes and its class; raises `OSError`."""
         with self._turn:
-            if self._fruitless > FRUITLESS:  # what raised it in another thread cannot go on
+            if self._fruitless > FRUITLESS:  # the generator raised in another thread, and cannot continue
                 raise self._nothing()
             sample = next(self._next)
         self._last.name = f"{sample.get('__url__', self.urls)}: {sample['__key__']}"
@@ -65,7 +65,7 @@ class Stream:
         return bytearray(image), label
 
     def _drawn(self, drawn: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Count the shards in a row that gave nothing."""
+        """Count the shards in a row without a sample."""
         for shard in drawn:
             self._fruitless += 1
             if self._fruitless > FRUITLESS:
@@ -78,16 +78,18 @@ class Stream:
             yield sample
 
     def _warn(self, error: Exception) -> bool:
-        """Name a shard that cannot be read, and go on with the next."""
+        """Report a shard that cannot be read, and continue with the next."""
         self._why = " ".join(map(str, error.args))
         print(f"warning: {self._why}", file=sys.stderr, flush=True)
         return True
 
     def _nothing(self) -> TrainingError:
-        return TrainingError(f"--data {self.urls}: {FRUITLESS} shards in a row have no samples; of the last one: {self._why}")
+        return TrainingError(
+            f"--data {self.urls}: {FRUITLESS} shards in a row have no samples; of the last one: {self._why}"
+        )
 
     def name(self, number: int) -> str:  # noqa: ARG002
-        """Of the sample that this thread has read last."""
+        """The name of the sample that this thread read last."""
         return getattr(self._last, "name", self.urls)
 
 
@@ -97,7 +99,9 @@ def load(config: Config) -> Data:
         raise InputError("--reader webdataset needs webdataset: pip install webdataset")
     need_torchvision("--reader webdataset")
     if config.classes is None or config.test_data is None:
-        raise InputError("--reader webdataset needs --classes and --test-data: a stream does not say how many there are")
+        raise InputError(
+            "--reader webdataset needs --classes and --test-data: a stream does not say how many there are"
+        )
     if not config.data.startswith("pipe:") and "://" not in config.data:
         shards.expand(config.data)
     test = shards.open_shards(config.test_data)

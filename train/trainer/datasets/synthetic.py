@@ -1,4 +1,4 @@
-"""`--data synthetic`: made-up images of any shape."""
+"""`--data synthetic`: generated images of any shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Synthetic:
-    """Noise over a coarse pattern per class: sample i is the same in every process, at any time, and can be learnt.
+    """Noise over a coarse pattern per class: sample i is the same in every process and run, and can be learnt.
 
-    The noise of all samples lies in one tape of random bytes, each at a place of its own: a sample costs two passes over memory.
+    The noise of each sample is a slice of one tape of random bytes: a sample costs two passes over memory.
     """
 
     decodes, dtype = False, torch.uint8
@@ -54,7 +54,7 @@ class Synthetic:
 
 
 def load(config: Config) -> Data:
-    """`--samples` to train on, and an eighth as many to test."""
+    """`--samples` training samples, and an eighth as many test samples."""
     classes, channels = config.classes or 10, config.image_shape[0]
     test_samples = max(1, config.samples // 8)
     train = Synthetic(config.image_shape, classes, config.samples, config.seed, first=0)

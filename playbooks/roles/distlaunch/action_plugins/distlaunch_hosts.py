@@ -1,7 +1,7 @@
-"""Asks all hosts at once over one ssh connection each, from one task: what Ansible's forks would cost for each host is not paid.
+"""Asks all hosts at once from one task, over one ssh connection each, without the cost of Ansible's forks per host.
 
-`do`: `look` (preflight alone), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run there, or a signal),
-`find` (nodes of runs whose ids begin so, with all that is needed to follow them).
+`do`: `look` (preflight only), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run, or a signal
+to them), `find` (the nodes of runs by a prefix of their ids, with everything needed to follow them).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-# Ansible does not look for modules of a role's own.
+# Ansible does not find a role's own modules by itself.
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "plugin_utils"))
 
 import distlaunch_choice
@@ -37,10 +37,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Arguments are those of the role, see its tasks/ask.yml and defaults."""
+    """The arguments are the role's: see its tasks/ask.yml and defaults."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """`answers` by step and host, `choice`, `problems` by host, `notes`; failed where no run could be started."""
+        """`answers` by step and host, `choice`, `problems` by host, `notes`; failed if no run could be started."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._args = args = dict(self._task.args)
         _end_with_parent()
@@ -68,12 +68,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if args["do"] in ("look", "start") and result["problems"] and not _good_enough(result):
             said = "; ".join(f"{host}: {problem['message']}" for host, problem in result["problems"].items())
             result.update(failed=True, msg=said)
-        if args.get("report"):  # it has all of it already
+        if args.get("report"):  # the report has all of it
             result["answers"] = {}
         return result
 
     def _look(self, hosts: list[str]) -> dict[str, Answer]:
-        """Every host's facts; those of hosts that do not answer say why."""
+        """Every host's facts; for hosts that do not answer, the reason."""
         request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd")}
         if self._args["do"] == "find":
             request["run"] = ""
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return self._asking.each("preflight", hosts, look)
 
     def _look_at(self, host: str, there: Target, request: Answer, program: str) -> Answer:
-        """One host's facts. It gets the agent where that is missing."""
+        """One host's facts. Sends the agent if the host lacks it."""
         if there.refused:
             return {"problem": there.refused, "refused": True}
         if there.ssh is None:
@@ -102,11 +102,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         answer = distlaunch_choice.misfit("preflight", answer) or answer
         if not answer.get("problem"):
             answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]
-        # What is ours to say is not the host's.
+        # Set here, whatever the host has answered.
         return {**answer, "refused": False, "ssh": there.ssh, "python_used": there.python}
 
     def _choose(self, found: Mapping[str, Answer]) -> dict[str, Any] | None:
-        """The choice, and what is wrong with hosts; None where there are too few."""
+        """The choice of hosts, None if there are too few; also reports the hosts' problems."""
         args = {**self._args, "own_disk": [host for host in found if not self._targets[host].shared]}
         problems, notes, choice = distlaunch_choice.choose(found, args)
         self._asking.result.update(problems=problems, notes=notes, choice=choice or {})
@@ -114,7 +114,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return choice
 
     def _runs(self, found: Mapping[str, Answer]) -> None:
-        """The run's nodes on each host, and the signal to them."""
+        """Ask each host for the run's nodes, and have it signal them."""
         request = {"call": "runs", **{name: self._args[name] for name in ("dir", "run", "signal", "force")}}
         request["find"] = self._args["do"] == "find"
         good = [host for host, facts in found.items() if not facts.get("problem")]
@@ -125,13 +125,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 
 def _good_enough(result: Mapping[str, Any]) -> bool:
-    """Whether all nodes could take part: hosts with problems were left out, or nothing was to be started."""
+    """Whether all chosen hosts could take part, as those with problems were left out."""
     choice = result.get("choice") or {}
     return bool(choice) and not result["problems"].keys() & choice["ranks"].keys()
 
 
 def _secrets(args: Mapping[str, Any]) -> dict[str, str]:
-    """The values that the workers get, unseen."""
+    """The values of the workers' secrets."""
     names, values = list(args.get("secrets") or []), dict(os.environ)
     if args.get("secrets_file"):
         with open(args["secrets_file"], encoding="ascii") as file:
@@ -143,6 +143,6 @@ def _secrets(args: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _end_with_parent() -> None:
-    """Ansible gives a task a session of its own: without this it goes on, and starts agents, when Ansible itself was killed."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux has it
+    """Die with Ansible: a task has its own session, so it would continue and start agents after Ansible was killed."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The agent's archive: a start by hand has no launcher, so what hosts run before they have the agent is taken from there."""
+"""The agent's archive. It also has what hosts run before they have the agent, as a start by hand has no launcher."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Archive:
     def __init__(self, content: bytes) -> None:
         self.content = content
         self.rule = self._module("system/trust.py")
-        """The rule about whose paths count."""
+        """The rule about whose paths are trusted."""
 
         self.name = str(self.rule.agent_name(content))
-        """The agent's directory on the hosts."""
+        """The name of the agent on the hosts."""
 
     def rule_text(self) -> str:
         """The rule, for a host without an agent."""
         return self._text("system/trust.py")
 
     def boot(self) -> str:
-        """What follows `python -c` on a host: the program that installs the agent, and becomes it."""
+        """The argument of `python -c` on a host: the program that installs the agent, and becomes it."""
         texts = (self._text("ssh/python_version.py"), self._text("ssh/boot.py"))
         return str(self._module("ssh/login.py").code(*texts))
 
@@ -33,7 +33,7 @@ class Archive:
             return archive.read(f"distlaunch_agent/{name}").decode()
 
     def _module(self, name: str) -> Any:
-        """A module of the agent's that needs no other one."""
+        """A module of the agent that imports no other one."""
         module = types.ModuleType(f"distlaunch_{name.rpartition('/')[2][:-3]}")
-        exec(self._text(name), module.__dict__)  # noqa: S102 - the run's own
+        exec(self._text(name), module.__dict__)  # noqa: S102 - the run's own agent
         return module

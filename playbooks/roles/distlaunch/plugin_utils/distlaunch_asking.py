@@ -1,4 +1,4 @@
-"""All hosts of a task, asked at once over one connection each; a launcher that reads along is told what they answer."""
+"""Asks all hosts of a task at once, over one connection each, and reports their answers to a launcher that follows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "ssh", "python_used
 
 
 class Asking:
-    """The connections while the task runs, and `result`, Ansible's, which grows by what the hosts answer."""
+    """The connections while the task runs, and Ansible's `result`, to which the hosts' answers are added."""
 
     def __init__(self, hosts: Sequence[str], result: dict[str, Any], report: str, limit_s: float) -> None:
         self.result = result
@@ -36,29 +36,31 @@ class Asking:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         self._pool.shutdown()
         with ThreadPoolExecutor(max(1, len(self._sessions))) as pool:
             list(pool.map(lambda session: session.close(), self._sessions.values()))
 
     def connect(self, host: str, argv: Sequence[str], python: str, program: str) -> None:
-        """What is asked of the host from now on goes through that ssh command, to that program."""
+        """Send further requests to the host through that ssh command, to that program."""
         session = self._sessions[host] = distlaunch_session.Session(argv, python, program)
         session.on_sent = lambda sent, size: self.report(host=host, sent=sent, bytes=size)
 
     def ask(self, host: str, request: Answer, payload: str | bytes | None = None, *, times: int = 1) -> Answer:
-        """One host's answer; it may take so many times as long as others."""
+        """One host's answer; it may take `times` as long as others."""
         return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
 
     def each(
         self, step: str, hosts: Sequence[str], work: Callable[[str], Answer], asked: Answer | None = None
     ) -> dict[str, Answer]:
-        """What `work` gives for each host, all at once; `asked`: what an answer is held to."""
+        """What `work` returns for each host, all at once; `asked`: the request, which answers have to match."""
 
         def one(host: str) -> Answer:
             answer = work(host)
             answer = distlaunch_choice.misfit(step, answer, asked) or answer
-            if answer.get("problem"):  # what else the host says was held to no form
+            if answer.get("problem"):  # other fields were not validated
                 answer = {name: answer[name] for name in _OF_PROBLEMS if name in answer}
                 answer["problem"] = str(answer["problem"])[:_PROBLEM_CHARACTERS]
             with self._lock:
@@ -73,7 +75,7 @@ class Asking:
         return dict(zip(hosts, self._pool.map(one, hosts), strict=True))
 
     def failed(self, answers: Mapping[str, Answer]) -> bool:
-        """Note the problems among these answers; whether there are any."""
+        """Record the problems among these answers; returns whether there are any."""
         found = {}
         for host, answer in answers.items():
             if answer.get("problem"):
@@ -85,7 +87,7 @@ class Asking:
         return bool(found)
 
     def report(self, **what: Any) -> None:
-        """A line for the launcher, where there is one."""
+        """Write a line for the launcher, if there is one."""
         if self._report:
             fd = os.open(self._report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:

@@ -1,4 +1,4 @@
-"""Which hosts run which node: made from what the preflight found, with a reason for each host that is left out."""
+"""Which hosts run which node, by what the preflight found, with a reason for each host that is left out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     """A host's answer."""
 
     Problem = dict[str, str]
-    """Its kind, and a message."""
+    """The kind of problem, and a message."""
 
 _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
 _MOST = 1 << 63
 _NODES = 100_000
 _DEPTH = 20
-"""More than any agent's answer has; far less than what JSON's reader, and nothing else here, can take."""
+"""More than any agent's answer has; JSON's parser accepts far deeper nesting than the code here can handle."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORY = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
@@ -49,13 +49,13 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "ended": {"ended": str},
     "runs": {"nodes": list},
 }
-"""What each step needs of an answer: a host may be anybody's."""
+"""The fields that each step needs in an answer, as hosts are untrusted."""
 
 
 def misfit(step: str, answer: Facts, asked: Facts | None = None) -> dict[str, Any] | None:
-    """What is wrong with a host's answer to what was asked; None: nothing, or the host says itself what is."""
+    """What is wrong with a host's answer to a request; None if nothing is, or if the host itself reports a problem."""
     wrong = _wrong(step, answer, asked or {})
-    return {"problem": f"it answers, but not as an agent does: {wrong}"} if wrong else None
+    return {"problem": f"its answer is not an agent's: {wrong}"} if wrong else None
 
 
 def _wrong(step: str, answer: Facts, asked: Facts) -> str:
@@ -75,7 +75,7 @@ def _wrong(step: str, answer: Facts, asked: Facts) -> str:
 
 
 def _wrong_node(node: Any, asked: Facts) -> str:
-    """What is wrong with what a host says of a node: it becomes the name of a file here."""
+    """What is wrong with a host's report about a node, which becomes a file name here."""
     if not isinstance(node, dict):
         return f"a node is {str(node)[:40]!r}"
     run, wanted, files = node.get("run"), str(asked.get("run") or ""), node.get("files")
@@ -92,7 +92,7 @@ def _wrong_node(node: Any, asked: Facts) -> str:
 
 
 def place(answers: Mapping[str, Facts]) -> None:
-    """Give each node the name of its directory here: its number, and the host's name where several say that they have it."""
+    """Name each node's local directory: its number, and the host's name if several hosts claim to have the node."""
     nodes = [(host, node) for host, answer in answers.items() for node in answer.get("nodes") or ()]
     hosts = Counter((node["run"], node["node"]) for _, node in nodes)
     for host, node in nodes:
@@ -101,14 +101,14 @@ def place(answers: Mapping[str, Facts]) -> None:
 
 
 def _nested(value: object, left: int) -> bool:
-    """Whether there are more lists and objects in one another than that."""
+    """Whether lists and objects are nested deeper than that."""
     if not isinstance(value, (dict, list)):
         return False
     return not left or any(_nested(one, left - 1) for one in (value.values() if isinstance(value, dict) else value))
 
 
 def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """Whether it is of that kind; JSON takes numbers of any length, and NaN, with which nothing here can reckon."""
+    """Whether it is of that kind; JSON allows NaN and numbers of any length, with which the code cannot compute."""
     return isinstance(value, kind) and (isinstance(value, bool) == (kind is bool)) and not _endless(value)
 
 
@@ -117,9 +117,10 @@ def _endless(value: object) -> bool:
 
 
 def choose(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem], list[str], dict[str, Any] | None]:
-    """Problems by host, notes, and the choice, which is None where there are too few hosts.
+    """Problems by host, notes, and the choice, which is None if there are too few hosts.
 
-    `found` are the hosts' facts in order; of `args`: `nodes` to use, `least` to be content with, `digest`, `own_disk`, `torch`.
+    `found` has the hosts' facts in order; `args` has `nodes` (how many to use), `least` (how many are enough),
+    `digest`, `own_disk`, and what `find_problems` needs.
     """
     problems, notes = find_problems(found, args)
     good = [host for host in found if host not in problems][: int(args["nodes"])]
@@ -140,9 +141,9 @@ def choose(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem],
 
 
 def meeting_point(tried: Mapping[str, Mapping[str, bool]]) -> tuple[dict[str, str], str | None, str]:
-    """Which of node 0's addresses each host uses, and why: `tried` has for each host whether it reached each address.
+    """Which of node 0's addresses each host uses, the common one if any, and why; `tried`: what each host reached.
 
-    One that all reach, the best one first; where there is none, each its own. Hosts that reach none are not in it.
+    The best address that all hosts reach; if there is none, each host's own best. Hosts that reach none are left out.
     """
     candidates = list(dict.fromkeys(address for answers in tried.values() for address in answers))
     common = next((address for address in candidates if all(answers.get(address) for answers in tried.values())), None)
@@ -158,7 +159,7 @@ def meeting_point(tried: Mapping[str, Mapping[str, bool]]) -> tuple[dict[str, st
 
 
 def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem], list[str]]:
-    """Why hosts cannot take part, by host, and what is worth a word although they can."""
+    """Why hosts cannot take part, by host, and warnings about hosts that can."""
     problems = {host: problem for host, facts in found.items() if (problem := _own_problem(facts, args))}
     good = {host: facts for host, facts in found.items() if host not in problems}
     _same_machine(good, problems)
@@ -167,13 +168,13 @@ def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Pr
     if args["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
         for host, facts in good.items():
             if not facts["gpus"]:
-                message = "no GPUs here, and there are on other hosts: does nvidia-smi work?"
+                message = "no GPUs here, but other hosts have some: does nvidia-smi work?"
                 problems.setdefault(host, {"kind": "gpus", "message": message})
     return problems, _warnings(good)
 
 
 def _own_problem(facts: Facts, args: Facts) -> Problem | None:
-    """What keeps a host from taking part, seen alone; None: nothing."""
+    """What keeps a host by itself from taking part; None if nothing does."""
     message = str(facts.get("problem") or facts.get("msg") or "no answer").strip()
     if facts.get("refused"):
         return {"kind": "settings", "message": message}
@@ -192,7 +193,7 @@ def _own_problem(facts: Facts, args: Facts) -> Problem | None:
 
 
 def _warnings(good: Mapping[str, Facts]) -> list[str]:
-    """What a person should know of hosts that can take part."""
+    """Warnings about hosts that can take part."""
     warnings = []
     versions = sorted({facts["python_version"].rpartition(".")[0] for facts in good.values()})
     if len(versions) > 1:
@@ -204,12 +205,14 @@ def _warnings(good: Mapping[str, Facts]) -> list[str]:
         if facts.get("replaced"):
             warnings.append(f"{host}: {facts['replaced']}; the right one was installed in its place")
         if facts["user_processes_end"]:
-            warnings.append(f"{host}: systemd ends a user's processes at logout; run there once: loginctl enable-linger")
+            warnings.append(
+                f"{host}: systemd ends a user's processes at logout; run there once: loginctl enable-linger"
+            )
     return warnings
 
 
 def _same_machine(good: Mapping[str, Facts], problems: dict[str, Problem]) -> None:
-    """Two names for one machine would start two nodes on it."""
+    """Reject a second name of one host, which would start two nodes there."""
     seen: dict[str, str] = {}
     for host, facts in good.items():
         first = seen.setdefault(str(facts["machine"]), host)
@@ -218,7 +221,7 @@ def _same_machine(good: Mapping[str, Facts], problems: dict[str, Problem]) -> No
 
 
 def _different(good: Mapping[str, Facts], problems: dict[str, Problem], key: str, what: str) -> None:
-    """Those that differ from most."""
+    """Reject the hosts that differ from the majority."""
     counts = Counter(facts[key] for host, facts in good.items() if host not in problems)
     if len(counts) < 2:
         return

@@ -1,4 +1,4 @@
-"""What the inventory and Ansible's settings say of a host: how it is reached, and our own variables."""
+"""A host as the inventory and Ansible's settings describe it: how it is reached, and our own variables."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Target(NamedTuple):
     """A host of the inventory."""
 
     ssh: list[str] | None
-    """The command that reaches it; None where it is not reached by ssh, or may not be."""
+    """The command that reaches it; None if it is not reached by ssh, or is refused."""
 
     refused: str
-    """Why it may not be."""
+    """Why it is refused; empty if it is not."""
 
     connection: str
     python: str
     workers: str
     addr: str
     shared: bool
-    """Whether its disk may be other hosts', too."""
+    """Whether other hosts may share its disk."""
 
 
 def target(
     host: str, hostvars: Mapping[str, Any], context: Any, *, rule: Any, trusted: Sequence[str], here: str | None
 ) -> Target:
-    """The host by its variables; `context`: the play's. Relative paths are looked for in `here`, and beside the inventory."""
+    """The host by its variables and the play's `context`. Relative paths: in `here`, then next to the inventory."""
     try:
         known = hostvars[host]
     except (KeyError, AnsibleError):
@@ -67,19 +67,25 @@ def _connection(host: str, known: Mapping[str, Any], context: Any) -> Any:
     connection = connection_loader.get("ssh", context, new_stdin=None)
     names = [name for name in constants.config.get_plugin_vars("connection", "ssh") if name in known]
     variables = {"inventory_hostname": host, **{name: known[name] for name in names}}
-    connection.set_options(task_keys={"timeout": context.timeout, "remote_user": context.remote_user}, var_options=variables)
+    connection.set_options(
+        task_keys={"timeout": context.timeout, "remote_user": context.remote_user}, var_options=variables
+    )
     return connection
 
 
 def _check_user(known: Mapping[str, Any], connection: Any, context: Any) -> None:
-    """Refuse what would be a run of another user's, or with another secret, than Ansible's own tasks have there."""
+    """Refuse settings that give Ansible's own tasks another user, or other credentials, than the run would have."""
     user = str(known.get("ansible_become_user") or context.become_user or "root")
-    if boolean(known.get("ansible_become", context.become), strict=False) and user != connection.get_option("remote_user"):
+    if boolean(known.get("ansible_become", context.become), strict=False) and user != connection.get_option(
+        "remote_user"
+    ):
         raise distlaunch_ssh.RefusedError(
             f"become is set, to {user}: a run is its ssh user's; set ansible_user={user} and ansible_become=false"
         )
     for name in ("password", "private_key", "private_key_passphrase"):
-        with contextlib.suppress(AnsibleError, KeyError):  # an Ansible that does not know it
+        with contextlib.suppress(AnsibleError, KeyError):  # this Ansible does not know the option
             if connection.get_option(name) or (name == "password" and context.password):
-                what = f"{name.replace('_', ' ')} is given (ansible_{name}), and only keys that ssh itself finds are used"
+                what = (
+                    f"{name.replace('_', ' ')} is given (ansible_{name}), and only keys that ssh itself finds are used"
+                )
                 raise distlaunch_ssh.RefusedError(f"a {what}: ssh-copy-id, ssh-agent, or ansible_ssh_private_key_file")

@@ -1,7 +1,7 @@
-"""One ssh connection per host for all that is asked of it: a Python there that answers line by line until its stdin ends.
+"""One ssh connection per host for all requests: a Python there answers line by line until its stdin ends.
 
-A request is a line of JSON, then so many bytes as it announces; an answer is a line that begins with a mark, as login files may
-print before it. The other end is `launcher/agent/ssh/calls.py`, which `boot.py` beside that installs where it is missing.
+A request is a line of JSON, then as many bytes as it announces; an answer is a line that starts with a mark, as login
+files may print before it. The other end is `launcher/agent/ssh/calls.py`, which `boot.py` there installs if necessary.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _LARGE_BYTES = 1_000_000
 _SENT_EVERY_S = 0.5
 _ANSWER_BYTES = 16 << 20
 _LAST_BYTES = 1 << 16
-_LATE: Answer = {"problem": "no answer within its limit of time", "late": True}
+_LATE: Answer = {"problem": "no answer within the time limit", "late": True}
 _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
-"""What ssh says where a server refuses connections because too many begin at once (MaxStartups)."""
+"""What ssh prints if a server refuses connections because too many start at once (MaxStartups)."""
 
-# Where a login has no locale, Python sets this one for its children (PEP 538); with it, it is like one of them.
+# Without a locale, Python sets this one for its children (PEP 538); our Python gets the same as one of them.
 _LOCALE = '[ "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8; '
 
 
 class Session:
-    """A host, and the connection to it while there is one. What goes wrong is an answer, too: `{"problem": ...}`."""
+    """A host, and the connection to it while there is one. An error is an answer, too: `{"problem": ...}`."""
 
     def __init__(self, argv: Sequence[str], python: str, program: str) -> None:
         self.argv, self.python, self.program = argv, python, program
         self.on_sent: Callable[[int, int], None] = lambda *_: None
-        """Called from time to time with how many bytes have gone of how many, while a large payload is sent."""
+        """Called from time to time while a large payload is sent, with the bytes sent and the total."""
 
         self.broken: Answer | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,18 +73,18 @@ class Session:
         return dict(self.broken)
 
     def close(self) -> None:
-        """End the connection; the Python there ends with it."""
+        """Close the connection; the Python there exits with it."""
         self._end()
         self._said.close()
 
     def _open(self) -> None:
-        # Without the working directory, where a user may have files of any name; -u as agent/forkserver/prefork.py needs it.
+        # No working directory on sys.path: its files may have any name. agent/forkserver/prefork.py needs -u.
         argv = [self.python, "-u", "-c", f"import sys;sys.path[:]=filter(None,sys.path);{self.program}", ANSWER]
-        # A python that is a path with blanks, or begins with a tilde.
+        # The path of Python may have blanks, or start with a tilde.
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
         command = f"/bin/sh -c {shlex.quote(_LOCALE + 'exec ' + ' '.join(words))}"
         options = ("-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no")
-        self._said.seek(0)  # theirs, too: else what the next one says would begin where the last one ended
+        self._said.seek(0)  # ssh shares the offset: it must not start where the last one stopped
         self._said.truncate()
         try:
             self._process = subprocess.Popen(
@@ -98,7 +98,7 @@ class Session:
         self._data = b""
 
     def _exchange(self, request: Answer, payload: str | bytes | None, limit: float) -> None:
-        """Send, and read the answer; `broken` says why there is none."""
+        """Send the request and read the answer; `broken` has the reason if there is none."""
         if isinstance(payload, str):
             with open(payload, "rb") as file:
                 self._send_and_read(request, file, os.fstat(file.fileno()).st_size, limit)
@@ -136,7 +136,7 @@ class Session:
                 return
 
     def _write(self, stdin: int, waiting: memoryview, file: IO[bytes] | None) -> memoryview:
-        """What is left to send; nothing where nobody reads it any more: the answer says why."""
+        """Send and return what is left; nothing if the other end has closed, as its answer gives the reason."""
         try:
             waiting = waiting[os.write(stdin, waiting) :]
         except BlockingIOError:
@@ -146,7 +146,7 @@ class Session:
         return waiting or memoryview(file.read(_BLOCK_BYTES) if file else b"")
 
     def _read(self, stdout: int) -> bool:
-        """Take what has come; False at its end. A host may be anybody's: what it says is bounded, and held to its form."""
+        """Process what has arrived; False at its end. Hosts are untrusted: their output is limited and validated."""
         data = os.read(stdout, _BLOCK_BYTES)
         self._data += data
         if len(self._data) > _ANSWER_BYTES:
@@ -162,12 +162,12 @@ class Session:
                 self._answer = None
             if not isinstance(self._answer, dict):
                 self._answer = None
-                self._break({"problem": f"it answers, but not as an agent does: {line[:40]!r}"})
+                self._break({"problem": f"its answer is not an agent's: {line[:40]!r}"})
                 return True
         return bool(data) or self._answer is not None
 
     def _why(self, limit: float) -> Answer:
-        """What ssh, or the other end's shell, said before it ended."""
+        """What ssh, or the shell on the host, printed before it exited."""
         assert self._process is not None
         try:
             code = self._process.wait(max(0.0, limit - time.monotonic()))
@@ -203,7 +203,7 @@ class Session:
 
 
 def _descriptors(process: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Those of its stdin and stdout, which are pipes."""
+    """The descriptors of its stdin and stdout, which are pipes."""
     assert process.stdin is not None
     assert process.stdout is not None
     return process.stdin.fileno(), process.stdout.fileno()

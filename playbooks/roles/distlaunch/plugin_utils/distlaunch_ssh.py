@@ -1,4 +1,4 @@
-"""The ssh command by which Ansible reaches a host: what it executes and reads here, and where its connections are shared."""
+"""The ssh command by which Ansible reaches a host: what it executes and reads here, and where it shares connections."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 
 def ssh_argv(connection: Any, rule: Any, trusted: Sequence[str], places: Sequence[str]) -> list[str]:
-    """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list whose last is the host.
+    """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list that ends in the host.
 
-    Files that it names are looked for in `places`: ssh is started elsewhere, also to follow the run. Raises `RefusedError`.
+    Files that it names are looked up in `places`, as ssh is started elsewhere, also to follow the run. Raises
+    `RefusedError`.
     """
     argv = [connection.get_option("ssh_executable") or "ssh"]
     for option in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
         argv += shlex.split(connection.get_option(option) or "")
     if connection.get_option("host_key_checking") is False:
-        argv += ["-o", "StrictHostKeyChecking=no"]  # the user's own setting, as Ansible heeds it
+        argv += ["-o", "StrictHostKeyChecking=no"]  # the user's own setting, which Ansible obeys
     key = os.path.expanduser(str(connection.get_option("private_key_file") or ""))
     if key and not os.path.isabs(key) and _found(key, places) == key:
         raise RefusedError(f"its key file {key} is neither in {' nor in '.join(places)}")
@@ -40,7 +41,7 @@ def ssh_argv(connection: Any, rule: Any, trusted: Sequence[str], places: Sequenc
 
 
 class RefusedError(Exception):
-    """What the inventory or Ansible's settings ask for is not done."""
+    """The inventory or Ansible's settings ask for something that is refused."""
 
 
 _FILES = ("identityfile", "certificatefile", "userknownhostsfile", "globalknownhostsfile", "revokedhostkeys")
@@ -48,7 +49,7 @@ _FILES = ("identityfile", "certificatefile", "userknownhostsfile", "globalknownh
 
 
 def _whole_paths(words: Sequence[str], places: Sequence[str]) -> list[str]:
-    """The words with relative paths of files made whole."""
+    """The words with relative paths of files made absolute."""
     found: list[str] = []
     before = ""
     for word in words:
@@ -66,13 +67,15 @@ def _whole_paths(words: Sequence[str], places: Sequence[str]) -> list[str]:
 
 
 def _programs(words: list[str]) -> list[str]:
-    """The files of an ssh command that say what is executed here: ssh itself where it is a path, and settings (`-F`)."""
-    settings = [word[2:] or following for word, following in zip(words, [*words[1:], ""], strict=True) if word[:2] == "-F"]
+    """The files that decide what an ssh command executes here: ssh itself if it is a path, and its settings (`-F`)."""
+    settings = [
+        word[2:] or following for word, following in zip(words, [*words[1:], ""], strict=True) if word[:2] == "-F"
+    ]
     return [word for word in words[:1] if "/" in word] + [path for path in settings if path != "none"]
 
 
 def _shared(words: list[str], directory: str, problem: Callable[[str], Any], make: Callable[[str], Any]) -> list[str]:
-    """The words with a socket in that directory, where a connection is to be shared. It is the host to ssh, whoever made it."""
+    """The words, with a socket in that directory if connections are shared. ssh does not check who owns the socket."""
     if any("ControlPersist" in word for word in words) and not any("controlpath" in word.lower() for word in words):
         import hashlib
 
@@ -88,7 +91,7 @@ def _shared(words: list[str], directory: str, problem: Callable[[str], Any], mak
 
 
 def _control_directories(words: Sequence[str]) -> Iterator[str]:
-    """Where the sockets of shared connections are that these words name, as far as no host's name is in it."""
+    """The directories of the shared connections' sockets that these words name, up to the first placeholder."""
     for before, word in zip(["", *words], words, strict=False):
         text = word if before in ("-o", "-S") else word[2:] if word[:2] in ("-o", "-S") else ""
         value = re.fullmatch(r'\s*ControlPath(?:\s*=\s*|\s+)"?(.+?)"?\s*', text, re.IGNORECASE | re.DOTALL)
@@ -99,6 +102,6 @@ def _control_directories(words: Sequence[str]) -> Iterator[str]:
 
 
 def _found(path: str, places: Sequence[str]) -> str:
-    """The path in the first of these directories that has it; as it is where none does, or it is whole already."""
+    """The path in the first of these directories that has it; unchanged if none does, or if it is not relative."""
     whole = [os.path.join(place, path) for place in places if path and not path.startswith(("/", "~", "%", "$"))]
     return next((one for one in whole if os.path.exists(one)), path)

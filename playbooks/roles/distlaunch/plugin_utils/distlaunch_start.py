@@ -1,4 +1,4 @@
-"""The start of a run on the hosts that were chosen: files, node 0, then all others at once."""
+"""The start of a run on the chosen hosts: files, node 0, then all others at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from distlaunch_inventory import Target
 
 _FILES_TIMES = 10
-"""How much longer than a question the user's files may take."""
+"""How many times longer than other requests the user's files may take."""
 
 
 class Start:
-    """`args` are the role's, `found` the hosts' facts; `secrets` go to the workers, and nowhere else."""
+    """Starts a run: `args` are the role's, `found` the hosts' facts; `secrets` go only to the workers."""
 
     def __init__(
         self,
@@ -34,24 +34,27 @@ class Start:
     ) -> None:
         self._asking, self._args, self._targets, self._choice, self._secrets = asking, args, targets, choice, secrets
         self._directories = {host: found[host]["directory"] for host in choice["ranks"]}
-        with open(args["job"], encoding="ascii") as file:  # no variable: templates in a script's arguments are the script's
+        # Not an Ansible variable, as templates in a script's arguments belong to the script.
+        with open(args["job"], encoding="ascii") as file:
             self._job = json.load(file)
         beside = os.path.dirname(args["job"])
         self._key, self._function = _key(os.path.join(beside, "key")), _function(os.path.join(beside, "function"))
 
     def run(self) -> None:
-        """Files to those that lack them, node 0, then all others; where one cannot, what has started is stopped."""
+        """Send missing files, start node 0, then all others; if one cannot start, stop those that have."""
         asking, choice, first = self._asking, self._choice, self._choice["master"]
         if choice["lacking"] and asking.failed(asking.each("files", choice["lacking"], self._unpack)):
             return
         answer = asking.each("start", [first], lambda host: self._start(host, addr=self._targets[host].addr))[first]
         if not answer.get("problem") and not _is_meeting_point(answer):
-            answer = {"problem": "it answers, but not as an agent does: it tells nowhere to meet"}
+            answer = {"problem": "its answer is not an agent's: it does not report where to meet"}
         if not asking.failed({first: answer}) and choice["others"]:
             where = self._meet(answer)
             if where is not None:
                 port = answer["port"]
-                others = asking.each("start", choice["others"], lambda host: self._start(host, reached=where[host], port=port))
+                others = asking.each(
+                    "start", choice["others"], lambda host: self._start(host, reached=where[host], port=port)
+                )
                 asking.failed(others)
         if asking.result["problems"].keys() & self._directories.keys():
             self._stop()
@@ -61,7 +64,7 @@ class Start:
         return self._asking.ask(host, request, self._args["payload"], times=_FILES_TIMES)
 
     def _start(self, host: str, **where: Any) -> Answer:
-        """Start the host's agent; `where` the nodes meet."""
+        """Start the host's agent; `where` is the place where the nodes meet."""
         request = {
             "call": "start",
             "directory": self._directories[host],
@@ -78,7 +81,7 @@ class Start:
         return self._asking.ask(host, request)
 
     def _meet(self, first: Answer) -> dict[str, str] | None:
-        """Which of node 0's addresses each of the others uses: all are tried by all of them. None where one reaches none."""
+        """Which of node 0's addresses each other node uses, after trying all of them; None if one reaches none."""
         known, port, ranks = list(first["addresses"]), first["port"], self._choice["ranks"]
 
         def reach(host: str) -> Answer:
@@ -88,11 +91,11 @@ class Start:
         answers = self._asking.each("reach", self._choice["others"], reach)
         if any(answer.get("problem") for answer in answers.values()):
             why = self._why_node_0_ended()
-            if why:  # then it is no wonder that it was not reached
+            if why:  # which explains why it was not reached
                 answers = {self._choice["master"]: {"problem": f"the agent of node 0 has ended: {why}"}}
         if self._asking.failed(answers):
             return None
-        # What else a host says to have tried counts for nothing.
+        # Other addresses that a host claims to have tried are ignored.
         tried = {host: {one: bool(answer["tried"].get(one)) for one in known} for host, answer in answers.items()}
         chosen, common, reason = distlaunch_choice.meeting_point(tried)
         meeting = {"port": port, "address": common, "reason": reason, "tried": tried}
@@ -101,13 +104,15 @@ class Start:
         return chosen
 
     def _why_node_0_ended(self) -> str:
-        """Empty where it goes on."""
+        """Why node 0's agent exited; empty if it still runs."""
         host = self._choice["master"]
         request = {"call": "ended", "directory": self._directories[host], "node_rank": self._choice["ranks"][host]}
-        return str(self._asking.each("ended", [host], lambda host: self._asking.ask(host, request))[host].get("ended") or "")
+        return str(
+            self._asking.each("ended", [host], lambda host: self._asking.ask(host, request))[host].get("ended") or ""
+        )
 
     def _stop(self) -> None:
-        """End what has started, as not all could."""
+        """End the agents that have started, as not all could."""
         request = {"call": "runs", "dir": self._args["dir"], "run": self._args["run"], "signal": 15, "force": True}
         answers = self._asking.result["answers"].get("start", {})
         started = [host for host in self._directories if answers.get(host, {}).get("agent")]
@@ -115,7 +120,7 @@ class Start:
 
 
 def _key(path: str) -> str:
-    """The run's secret, by which its nodes know one another: made when it is started for the first time."""
+    """The secret by which the run's nodes recognize each other, created at its first start."""
     with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
         if key := file.read():
             return key
@@ -126,7 +131,7 @@ def _key(path: str) -> str:
 
 
 def _function(path: str) -> str | None:
-    """What the job calls; None where it runs a script."""
+    """The function that the job calls; None if it runs a script."""
     with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
         return file.read()
     return None

@@ -1,4 +1,4 @@
-"""What this machine lacks for the tests: each named once, as the run starts and in its tail; the rest runs."""
+"""What this host lacks for the tests: reported when the run starts and at its end; the other tests run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENOUGH_GB = 8
 
 
 def complaints() -> list[str]:
-    """What is missing here, a line each."""
+    """What is missing here, one line for each."""
     found = []
     if os.geteuid():
         found.append("no root: no clusters here; tests that bring hosts up skip")
@@ -30,10 +30,14 @@ def complaints() -> list[str]:
 
 
 def little_disk(path: Path) -> list[str]:
-    """The complaint about a directory's file system, if there is one."""
+    """A complaint if a directory's file system has too little room."""
     free_gb = shutil.disk_usage(path).free / 1e9
     enough = free_gb >= ENOUGH_GB
-    return [] if enough else [f"only {free_gb:.1f} GB are free in {path}: tests that write much may fail below {ENOUGH_GB}"]
+    return (
+        []
+        if enough
+        else [f"only {free_gb:.1f} GB are free in {path}: tests that write much may fail below {ENOUGH_GB}"]
+    )
 
 
 def leftovers() -> list[str]:
@@ -48,12 +52,13 @@ def leftovers() -> list[str]:
     except TestbedError as error:
         return [f"a killed run has left a testbed, which could not be removed: {error}"]
     return [
-        f"removed testbed {record.index} ({record.network}), left by process {record.pid}, which was killed" for record in removed
+        f"removed testbed {record.index} ({record.network}), left by process {record.pid}, which was killed"
+        for record in removed
     ]
 
 
-class Machine:
-    """Says it."""
+class Host:
+    """Reports what is missing."""
 
     def __init__(self) -> None:
         self.lines = [*complaints(), *leftovers()]
@@ -63,9 +68,9 @@ class Machine:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self.lines:
-            terminalreporter.write_line(f"this machine: {line}", yellow=True)
+            terminalreporter.write_line(f"this host: {line}", yellow=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Machine(), "distlaunch-machine")
+        config.pluginmanager.register(Host(), "distlaunch-host")

@@ -1,0 +1,81 @@
+"""A worker that was killed for lack of memory, and one that was killed for another reason."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.agent.system import cgroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.agent.harness import Runner
+
+
+def test_a_worker_killed_by_another_process_is_told_apart_from_one_killed_for_lack_of_memory(agents: Runner) -> None:
+    run = agents("import os\nos.kill(os.getpid(), 9)\n")
+
+    assert run.cause()["class"] == "killed"
+    assert run.cause()["signal"] == "SIGKILL"
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 1 GB that processes can move into; this process is moved out of it again."""
+    root = Path("/sys/fs/cgroup/memory")
+    v2 = not root.is_dir()
+    root = Path("/sys/fs/cgroup") if v2 else root
+    group = root / f"distlaunch-test-{os.getpid()}"
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    before = root / next(path for _, name, path in lines if name == ("" if v2 else "memory")).strip("/")
+    try:
+        group.mkdir()
+        (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(1 << 30))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
+    yield group
+    (before / "cgroup.procs").write_text(str(os.getpid()))
+    for _ in range(100):
+        try:
+            group.rmdir()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            break
+
+
+HOG = "hog = [bytearray(1 << 20) for _ in range(4000)]"
+
+
+def test_the_kernels_out_of_memory_killer_is_named(agents: Runner, small_cgroup: Path) -> None:
+    (small_cgroup / "cgroup.procs").write_text(str(os.getpid()))  # and the agent with us
+
+    run = agents(f"import os, time\nif os.environ['RANK'] == '1': {HOG}\ntime.sleep(600)\n", nproc_per_node="2")
+
+    assert run.cause()["class"] == "out_of_memory"
+    assert run.cause()["rank"] == 1
+
+
+def test_lack_of_memory_in_another_cgroup_is_not_the_workers(agents: Runner, small_cgroup: Path) -> None:
+    if not any("oom_kill" in Path(name).read_text() for name in cgroup.memory_counters() if Path(name).exists()):
+        pytest.skip("no memory cgroup can be made here that counts apart from the machine")
+    elsewhere = f"open('{small_cgroup}/cgroup.procs', 'w').write('0'); {HOG}"
+
+    run = agents(
+        "import os, subprocess, sys\n"
+        f"print(subprocess.run([sys.executable, '-c', {elsewhere!r}]).returncode, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+
+    assert run.stdout[0] == b"-9\n"
+    assert run.cause()["class"] == "killed"
+
+
+@pytest.mark.torch
+def test_torchs_own_memory_error_is_of_the_class_out_of_memory(warm_agents: Runner) -> None:
+    assert warm_agents("import torch\ntorch.ones(1 << 50)\n").cause()["class"] == "out_of_memory"

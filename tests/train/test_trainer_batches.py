@@ -1,0 +1,153 @@
+"""Batches of images: which samples they hold, on which rank, and how many threads load them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.train.photographs import SAMPLES, batches, rebuilt, spelt_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainer.loader import Batches
+
+pytestmark = pytest.mark.torch
+
+
+def test_an_epoch_and_the_held_out_tenth_are_all_samples_once(photographs: Path) -> None:
+    ours = batches("--data", spelt_out(photographs), "--workers", "2")
+    names = [ours.data.train.name(number) for batch in ours.train(0) for number in batch.numbers]
+    names += [ours.data.test.name(number) for batch in ours.test() for number in batch.numbers]
+    tested = sum(batch.samples for batch in ours.test())
+    ours.close()
+
+    assert len(names) == SAMPLES
+    assert len(set(names)) == SAMPLES
+    assert tested == 6
+
+
+def test_ranks_with_unequal_shares_count_by_their_samples(photographs: Path) -> None:
+    """54 samples in steps of 16: what is left, less than two for each of 4 ranks, joins the last step."""
+    every = [
+        batches("--data", spelt_out(photographs), "--batch-size", "4", "--workers", "0", rank=rank, count=4)
+        for rank in range(4)
+    ]
+
+    *_, last = zip(*(ours.train(0) for ours in every), strict=True)
+
+    assert [(batch.start, batch.end, batch.samples) for batch in last] == [(32, 54, share) for share in (6, 6, 5, 5)]
+    assert [batch.weight for batch in last] == pytest.approx([share * 4 / 22 for share in (6, 6, 5, 5)])
+
+
+def test_a_rank_without_samples_takes_part_in_every_step(photographs: Path) -> None:
+    """As when an epoch continues with more ranks than it has samples left."""
+    every = [
+        batches("--data", spelt_out(photographs), "--batch-size", "4", "--workers", "0", rank=rank, count=4)
+        for rank in range(4)
+    ]
+
+    ((first, second, third, fourth),) = zip(*(ours.train(0, start=52) for ours in every), strict=True)
+
+    assert [batch.weight for batch in (first, second, third, fourth)] == [2, 2, 0, 0]
+    assert [batch.samples for batch in (first, second, third, fourth)] == [1, 1, 0, 0]
+    assert len(third.images) == len(fourth.images) == 1
+    assert third.numbers.tolist() == fourth.numbers.tolist() == first.numbers.tolist() != second.numbers.tolist()
+
+
+@pytest.mark.parametrize("workers", ["0", "1", "3"])
+def test_a_batch_is_the_same_however_many_threads_load_it_and_wherever_the_epoch_began(
+    photographs: Path, workers: str
+) -> None:
+    import torch
+
+    one, other = (
+        batches("--data", spelt_out(photographs), "--workers", "0"),
+        batches("--data", spelt_out(photographs), "--workers", workers),
+    )
+
+    whole, later = list(one.train(2)), list(other.train(2, start=whole_end(one, 3)))
+    other.close()
+
+    assert len(later) == len(whole) - 3
+    for ours, theirs in zip(later, whole[3:], strict=True):
+        assert torch.equal(ours.images, theirs.images)
+        assert torch.equal(ours.labels, theirs.labels)
+
+
+def whole_end(ours: Batches, steps: int) -> int:
+    return list(ours.order.spans())[steps - 1][1]
+
+
+def test_a_damaged_image_is_skipped_counted_and_named(
+    photographs_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer.errors import TrainingError
+    from trainer.sources import EncodedImages
+
+    rebuilt(photographs_copy / "data-000000.tar", lambda name, blob: blob[:100] if name == "00000007.jpg" else blob)
+    argv = ["--data", spelt_out(photographs_copy), "--test-data", spelt_out(photographs_copy), "--workers", "2"]
+    ours = batches(*argv)
+
+    taken = [batch for epoch in range(2) for batch in ours.train(epoch)]
+    ours.close()
+
+    assert sum(batch.samples for batch in taken) == 2 * (SAMPLES - 1)
+    assert all(len(batch.images) == len(batch.labels) == len(batch.numbers) == batch.samples for batch in taken)
+    assert isinstance(ours.data.train, EncodedImages)
+    assert ours.data.train.damaged == {7}
+    said = capsys.readouterr().err
+    assert said.count("skipped") == 1
+    assert "data-000000.tar: 00000007.jpg" in said
+    with pytest.raises(TrainingError, match=r"00000007\.jpg: .*\(--strict\)"):
+        list(batches(*argv, "--strict").train(0))
+
+
+def test_a_directory_of_classes_trains_like_its_shards(photographs: Path, tmp_path: Path) -> None:
+    import make_shards
+    from trainer.datasets import shards
+    from trainer.errors import InputError
+
+    found = shards.open_shards(spelt_out(photographs))
+    for number in range(len(found)):
+        blob, label = found.read(number)
+        place = tmp_path / "images/train" / f"class {label}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number:04d}.jpg").write_bytes(blob)
+    shutil.copytree(tmp_path / "images/train", tmp_path / "images/val")
+
+    ours = batches("--data", str(tmp_path / "images"))
+
+    assert (len(ours.data.train), len(ours.data.test), ours.data.classes) == (SAMPLES, SAMPLES, 4)
+    assert make_shards.main([str(tmp_path / "images/train"), str(tmp_path / "again"), "--samples-per-shard", "25"]) == 0
+    again = shards.open_shards(str(tmp_path / "again"))
+    original = sorted((bytes(blob), label) for blob, label in map(found.read, range(len(found))))
+    assert sorted((bytes(blob), label) for blob, label in map(again.read, range(len(again)))) == original
+    shutil.rmtree(tmp_path / "images/val/class 3")
+    with pytest.raises(InputError, match=r"4 classes and .*3; not in both: class 3"):
+        batches("--data", str(tmp_path / "images"))
+
+
+def test_threads_are_as_many_as_asked_for_or_this_ranks_share_of_the_cores(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.datasets import load_data
+    from trainer.flags import parse
+    from trainer.loader import thread_count
+    from trainer.sources import InMemory
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    given, none, unset = (
+        batches("--data", spelt_out(photographs), *more) for more in (("--workers", "2"), ("--workers", "0"), ())
+    )
+    digits = load_data(parse([], 1), 1).train
+
+    assert (given.threads, none.threads, unset.threads) == (2, 0, 4)
+    assert isinstance(digits, InMemory)
+    assert thread_count(parse([], 1), given.world, digits) == 0, "nothing to decode"
+    for one in (given, none, unset):
+        one.close()

@@ -1,0 +1,88 @@
+"""Checkpoints in shards (--sync fsdp) that are interrupted, or that cannot be written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.train.held import held, losses, origin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.train.conftest import Start, Together
+
+pytestmark = pytest.mark.torch
+
+
+def test_shards_of_a_checkpoint_are_complete_or_not_there(
+    script: Any, start: Start, ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """With --sync fsdp: a kill while shards are written, and a run that resumes from the previous ones."""
+    argv = (
+        "--sync",
+        "fsdp",
+        "--epochs",
+        "1",
+        "--log-every",
+        "1",
+        "--report",
+        "none",
+        "--checkpoint-steps",
+        "4",
+        "--keep",
+        "9",
+    )
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
+    assert ranks(2, script(), "--out", str(undisturbed), *argv).codes == [0, 0]
+    driver = script("metadata", 2)
+    driver.write_text(driver.read_text().replace("sys.exit(train", LAST_FILE + "sys.exit(train"))
+    with start(2, driver, "--out", str(out), *argv) as running:
+        held(running)
+        running.kill()
+    assert (out / "checkpoint-00000008").is_dir(), "not killed where it should have been"
+    assert not (out / "checkpoint-00000008" / ".metadata").exists()
+
+    done = ranks(2, script(), "--out", str(out), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    assert origin(done) == f"resumed from {out}/checkpoint-00000004: 0 epochs and 512 samples of the next done"
+    assert losses(out) == losses(undisturbed)
+    assert (out / "checkpoint-00000008" / ".metadata").exists()
+
+
+LAST_FILE = """
+from torch.distributed.checkpoint import filesystem
+writer = filesystem.FileSystemWriter
+writer.finish = before("metadata", writer.finish)
+"""
+
+
+def test_shards_that_cannot_be_written_are_reported_and_the_run_continues(
+    script: Any, ranks: Together, tmp_path: Path
+) -> None:
+    driver = script()
+    driver.write_text(driver.read_text().replace("sys.exit(train", NO_ROOM + "sys.exit(train"))
+    argv = ("--sync", "fsdp", "--epochs", "1", "--report", "none", "--checkpoint-steps", "4", "--keep", "9")
+
+    done = ranks(2, driver, "--out", str(tmp_path / "out"), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    said = [line for line in done.stderr.splitlines() if "no checkpoint was saved" in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("no checkpoint was saved: rank 0: no room for it (")
+    assert said[0].endswith("the run continues")
+    complete = sorted(path.parent.name for path in (tmp_path / "out").glob("checkpoint-*/.metadata"))
+    assert complete == ["checkpoint-00000008", "checkpoint-00000012"]
+
+
+NO_ROOM = """
+from torch.distributed.checkpoint import filesystem
+def finish(*args, finish=filesystem.FileSystemWriter.finish, left=[True], **more):
+    if left:
+        left.pop()
+        raise OSError("no room for it")
+    return finish(*args, **more)
+filesystem.FileSystemWriter.finish = finish
+"""

@@ -1,0 +1,114 @@
+"""Signals, deadlines and bad losses end a run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from testbed.waiting import wait_until
+from tests.train.held import FLAGS, held, newest, took
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.train.conftest import Start, Together
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_deadline_that_nothing_can_be_saved_by_is_kept(script: Any, start: Start, tmp_path: Path) -> None:
+    """The disk does not respond: the run ends by itself, and reports its newest checkpoint."""
+    deadline = tmp_path / "deadline"
+    env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
+    out = tmp_path / "out"
+    driver = script("step", 8)
+    driver.write_text(driver.read_text().replace("sys.exit(train", SLOW_DISK + "sys.exit(train"))
+    with start(2, driver, "--out", str(out), *FLAGS, env=env, watched=False) as running:
+        held(running)
+        deadline.write_text(str(time.time() + 2.0))
+        running.signal(0, signal.SIGTERM)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
+
+    assert done.codes == [143, 143], done.stderr
+    assert "was not complete at the deadline; the newest is None" in done.errs[0]
+    assert done.outs[0].splitlines()[-1].endswith("; nothing saved")
+
+
+SLOW_DISK = """
+import threading
+from trainer import checkpoint
+checkpoint.write_whole = lambda *_: threading.Event().wait()
+"""
+
+
+def test_a_second_signal_ends_a_rank_at_once(script: Any, start: Start, tmp_path: Path) -> None:
+    """Rank 0 is stopped, so that the vote of rank 1 waits for ever."""
+    with start(2, script("step, all written", 7), "--out", str(tmp_path), *FLAGS, watched=False) as running:
+        held(running)
+
+        def ended() -> bool:
+            running.signal(1, signal.SIGTERM)
+            return running.has_ended(1)
+
+        wait_until("the end of rank 1", ended, limit_s=60)
+        assert running.ended(1) == 143
+        assert not running.has_ended(0)
+        running.kill()
+        assert running.done().errs[1] == "second signal: ended at once, without a further checkpoint\n"
+
+    assert newest(tmp_path)["progress"]["step"] == 5
+
+
+def test_signals_in_quick_succession_are_one_request(script: Any, start: Start, tmp_path: Path) -> None:
+    """As when Slurm and the agent both signal a worker."""
+    numbers = (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1)
+    driver = script("step", 3)
+    driver.write_text(driver.read_text().replace("sys.exit(train", AT_ANY_TIME + "sys.exit(train"))
+    with start(2, driver, "--out", str(tmp_path), *FLAGS) as running:
+        held(running)
+        for number in numbers:
+            running.signal(1, number)
+            took(running, 1)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
+
+    assert done.codes == [143, 143], done.stderr
+    assert done.errs[1] == ""
+    step = newest(tmp_path)["progress"]["step"]
+    saved = f"saved {tmp_path}/checkpoint-{step:08d}.pt"
+    assert done.outs[0].splitlines()[-1] == f"SIGTERM: stopped at step {step} after {step * 128:,} samples; {saved}"
+
+
+AT_ANY_TIME = """
+from trainer import stop
+stop.TOGETHER_S = 600.0
+"""
+"""However long the test takes to send them."""
+
+
+def test_a_loss_that_is_not_a_number_is_reported_with_step_rank_samples_and_checkpoint(
+    ranks: Together, tmp_path: Path
+) -> None:
+    done = ranks(2, "train.py", "--out", str(tmp_path), "--lr", "1e30", "--optimizer", "sgd", "--report", "none")
+
+    assert done.returncode == 1
+    assert "the loss is nan at step" in done.stderr
+    assert "on rank " in done.stderr
+    assert ", samples " in done.stderr
+    assert "newest checkpoint: " in done.stderr
+    told = next(error for error in done.errors if error)
+    assert "TrainingError: the loss is nan at step" in json.dumps(told), "what torchrun would show"
+    assert not list(tmp_path.glob("*.part"))
+    assert all(weights_are_numbers(path) for path in tmp_path.glob("checkpoint-*.pt"))
+
+
+def weights_are_numbers(path: Path) -> bool:
+    import torch
+
+    weights = torch.load(path, weights_only=True)["model"]
+    return all(bool(tensor.isfinite().all()) for tensor in weights.values())

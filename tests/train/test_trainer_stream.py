@@ -1,0 +1,93 @@
+"""Shards that are read as a stream (--reader webdataset)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.train.photographs import batches, spelt_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.torch
+
+
+def test_the_samples_of_a_stream_are_those_of_its_shards(photographs: Path) -> None:
+    import torch
+    from trainer.errors import InputError
+
+    flags = [
+        "--reader",
+        "webdataset",
+        "--samples",
+        "32",
+        "--classes",
+        "4",
+        "--test-data",
+        spelt_out(photographs),
+        "--workers",
+        "2",
+    ]
+    ours = batches("--data", f"pipe:cat {spelt_out(photographs)}", *flags)
+    labels = torch.cat([batch.labels for batch in ours.train(0)])
+    ours.close()
+
+    assert len(labels) == 32
+    assert set(labels.tolist()) <= {0, 1, 2, 3}
+    assert len(set(labels.tolist())) > 1
+    with pytest.raises(InputError, match="--reader webdataset needs --classes and --test-data"):
+        batches("--data", spelt_out(photographs), "--reader", "webdataset")
+
+
+def test_only_shards_in_a_row_without_samples_end_a_stream(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many more are drawn here than may give nothing one after the other."""
+    from trainer.datasets import stream
+
+    monkeypatch.setattr(stream, "FRUITLESS", 2)
+    flags = [
+        "--reader",
+        "webdataset",
+        "--samples",
+        "160",
+        "--classes",
+        "4",
+        "--test-data",
+        spelt_out(photographs),
+        "--workers",
+        "2",
+    ]
+    ours = batches("--data", f"pipe:cat {spelt_out(photographs)}", *flags)
+
+    assert sum(batch.samples for epoch in range(2) for batch in ours.train(epoch)) == 320
+    ours.close()
+
+
+@pytest.mark.parametrize(("command", "said"), [("cat /dev/null", "empty file"), ("cat /nope/gone", "exit 1")])
+def test_a_stream_without_samples_ends(
+    photographs: Path, command: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from trainer.errors import TrainingError
+
+    flags = [
+        "--reader",
+        "webdataset",
+        "--samples",
+        "32",
+        "--classes",
+        "4",
+        "--test-data",
+        spelt_out(photographs),
+        "--workers",
+        "2",
+    ]
+    ours = batches("--data", f"pipe:{command}", *flags)
+
+    with pytest.raises(
+        TrainingError, match=f"pipe:{command}: 20 shards in a row have no samples; .*({said}|empty file)"
+    ):
+        list(ours.train(0))
+
+    ours.close()
+    assert f"pipe:{command}" in capfd.readouterr().err
