@@ -28,18 +28,21 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 _SET_BY_US = dict.fromkeys(
     (
-        *(
-            "RANK",
-            "LOCAL_RANK",
-            "GROUP_RANK",
-            "ROLE_RANK",
-            "ROLE_NAME",
-            "ROLE_WORLD_SIZE",
-            "MASTER_ADDR",
-            "TORCHELASTIC_RUN_ID",
-        ),
-        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
-        *("DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_ATTEMPT", "DISTLAUNCH_ATTEMPT_REASON"),
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "ROLE_NAME",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_ERROR_FILE",
+        "DISTLAUNCH_RUN_ID",
+        "DISTLAUNCH_DEADLINE_FILE",
+        "DISTLAUNCH_ATTEMPT",
+        "DISTLAUNCH_ATTEMPT_REASON",
     ),
     "leave it out, or give your script a variable of another name",
 ) | {

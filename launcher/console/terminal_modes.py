@@ -15,21 +15,20 @@ if TYPE_CHECKING:
     from launcher.agent.messages import LentTerminal
 
 _KEYS = (
-    *(
-        "VINTR",
-        "VQUIT",
-        "VERASE",
-        "VKILL",
-        "VEOF",
-        "VSTART",
-        "VSTOP",
-        "VSUSP",
-        "VEOL",
-        "VREPRINT",
-        "VDISCARD",
-        "VWERASE",
-    ),
-    *("VLNEXT", "VEOL2"),
+    "VINTR",
+    "VQUIT",
+    "VERASE",
+    "VKILL",
+    "VEOF",
+    "VSTART",
+    "VSTOP",
+    "VSUSP",
+    "VEOL",
+    "VREPRINT",
+    "VDISCARD",
+    "VWERASE",
+    "VLNEXT",
+    "VEOL2",
 )
 _AS_TYPED = (
     termios.ICRNL | termios.INLCR | termios.IGNCR | termios.ISTRIP | termios.BRKINT | termios.PARMRK | termios.IXON

@@ -15,18 +15,17 @@ if TYPE_CHECKING:
     from launcher.settings.config import Setting
 
 _NOT_SETTINGS = {
-    *(
-        "SYSTEM_CONFIG",
-        "RUN_ID",
-        "RUN_DIR",
-        "DEADLINE_FILE",
-        "ATTEMPT",
-        "ATTEMPT_REASON",
-        "FACTS",
-        "HOST",
-        "TIMES_LOST",
-    ),
-    *("TIMES_DISRUPTED", "KEY"),
+    "SYSTEM_CONFIG",
+    "RUN_ID",
+    "RUN_DIR",
+    "DEADLINE_FILE",
+    "ATTEMPT",
+    "ATTEMPT_REASON",
+    "FACTS",
+    "HOST",
+    "TIMES_LOST",
+    "TIMES_DISRUPTED",
+    "KEY",
 }
 """Variables that distlaunch itself sets for agents and workers, or that name its system file."""
 

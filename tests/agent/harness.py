@@ -152,12 +152,12 @@ class Runner:
         kind: spec.Kind = "script",
         cwd: Path | None = None,
         request: dict[str, Any] | None = None,
-        late: int | None = None,
+        late: int | tuple[int, ...] | None = None,
         **options: Any,
     ) -> Run:
         """`script` is a file, or the text of one; `request` are fields of the job beside the options.
 
-        With warm agents, the node `late` is held until it is told to `resume`.
+        With warm agents, the nodes `late` are held until they are told to `resume`.
         """
         if isinstance(script, str) and "\n" in script:
             path = self._tmp_path / f"script{len(self.runs)}.py"
@@ -172,7 +172,7 @@ class Runner:
         backend = LocalBackend(LocalOptions())
         plan = backend.plan(job, directory)
         plan = replace(plan, job=plan.job._replace(**(request or {})))
-        held = () if late is None else (str(late),)
+        held = [str(node) for node in ((late,) if isinstance(late, int) else late or ())]
         start = functools.partial(self._warm.start, held=held) if self._warm else detached.start_detached
         with mock.patch.object(detached, "start_detached", start):
             run = Run(directory, backend.submit(plan), backend)

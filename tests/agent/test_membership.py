@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from launcher.agent.network import ports
 from launcher.agent.ssh import run as host_run
+from testbed import wait_until
 from tests.agent.harness import all_exited
 
 if TYPE_CHECKING:
@@ -140,8 +143,17 @@ def at_an_address() -> dict[str, Any]:
         return {"rendezvous": {"addr": "127.0.0.1", "port": ports.port_of(sock)}}
 
 
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
 def test_over_ssh_too_a_node_that_comes_after_the_end_of_the_run_is_not_needed(warm_agents: Runner) -> None:
-    run = warm_agents.start(QUICK, nodes="2:3", late=2, request={**SOON, **at_an_address()})
+    place = at_an_address()
+    run = warm_agents.start(QUICK, nodes="2:3", late=(1, 2), request={**SOON, **place})
+    wait_until("node 0 to listen, which is started first there", lambda: listens(place["rendezvous"]["port"]))
+    run.resume(1)
     run.until(lambda: len(run.of("done")) == 2)
     run.resume(2)
 

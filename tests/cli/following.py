@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -56,23 +56,26 @@ def recorded(distlaunch: Cli) -> dict[str, Any]:
 def until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     """What the process writes to stdout, up to a line with that text."""
     assert process.stdout
-    seen = b""
-    for line in process.stdout:
-        seen += line
-        if text in line:
-            return seen
-    raise AssertionError(f"{text!r} was not printed: {seen!r}, {process.stderr.read() if process.stderr else b''!r}")
+    seen, found = _read_until(process.stdout, text)
+    assert found, f"{text!r} was not printed: {seen!r}, {process.stderr.read() if process.stderr else b''!r}"
+    return seen
 
 
 def until_stderr(process: subprocess.Popen[bytes], text: bytes) -> None:
     """Read its stderr up to a line with that text."""
     assert process.stderr
+    seen, found = _read_until(process.stderr, text)
+    assert found, f"{text!r} was not printed on stderr: {seen!r}"
+
+
+def _read_until(stream: IO[bytes], text: bytes) -> tuple[bytes, bool]:
+    """What a stream has up to a line with that text, and whether there was one."""
     seen = b""
-    for line in process.stderr:
+    for line in stream:
         seen += line
         if text in line:
-            return
-    raise AssertionError(f"{text!r} was not printed on stderr: {seen!r}")
+            return seen, True
+    return seen, False
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:

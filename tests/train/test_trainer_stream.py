@@ -14,22 +14,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
+def stream_of(photographs: Path, samples: int) -> list[str]:
+    """Flags for an epoch of this many samples from a stream, tested on the photographs."""
+    flags = f"--reader webdataset --samples {samples} --classes 4 --workers 2 --test-data".split()
+    return [*flags, spelt_out(photographs)]
+
+
 def test_the_samples_of_a_stream_are_those_of_its_shards(photographs: Path) -> None:
     import torch
     from trainer.errors import InputError
 
-    flags = [
-        "--reader",
-        "webdataset",
-        "--samples",
-        "32",
-        "--classes",
-        "4",
-        "--test-data",
-        spelt_out(photographs),
-        "--workers",
-        "2",
-    ]
+    flags = stream_of(photographs, 32)
     ours = batches("--data", f"pipe:cat {spelt_out(photographs)}", *flags)
     labels = torch.cat([batch.labels for batch in ours.train(0)])
     ours.close()
@@ -46,18 +41,7 @@ def test_only_shards_in_a_row_without_samples_end_a_stream(photographs: Path, mo
     from trainer.datasets import stream
 
     monkeypatch.setattr(stream, "FRUITLESS", 2)
-    flags = [
-        "--reader",
-        "webdataset",
-        "--samples",
-        "160",
-        "--classes",
-        "4",
-        "--test-data",
-        spelt_out(photographs),
-        "--workers",
-        "2",
-    ]
+    flags = stream_of(photographs, 160)
     ours = batches("--data", f"pipe:cat {spelt_out(photographs)}", *flags)
 
     assert sum(batch.samples for epoch in range(2) for batch in ours.train(epoch)) == 320
@@ -70,18 +54,7 @@ def test_a_stream_without_samples_ends(
 ) -> None:
     from trainer.errors import TrainingError
 
-    flags = [
-        "--reader",
-        "webdataset",
-        "--samples",
-        "32",
-        "--classes",
-        "4",
-        "--test-data",
-        spelt_out(photographs),
-        "--workers",
-        "2",
-    ]
+    flags = stream_of(photographs, 32)
     ours = batches("--data", f"pipe:{command}", *flags)
 
     with pytest.raises(
