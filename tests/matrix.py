@@ -47,6 +47,7 @@ _TORCH_TESTS = (
     "tests/agent/test_membership.py",
     "tests/agent/test_restart.py",
     "tests/agent/test_workers_store.py",
+    "tests/train/test_leave.py",
     "tests/train/test_trainer_checkpoint.py",
     "tests/train/test_trainer_saving.py",
     "tests/train/test_trainer_sync.py",

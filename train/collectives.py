@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from comm import heat_map, links, pairs, show
+from comm.leave import leave
 from comm.lessons import LESSONS
 from comm.operations import DTYPES, OPERATIONS
 from comm.timing import Manner, Row, measure
@@ -167,7 +168,7 @@ def main() -> int:
         return pair_up(chosen, device, where) if chosen.pairs is not None else table(chosen, device, where)
     finally:
         if sys.exc_info()[0] is None:  # else peers may have exited, and destroying the group could wait for them
-            dist.destroy_process_group()
+            leave()
 
 
 def learn(lessons: list[str], device: torch.device) -> int:

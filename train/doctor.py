@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from collectives import join
 from comm import links, pairs, paths
+from comm.leave import leave
 from torch.distributed.rendezvous import rendezvous
 
 PREFIX = "doctor: "
@@ -169,7 +170,7 @@ def compare(report: dict[str, Any], store: Any, device: torch.device, chosen: ar
     say(report)
     dist.barrier(group=_gloo())
     _groups.clear()
-    dist.destroy_process_group()
+    leave()
 
 
 def main() -> int:

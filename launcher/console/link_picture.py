@@ -28,18 +28,21 @@ def text(pairs: Pairs) -> str:
     numbers = max(map(len, names)) + 9 * len(names) <= output.columns()
     parts = []
     for title, values, good in heat_map.pictures(pairs):
-        low, high = heat_map.span(values)
+        low, high = map(heat_map.number, heat_map.span(values))
         grid = Table.grid(padding=(0, int(numbers), 0, 0))
         grid.add_column(justify="right")
         if numbers:
             grid.add_row("", *(Text(name[-8:], "bold") for name in names))
         for a, row in enumerate(values):
             cells = [
-                Text(f"{value:8.3g}" if numbers else "  ", f"black on {_COLOURS[round(3 * good(value))]}")
+                Text(
+                    heat_map.number(value).rjust(8) if numbers else "  ",
+                    f"black on {_COLOURS[round(3 * good(value))]}",
+                )
                 if a != b
                 else Text("-".rjust(8) if numbers else " \\")
                 for b, value in enumerate(row)
             ]
             grid.add_row(Text(f"{names[a]} "), *cells)
-        parts.append(f"{title}: {low:.3g} to {high:.3g}\n" + escapes.ours(drawing.rendered(output.STDOUT, grid)))
+        parts.append(f"{title}: {low} to {high}\n" + escapes.ours(drawing.rendered(output.STDOUT, grid)))
     return "\n".join(parts)

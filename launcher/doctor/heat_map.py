@@ -16,7 +16,8 @@ else:
     picture = install.bundled("comm/heat_map.py")
 
 WITH_NUMBERS = picture.WITH_NUMBERS
-terminal, svg, pictures, span = picture.terminal, picture.svg, picture.pictures, picture.span
+terminal, svg, pictures = picture.terminal, picture.svg, picture.pictures
+number, span = picture.number, picture.span
 
 
 @dataclass(frozen=True, slots=True)

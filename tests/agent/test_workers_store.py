@@ -58,6 +58,7 @@ own.set(f"own/{rank}", str(os.getpid()))
 own.wait([f"own/{r}" for r in range(world)])
 dist.init_process_group("gloo", store=dist.PrefixStore("first", own), rank=rank, world_size=world)
 said = [ranks()]
+time.sleep(0.1)  # before torch 2.8, gloo hangs if its thread still needs the GIL (train/comm/leave.py)
 dist.destroy_process_group()
 dist.init_process_group("gloo")
 said.append(ranks())
@@ -117,10 +118,6 @@ def test_every_round_has_a_port_and_a_store_of_its_own(warm_agents: Runner, tmp_
 def test_any_worker_may_be_a_client_and_rank_0_may_end_before_the_others(
     warm_agents: Runner, options: dict[str, str]
 ) -> None:
-    import torch
-
-    if torch.__version__.startswith("2.4."):
-        pytest.skip("in torch 2.4, gloo hangs in this script, also under its torchrun")
     run = warm_agents(EARLY, request={"last_call_s": 60.0}, **options)
 
     assert run.result() == "success", run.stderr

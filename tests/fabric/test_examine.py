@@ -244,3 +244,11 @@ def test_pairs_of_nodes_are_drawn_as_a_heat_map(nodes: int, last: str) -> None:
     assert f"n{nodes - 2} - n{nodes - 1}: 5</title>" in heat_map.svg(pairs, "a <title>")
     assert "a &lt;title&gt;" in heat_map.svg(pairs, "a <title>")
     assert heat_map.of_nodes([{"rank": 0, "node": 0}], {0: "n0", 1: "n1"}) is None
+
+
+def test_a_long_latency_is_a_plain_number() -> None:
+    bandwidth, latency = ([[0.0, value], [value, 0.0]] for value in (2.0, 0.0012345))
+    drawn = heat_map.terminal(heat_map.Pairs(["n0", "n1"], bandwidth, latency))
+
+    assert "latency of each pair, us: 1234 to 1234" in drawn
+    assert [heat_map.number(value) for value in (0.01234, 999.4, 999.6, 1e5)] == ["0.0123", "999", "1000", "100000"]

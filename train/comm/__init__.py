@@ -1,1 +1,1 @@
-"""The operations, timing and output of collectives.py, also used by doctor.py. Needs only torch."""
+"""The operations, timing and output of collectives.py, also used by doctor.py and the trainer. Needs only torch."""

@@ -40,12 +40,11 @@ def terminal(pairs: Pairs) -> str:
     for title, values, good in pictures(pairs):
         width = max(map(len, pairs.names))
         low, high = span(values)
-        lines = [f"{title}: {low:.3g} to {high:.3g}"]
+        lines = [f"{title}: {number(low)} to {number(high)}"]
         if len(pairs.names) <= WITH_NUMBERS:
             lines.append(" " * width + "".join(f" {name[-8:]:>8}" for name in pairs.names))
             cells = [
-                [f"{'-' if a == b else format(value, '.3g'):>8}" for b, value in enumerate(row)]
-                for a, row in _rows(values)
+                [f"{'-' if a == b else number(value):>8}" for b, value in enumerate(row)] for a, row in _rows(values)
             ]
         else:
             cells = [
@@ -64,10 +63,10 @@ def svg(pairs: Pairs, title: str) -> str:
     cell = max(6, min(_CELL, 600 // count))
     side = cell * count
     parts = [_text(_LEFT, 25, title, 16)]
-    for number, (what, values, good) in enumerate(pictures(pairs)):
-        at = _LEFT + number * (side + _LEFT + 20)
+    for place, (what, values, good) in enumerate(pictures(pairs)):
+        at = _LEFT + place * (side + _LEFT + 20)
         low, high = span(values)
-        parts.append(_text(at, 50, f"{what}: {low:.3g} to {high:.3g}", 12))
+        parts.append(_text(at, 50, f"{what}: {number(low)} to {number(high)}", 12))
         for a, row in _rows(values):
             y = _TOP + a * cell
             parts.append(_text(at - 6, y + cell * 0.7, pairs.names[a], min(11, cell), "end"))
@@ -93,6 +92,11 @@ def pictures(pairs: Pairs) -> List[Tuple[str, Values, Callable[[float], float]]]
         ),
         ("latency of each pair, us", latency, lambda value: (long - value) / (long - short) if long > short else 1.0),
     ]
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent where a value is large."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def span(values: Values) -> Tuple[float, float]:

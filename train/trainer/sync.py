@@ -38,7 +38,7 @@ class Sync:
         """The module that takes the images."""
         self.trained: nn.Module = net
         """The module that the optimizer updates."""
-        self.step: Callable[[], None] = _nothing
+        self.step: Callable[[], None] = lambda: None
 
     def restored(self) -> None:
         """Called after `net` has been read from a checkpoint."""
@@ -63,7 +63,7 @@ class Sync:
 
     def close(self) -> None:
         """Finish training, and drop `step`: it refers to the owner of this object."""
-        self.step = _nothing
+        self.step = lambda: None
 
 
 class DDP(Sync):
@@ -287,12 +287,13 @@ def check(config: Config, world: World) -> None:
         raise InputError(
             f"--sync data-parallel is one process with many devices; started were {world.world_size} ranks"
         )
-    # An older torch's fully_shard is private, and for GPUs only.
-    if config.sync == "fsdp" and torch.__version__ < (2, 6):  # type: ignore[operator]  # TorchVersion compares with tuples
-        raise InputError(f"--sync fsdp needs torch 2.6 or newer; this is {torch.__version__}")
+    if config.sync == "fsdp" and not _shards_on(world.device):
+        raise InputError(f"--sync fsdp on {world.device.type} needs a newer torch; this is {torch.__version__}")
     if config.sync == "fsdp" and config.channels_last == "on":
         raise InputError("--sync fsdp cannot shard weights that lie channels-last: leave --channels-last away")
 
 
-def _nothing() -> None:
-    """Do nothing, before and after the training."""
+def _shards_on(device: torch.device) -> bool:
+    """fully_shard is public since torch 2.6; on a CPU, it also needs events there."""
+    since = torch.__version__ >= (2, 6)  # type: ignore[operator]  # TorchVersion compares with tuples
+    return since and (device.type != "cpu" or hasattr(torch.cpu.Stream, "record_event"))

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, TypeVar, cast
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before a process group exists: its functions would keep that one as their default
+from comm.leave import leave
 
 from trainer.errors import InputError
 
@@ -102,10 +103,10 @@ def process_group() -> Iterator[World]:
     except Exception:
         raise  # peers may have exited: destroying an NCCL group could wait for them, and torchrun kills them anyway
     except BaseException:
-        dist.destroy_process_group()
+        leave()
         raise
     else:
-        dist.destroy_process_group()
+        leave()
 
 
 def _device(local_rank: int) -> torch.device:
