@@ -64,6 +64,8 @@ def judge(run: Path, state: dict[str, Any], logs: Result, victim: Found | None, 
         _judge_kill(victim, state, events, report)
     cut = victim.node if hit and victim is not None and blow.how != STALL and victim.kind != WORKER else None
     _judge_lines(logs.stdout, events, cut, report)
+    if report.state == "success" and cut is None:
+        _judge_ends(logs.stdout, events, report)
     for path in run.rglob("*.json"):
         with contextlib.suppress(FileNotFoundError):
             json.loads(path.read_text() or "null")
@@ -109,6 +111,16 @@ def _judge_lines(logs: str, events: list[Event], cut: int | None, report: Report
                 report.wrong.append(f"[{prefix}] ended round {again} after {len(numbers)} lines")
             if len(numbers) < LINES and cut is not None and prefix.startswith(f"{cut}:"):
                 report.lost_lines += 1
+
+
+def _judge_ends(logs: str, events: list[Event], report: Report) -> None:
+    """Check that the lines of every rank of the last round reach to its end."""
+    worlds = [event.fields for event in events if event.name == "rendezvous"]
+    last = max((fields["restarts"] for fields in worlds), default=0)
+    ranks = max((fields["world_size"] for fields in worlds if fields["restarts"] == last), default=1)
+    ended = {int(rank) for rank in re.findall(rf"^\[\d+:(\d+)\] end {last}\b", logs, re.MULTILINE)}
+    if missing := set(range(ranks)) - ended:
+        report.wrong.append(f"a success, and the lines of ranks {sorted(missing)} stop before the end of round {last}")
 
 
 def _events(run: Path) -> list[Event]:

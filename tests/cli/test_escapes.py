@@ -240,7 +240,7 @@ def test_rendered_text_is_exact_except_on_a_terminal(distlaunch: Cli) -> None:
 
     piped = distlaunch("local", "--dry-run", "-e", "A=\x1b[2J\u202e", "work.py").stdout
 
-    assert "A" in piped
+    assert '"A": "\\u001b[2J\\u202e"' in piped
     assert_plain(terminal(distlaunch, "local", "--dry-run", "-e", "A=\x1b[2J\u202e", "work.py"))
 
 

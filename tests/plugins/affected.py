@@ -83,6 +83,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("scripts/schema", "tests/test_schema.py"),
     ("scripts/*", "runner"),
     (".ci/*", "runner"),
+    ("tests/forked_*.py", EVERYTHING),
     ("tests/plugins/*", "runner"),
     ("tests/mutation/*", "runner"),
     ("testbed/kube*", f"k8s testbed {SIZES}"),
