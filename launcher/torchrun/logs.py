@@ -76,7 +76,7 @@ class Logs:
         self._files: list[int] = []
 
     def _run_directory(self, run: str) -> str:
-        """Create RDZVID_XXXX, with an unused suffix."""
+        """Create a directory whose name is the run's id and an unused suffix."""
         import tempfile
 
         above = self._wanted.log_dir or tempfile.mkdtemp(prefix="torchelastic_")

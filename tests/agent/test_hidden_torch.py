@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from tests.agent.harness import Runner
 
 
+def printed_as_in_a_new_interpreter(agents: Runner, name: str, text: str) -> str:
+    """What that script prints, by itself as well as in a run."""
+    path = agents.directory / name
+    path.write_text(text)
+    alone = subprocess.run([sys.executable, str(path)], check=True, capture_output=True, text=True, timeout=120)
+
+    run = agents(name)
+
+    assert run.result() == "success", run.stderr
+    assert run.stdout[0].decode() == alone.stdout
+    return alone.stdout
+
+
 @pytest.mark.torch
 def test_the_torch_that_a_script_puts_on_its_path_is_the_one_that_it_gets(agents: Runner) -> None:
     own = agents.directory / "own" / "torch"
@@ -43,14 +56,7 @@ def test_hidden_torch_looks_as_in_a_new_interpreter(agents: Runner) -> None:
         "import pickle, numpy\n"
         "print(pickle.loads(pickle.dumps(torch.ones(2))).sum().item(), numpy.ones(2).sum())\n"
     )
-    path = agents.directory / "look.py"
-    path.write_text(text)
-    alone = subprocess.run([sys.executable, str(path)], check=True, capture_output=True, text=True, timeout=120)
-
-    run = agents("look.py")
-
-    assert run.result() == "success", run.stderr
-    assert run.stdout[0].decode() == alone.stdout
+    assert printed_as_in_a_new_interpreter(agents, "look.py", text)
 
 
 @pytest.mark.torch
@@ -158,15 +164,7 @@ print(sys.stderr.getvalue().count("heard"), logging.getLogger("torch._dynamo").d
 
 @pytest.mark.torch
 def test_loggers_and_warning_filters_are_as_a_real_import_leaves_them(agents: Runner) -> None:
-    path = agents.directory / "logs.py"
-    path.write_text(LOGS)
-    alone = subprocess.run([sys.executable, str(path)], check=True, capture_output=True, text=True, timeout=120)
-
-    run = agents("logs.py")
-
-    assert run.result() == "success", run.stderr
-    assert run.stdout[0].decode() == alone.stdout
-    assert alone.stdout.startswith("1 False")
+    assert printed_as_in_a_new_interpreter(agents, "logs.py", LOGS).startswith("1 False")
 
 
 def test_files_beside_the_script_may_have_the_names_of_modules_that_the_agent_uses(agents: Runner) -> None:
