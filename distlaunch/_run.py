@@ -12,7 +12,7 @@ from distlaunch._result import Result
 from launcher.errors import RequestError, SpecError
 from launcher.runs import directories, records
 from launcher.runs.reader import parse_ranks
-from launcher.service import again, listing, observe
+from launcher.service import again, finding, listing, observe
 from launcher.service import cancel as ending
 from launcher.service import logs as streams
 
@@ -59,6 +59,11 @@ class Run:
     def command(self) -> tuple[str, ...]:
         """Script, module or program, then its arguments."""
         return self._record.command
+
+    @property
+    def job_id(self) -> str | None:
+        """The scheduler's own id; None if there is none, or none is known yet."""
+        return directories.again(self._record).job_id
 
     @property
     def created(self) -> float:
@@ -179,12 +184,12 @@ class Run:
 
 
 @quiet
-def get(run: str, *, runs_dir: str | os.PathLike[str] | None = None) -> Run:
-    """The run with that id, or a unique start or part of it; `last` is the newest, `ID/3` a task.
+def get(run: str, *, cluster: str | None = None, runs_dir: str | os.PathLike[str] | None = None) -> Run:
+    """The run with that id, a unique start or part of it, or its scheduler's id; `last` is the newest, `ID/3` a task.
 
-    Raises `RunNotFoundError`.
+    If there is none here, `cluster` (or a backend's name) is asked for it. Raises `RunNotFoundError`.
     """
-    return Run(directories.find(_root(runs_dir), run))
+    return Run(finding.find(_root(runs_dir), run, cluster))
 
 
 @quiet

@@ -142,7 +142,7 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         run = service.start(planned, interrupts)
         if request.options.detach and not interrupts.stops:
             with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
-                started: Started = {"run": run.id, "path": str(run.path)}
+                started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
                 output.result(started, run.id)
             return 0
         try:
@@ -190,7 +190,7 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
 
 def _close(run: Run, outcome: Outcome, took_s: float) -> None:
     """Print the closing lines of a run."""
-    data: Followed = {"run": run.id, "path": str(run.path), **outcome.to_json()}
+    data: Followed = {"run": run.id, "path": str(run.path), "job_id": run.job_id, **outcome.to_json()}
     closing = summary.closing(run, outcome, took_s)
     if outcome.state == "success":
         output.note(*closing)

@@ -85,9 +85,13 @@ RunArgument = Annotated[
     str,
     argument(
         metavar="RUN",
-        help="Run id as `distlaunch ls` prints it, a unique part of one, or `last`.",
+        help="Run id as `distlaunch ls` prints it, a unique part of one, `last`, or its scheduler's id.",
         complete=complete_run,
     ),
+]
+OnOption = Annotated[
+    Optional[str],
+    flag("--on", metavar="NAME", help="If no run here has that id, look for it on this cluster or backend."),
 ]
 
 

@@ -139,6 +139,9 @@ class Started(TypedDict):
     path: str
     """Its directory."""
 
+    job_id: str | None
+    """The scheduler's own id; null if there is none, or none is known yet."""
+
 
 class Followed(RunState, Started):
     """A run that was followed to its end."""
@@ -166,7 +169,10 @@ class Listed(TypedDict):
     backend: str
     cluster: str | None
     nodes: str
-    """As asked for: a number, or MIN:MAX."""
+    """How many it has or, before that is known, as asked for: a number, or MIN:MAX."""
+
+    job_id: str | None
+    """The scheduler's own id; null if there is none, or none is known yet."""
 
     tasks: list[int]
     """Indices of a job array."""
@@ -193,6 +199,18 @@ class ClusterRun(TypedDict):
     nodes: str
     created: float
     """Unix seconds."""
+
+    user: str | None
+    """Who started it; null if the cluster does not say."""
+
+    job_id: str | None
+    """The scheduler's own id; null if there is none."""
+
+    hosts: list[str]
+    """By node rank; empty if it has not started, or the cluster does not say."""
+
+    command: list[str]
+    """Script, module or program, then its arguments; empty if the cluster does not say."""
 
 
 class ClusterRuns(TypedDict):

@@ -29,6 +29,9 @@ class Handle(_Placed, total=False):
     """By node rank, if they were chosen at submission."""
 
     rendezvous: Meeting
+    job_id: str
+    """The scheduler's own id of the run; missing if there is none, or before it is known."""
+
     task: int
     """Index of this task in its job array."""
 

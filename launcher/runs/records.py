@@ -95,6 +95,12 @@ class Run:
         return self.handle or {"run_dir": str(self.path)}
 
     @property
+    def job_id(self) -> str | None:
+        """The scheduler's own id of the run, or of the array's task; None if it has none, or none is known yet."""
+        found, task = self.known.get("job_id"), self.known.get("task")
+        return None if not isinstance(found, str) else found if task is None else f"{found}_{task}"
+
+    @property
     def submitted(self) -> bool:
         """Whether all of it was sent. If not, its launcher is still submitting it, or has died."""
         return self.handle is not None and not self.handle.get("submitting")

@@ -76,7 +76,7 @@ def _cancel(run: Run, *, force: bool) -> None:
 
 
 def _end(run: Run, whole: RunState, took_s: float) -> int:
-    data: Followed = {"run": run.id, "path": str(run.path), **whole}
+    data: Followed = {"run": run.id, "path": str(run.path), "job_id": run.job_id, **whole}
     text = f"{whole['state']} after {summary.duration(took_s)}: {run.id}: {whole['detail']}"
     if whole["state"] == "success":
         output.note(text)

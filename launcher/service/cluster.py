@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
-def found(name: str) -> list[ClusterRun]:
-    """The runs that the cluster or backend of this name reports."""
+def of(name: str) -> AnyBackend:
+    """The backend of the cluster of this name, with its settings, or the backend of this name."""
     settings = config.load()
     known = settings.cluster_names()
     if name not in known and name not in backends.names():
         raise RequestError(f"no cluster or backend {name!r}", hint=names.hint(name, [*known, *backends.names()]))
-    backend = _backend(settings, name if name in known else None, name, {})
+    return _backend(settings, name if name in known else None, name, {})
+
+
+def found(name: str) -> list[ClusterRun]:
+    """The runs that the cluster or backend of this name reports."""
+    backend = of(name)
     if not backend.can_list:
         raise BackendUnavailableError(f"{backend.name} cannot list runs", hint="distlaunch ls lists those started here")
     return backend.found()
@@ -39,6 +44,15 @@ def adopting() -> str:
 def adopt(text: str, directory: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
     """Add a run that another host started to the runs in this directory."""
     backend = _backend(config.load(), cluster, adopting(), flags)
+    return _adopted(backend, text, directory)
+
+
+def take(text: str, directory: Path, name: str) -> Run:
+    """The same, for the cluster or backend of this name."""
+    return _adopted(of(name), text, directory)
+
+
+def _adopted(backend: AnyBackend, text: str, directory: Path) -> Run:
     if not backend.can_adopt:
         hint = "use the runs_dir that it was started with"
         raise BackendUnavailableError(f"{backend.name} cannot adopt runs", hint=hint)

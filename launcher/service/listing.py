@@ -29,7 +29,8 @@ def row(run: Run, state: RunState) -> Listed:
         "exit_code": state["exit_code"],
         "backend": run.backend,
         "cluster": run.cluster,
-        "nodes": run.nodes,
+        "nodes": nodes(run, state),
+        "job_id": run.job_id,
         "tasks": list(run.tasks),
         "created": run.created or None,
         "command": list(run.command),
@@ -38,11 +39,19 @@ def row(run: Run, state: RunState) -> Listed:
     }
 
 
+def nodes(run: Run, state: RunState) -> str:
+    """The number of nodes: of an elastic run those that have started, of any other those of its plan."""
+    started = sum(node["started"] is not None for node in state["nodes"])
+    known = started if ":" in run.nodes else len(run.hosts)
+    return str(known) if known else run.nodes
+
+
 def whole(run: Run, state: RunState) -> Status:
     """All details of a run."""
     return {
         "run": run.id,
         "path": str(run.path),
+        "job_id": run.job_id,
         "backend": run.backend,
         "cluster": run.cluster,
         "command": list(run.command),

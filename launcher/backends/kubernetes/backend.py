@@ -196,6 +196,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             "run_dir": str(plan.run_dir),
             "run": plan.run_dir.name,
             "name": plan.name,
+            "job_id": plan.name,
             "kind": self.opts.kind,
             "namespace": cluster.namespace,
             "context": cluster.context,

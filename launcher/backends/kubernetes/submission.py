@@ -83,7 +83,17 @@ def runs(cluster: Cluster, opts: KubernetesOptions) -> list[ClusterRun]:
             state = "failed" if end["type"] in ("Failed", "FailureTarget") else "success"
         nodes = str(spec.get("completions") or "")
         created = states.timestamp(meta["creationTimestamp"])
-        found.append({"run": meta["labels"][RUN_LABEL], "state": state, "nodes": nodes, "created": created})
+        about: ClusterRun = {
+            "run": meta["labels"][RUN_LABEL],
+            "state": state,
+            "nodes": nodes,
+            "created": created,
+            "user": None,
+            "job_id": meta["name"],
+            "hosts": [],
+            "command": [],
+        }
+        found.append(about)
     return sorted(found, key=lambda run: run["created"])
 
 

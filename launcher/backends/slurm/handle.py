@@ -12,9 +12,6 @@ class _Sized(Handle):
 class SlurmHandle(_Sized, total=False):
     """Kept in `run.json`."""
 
-    job_id: str
-    """Set once Slurm has answered; for a step, the job of its allocation."""
-
     comment: str
     """The job's comment, which identifies it if Slurm's answer was lost."""
 

@@ -38,5 +38,5 @@ def adopt(  # noqa: PLR0917 - typer's
     with live_line.waiting(f"looking for {run} on its hosts"):
         found = cluster.adopt(run, directory, on, given)
     with output.after(f"{found.id} was adopted"):
-        data: Adopted = {"run": found.id, "path": str(found.path), "hosts": found.hosts}
+        data: Adopted = {"run": found.id, "path": str(found.path), "job_id": found.job_id, "hosts": found.hosts}
         output.result(data, found.id)

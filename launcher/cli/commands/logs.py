@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
 from launcher.agent.protocol import Event, Output
-from launcher.cli.parameters import OutputOption, RunArgument, flag
+from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
 from launcher.console.worker_output import WorkerOutput
 from launcher.errors import RequestError
-from launcher.runs import directories
 from launcher.runs.reader import StreamReader, lost_text, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT, Source
+from launcher.service import finding, observe
 from launcher.service import logs as service
-from launcher.service import observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from launcher.runs.reader import Wanted
 
 
-def logs(
+def logs(  # noqa: PLR0917 - one per option
     run: RunArgument,
     follow: Annotated[
         bool, flag("-f", "--follow", help="Continue until the run ends; Ctrl-C only stops watching.")
     ] = False,
     rank: Annotated[str, flag(metavar="all|0,3-5", help="Show only lines of these ranks.")] = "all",
     node: Annotated[Optional[int], flag(metavar="N", help="Show only lines from this node.")] = None,
+    on: OnOption = None,
     fmt: OutputOption = None,
 ) -> None:
     """Print what a run's workers wrote: their stdout to stdout, their stderr to stderr.
@@ -37,7 +37,7 @@ def logs(
     $ distlaunch logs --follow last
     $ distlaunch logs --rank 0,3-5 train-20250101-120000-abcd
     """
-    found = service.readable(directories.find(observe.directory(fmt), run), follow=follow)
+    found = service.readable(finding.find(observe.directory(fmt), run, on), follow=follow)
     try:
         ranks = parse_ranks(rank)
     except ValueError:

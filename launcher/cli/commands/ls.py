@@ -57,8 +57,19 @@ def _of_cluster(name: str) -> None:
 
     with live_line.waiting(f"asking {name} for its runs"):
         found = cluster.found(name)
-    rows = [(run["run"], run["state"], run["nodes"] or None, summary.age(run["created"])) for run in found]
-    text = tables.table(("RUN", "STATE", "NODES", "AGE"), rows) if rows else ""
+    rows = [
+        (
+            run["run"],
+            run["state"],
+            run["user"],
+            run["job_id"],
+            run["nodes"] or None,
+            summary.age(run["created"]),
+            summary.command_line(tuple(run["command"])) or None,
+        )
+        for run in found
+    ]
+    text = tables.table(("RUN", "STATE", "USER", "JOB", "NODES", "AGE", "COMMAND"), rows) if rows else ""
     if not rows:
         output.note(f"no runs on {name}")
     data: ClusterRuns = {"runs": found}

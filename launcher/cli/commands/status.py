@@ -6,23 +6,22 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.cli.parameters import OutputOption, RunArgument  # noqa: TC001 - read at run time
+from launcher.cli.parameters import OnOption, OutputOption, RunArgument  # noqa: TC001 - read at run time
 from launcher.console import live_line, summary, tables
-from launcher.runs import directories
-from launcher.service import listing, observe
+from launcher.service import finding, listing, observe
 
 if TYPE_CHECKING:
     from launcher.results.run import RunState
     from launcher.runs.records import Run
 
 
-def status(run: RunArgument, fmt: OutputOption = None) -> None:
+def status(run: RunArgument, on: OnOption = None, fmt: OutputOption = None) -> None:
     """Print a run's state, node by node.
 
     $ distlaunch status last
     $ distlaunch status --output json train-20250101-120000-abcd
     """
-    found = directories.find(observe.directory(fmt), run)
+    found = finding.find(observe.directory(fmt), run, on)
     with live_line.waiting(f"asking {found.backend} for {found.id}"):
         state = observe.state_of(found)
     output.result(listing.whole(found, state), *_lines(found, state))
@@ -42,6 +41,7 @@ def _lines(run: Run, state: RunState) -> list[str]:
         f"run      {run.id}",
         f"state    {summary.state_text(str(state.get('state')))}{detail}",
         f"on       {run.backend}" + (f", cluster {run.cluster}" if run.cluster else ""),
+        *([f"job      {run.job_id}"] if run.job_id else []),
         f"command  {summary.command_line(run.command)}",
         f"created  {_when(run.created)}",
     ]

@@ -1,0 +1,49 @@
+"""Find a run by what a user knows of it: its id here, its scheduler's id, or its id on a cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from launcher import backends
+from launcher.errors import RunNotFoundError
+from launcher.runs import directories
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.runs.records import Run
+
+_JOB = re.compile(r"(?P<backend>[a-z0-9]+):(?P<id>\S+)|(?P<number>\d+(_\d+)?)")
+"""Texts that are a job's id rather than part of a run's."""
+
+
+def find(directory: Path, text: str, on: str | None = None) -> Run:
+    """The run with this id, or unique part of one, or with this job id: `4711`, `slurm:4711`, `4711_3`.
+
+    If none is known here, the cluster or backend `on` is asked, and the run is adopted. Raises `RunNotFoundError`.
+    """
+    if (job := _JOB.fullmatch(text)) and (found := _by_job(directory, job)) is not None:
+        return found
+    try:
+        return directories.find(directory, text)
+    except RunNotFoundError:
+        if on is None:
+            raise
+        # Imported here: runs that are known here need no settings and no backend.
+        from launcher.service import cluster
+
+        return cluster.take(text, directory, on)
+
+
+def _by_job(directory: Path, job: re.Match[str]) -> Run | None:
+    """The newest run that a scheduler knows by this id: schedulers reuse them."""
+    full = backends.ALIASES.get(job["backend"], job["backend"])
+    for name in reversed(directories.ids(directory)):
+        run = directories.read(directory, name)
+        if full not in (None, backends.ALIASES.get(run.backend, run.backend)):
+            continue
+        for each in (run, *map(run.task, run.tasks)):
+            if each.job_id == (job["id"] or job["number"]):
+                return directories.find(directory, each.id)
+    return None
