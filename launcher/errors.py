@@ -7,6 +7,7 @@ LaunchError
 │   ├── UntrustedError      others could change what would be read
 │   └── RunNotFoundError    no run, or more than one, has that id
 ├── BackendUnavailableError the backend's tool or service cannot be reached       exit 3
+├── RunContinuesError       the run continues, and was to be waited for             exit 5
 └── CommandError            an operation of distlaunch itself failed              exit 4
     └── StorageError        a directory or file of distlaunch cannot be written or read
 """
@@ -69,6 +70,13 @@ class BackendUnavailableError(LaunchError):
 
     code = "backend_unavailable"
     exit_code = 3
+
+
+class RunContinuesError(LaunchError):
+    """A run was to be followed or waited for to its end, but continues."""
+
+    code = "run_continues"
+    exit_code = 5
 
 
 class CommandError(LaunchError):

@@ -12,12 +12,12 @@ import json
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConfigError, StorageError
 from launcher.system import listener, writing
 from launcher.system.escapes import OURS, encode, plain, styled
+from launcher.system.manner import Manner
 from launcher.system.writing import LiveLine, Writer
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launcher.system.listener import Kind
 
 ENVELOPE_VERSION = 1
-FORMATS = ("human", "json")
+FORMATS = ("human", "json", "jsonl", "id")
 STDOUT, STDERR = 1, 2
 _MAX_FOREIGN = 4000
 
@@ -36,25 +36,7 @@ class StdoutClosedError(Exception):
     """Our stdout has no reader any more (`| head`)."""
 
 
-@dataclass(slots=True)
-class _Manner:
-    """How this process prints; `setup` changes it."""
-
-    command: str = ""
-    format: str = "human"
-    verbosity: int = 0
-    closed: dict[int, OSError] = field(default_factory=dict)
-    """Streams that can no longer be written, with the reason."""
-
-    writer: Writer | None = None
-    live: LiveLine | None = None
-    """A temporary line on the terminal (`console.live_line`)."""
-
-    progress: Callable[[str, tuple[int, int] | None], None] | None = None
-    """Shows what the current wait is for."""
-
-
-_manner = _Manner()
+_manner = Manner()
 
 
 def setup(*, command: str | None = None, fmt: str | None = None, verbosity: int | None = None) -> None:
@@ -67,8 +49,13 @@ def setup(*, command: str | None = None, fmt: str | None = None, verbosity: int 
 
 
 def as_json() -> bool:
-    """Whether stdout gets one JSON object and nothing else."""
-    return _manner.format == "json"
+    """Whether stdout gets JSON and nothing else: one object or, as JSON lines, many."""
+    return _manner.format in ("json", "jsonl")
+
+
+def form() -> str:
+    """The format of results, one of `FORMATS`."""
+    return _manner.format
 
 
 def draws(fd: int = STDOUT) -> bool:
@@ -78,6 +65,8 @@ def draws(fd: int = STDOUT) -> bool:
 
 def result(data: Mapping[str, Any], *lines: str) -> None:
     """Print the result: the data in an envelope, or the lines. Raises `StdoutClosedError`."""
+    if _manner.format == "id" and data.get("run"):
+        lines = (str(data.get("job_id") or data["run"]),)
     _print(data, "".join(f"{plain(line)}\n" for line in lines))
 
 
@@ -115,6 +104,11 @@ def text(words: str) -> None:
         if reason.errno == errno.EPIPE:
             raise StdoutClosedError
         raise StorageError(f"cannot write to stdout: {reason.strerror}")
+
+
+def json_line(data: Mapping[str, Any]) -> bool:
+    """Print one object of JSON lines. Returns False once stdout has no reader."""
+    return write(STDOUT, encode(json.dumps(data) + "\n"))
 
 
 def failed_result(code: str, message: str, hint: str | None, data: Mapping[str, Any]) -> None:
@@ -297,4 +291,6 @@ def _say(*lines: str) -> None:
 
 def _envelope(ok: bool, **content: Any) -> str:
     whole = {"version": ENVELOPE_VERSION, "command": _manner.command, "ok": ok, **content}
+    if _manner.format == "jsonl":
+        return json.dumps({"type": "result", **whole}) + "\n"
     return json.dumps(whole, indent=1 if os.isatty(STDOUT) else None) + "\n"

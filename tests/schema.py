@@ -19,7 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from launcher import backends
 from launcher.agent.failures import ENDS
-from launcher.results import cluster, command, run
+from launcher.results import cluster, command, lines, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,9 +95,16 @@ def _planned(backend: str) -> dict[str, Any]:
     return found
 
 
+def _lines() -> dict[str, Any]:
+    """The schema of one of the JSON lines before the last."""
+    defs = {kind.__name__: _schema(kind) for kind in lines.LINES}
+    about = "distlaunch --output jsonl: each object but the last, which is an envelope with the type result"
+    return {"$schema": DIALECT, "title": about, "oneOf": [{"$ref": f"#/$defs/{name}"} for name in defs], "$defs": defs}
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """All schemas, by file name."""
-    for module in (run, cluster, command):
+    for module in (run, cluster, command, lines):
         _strict(module)
     found = {}
     for name, kinds in command.COMMANDS.items():
@@ -118,6 +125,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         found[name] = _envelope([name], f"distlaunch {name} --output json", results)
     found["version"] = _envelope([""], "distlaunch --version", {"Version": _schema(command.Version)})
     found["error"] = _envelope([], "A command line that names no command", {})
+    found["lines"] = _lines()
     return {f"{name}.json": schema for name, schema in found.items()}
 
 

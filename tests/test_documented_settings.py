@@ -20,7 +20,12 @@ def test_the_settings_of_every_launch_are_in_their_table_with_their_defaults() -
         "name": ("the script's", ""),
         "python": ("the backend's", ""),
     }
-    words |= {"numa_binding": ("none", ""), "time": ("none", ""), "runs_dir": ("`~/.distlaunch/runs`", "")}
+    words |= {
+        "on_hangup": ("`detach`, with `local` `cancel`", ""),
+        "numa_binding": ("none", ""),
+        "time": ("none", ""),
+        "runs_dir": ("`~/.distlaunch/runs`", ""),
+    }
     for heading, cls in (("`[defaults]`", JobOptions), ("Top level", config.GlobalOptions)):
         rows = {quoted(row[0])[0]: row[1] for row in table(section("docs/configuration.md", heading))}
         shown = {

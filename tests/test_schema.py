@@ -31,7 +31,7 @@ def test_the_schemas_are_those_of_the_types() -> None:
 
 def test_every_command_has_a_schema() -> None:
     commands = {*backends.names(), *group.command_names()} - {"torchrun"}  # whose command line is torchrun's own
-    assert {path.stem for path in envelope.DIRECTORY.glob("*.json")} == {*commands, "error", "version"}
+    assert {path.stem for path in envelope.DIRECTORY.glob("*.json")} == {*commands, "error", "version", "lines"}
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ def _invoke(args: list[str]) -> Any:
 def _choose_output(args: list[str]) -> None:
     """Set up output before the command line is parsed, for errors in parsing it."""
     command = next((arg for arg in args if not arg.startswith("-")), "")
-    output.setup(command=command, fmt="json" if os.environ.get("DISTLAUNCH_OUTPUT") == "json" else None)
+    output.setup(
+        command=command, fmt=fmt if (fmt := os.environ.get("DISTLAUNCH_OUTPUT")) in ("json", "jsonl") else None
+    )
     # What follows SCRIPT is not ours: our part ends at a non-option that cannot be the value of an option.
     ours = args if command in group.command_names() else args[: _end_of_ours(args)]
     for arg, after in zip(ours, [*ours[1:], ""], strict=False):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from launcher import backends, output
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.cli.parameters import Parameter
-    from launcher.results.run import Followed, Started
-    from launcher.runs.outcome import Outcome
+    from launcher.results.run import RunState, Started
     from launcher.runs.records import Run
     from launcher.service.interrupts import Interrupts
+    from launcher.service.leaving import Leaving
     from launcher.service.request import Request
 
 SCRIPT_LAST: dict[str, Any] = {
@@ -136,9 +136,11 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         show_rendered(planned)
         return 0
     # Imported here: only a launch needs it.
-    from launcher.service.interrupts import Interrupts
+    from launcher.cli import following
 
-    with Interrupts() as interrupts:
+    if output.form() == "id" and not request.options.detach:
+        raise SpecError("--output id prints the job's id of a run that is not followed", hint="add --detach")
+    with following.interrupts(request.on_hangup, request.backend) as interrupts:
         run = service.start(planned, interrupts)
         if request.options.detach and not interrupts.stops:
             with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
@@ -176,31 +178,25 @@ def _check_ranks(planned: service.Launch) -> None:
 
 
 def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
+    # Imported here: only a launch that is followed needs it.
+    from launcher.cli import following
+    from launcher.service import arrays
+    from launcher.service import following as service_following
+    from launcher.service.follow import View
+
+    request = planned.request
     output.note(summary.heading(run))
     service.note_places(planned, run)
-    if run.tasks:
-        from launcher.service import arrays
+    view = View(request.ranks, request.options.explain, request.lent)
 
-        return arrays.follow(run, interrupts)
-    since = time.monotonic()
-    run, outcome = service.follow(planned, run, interrupts)
-    _close(run, outcome, time.monotonic() - since)
-    return outcome.exit_code or 0
+    def follow(leaving: Leaving) -> tuple[Run, RunState]:
+        if run.tasks:
+            return run, arrays.follow(run, leaving)
+        shown = partial(service.note_places, planned)
+        ended, outcome = service_following.follow(run, request.backend, view, leaving, restarted=shown)
+        return ended, outcome.to_json()
 
-
-def _close(run: Run, outcome: Outcome, took_s: float) -> None:
-    """Print the closing lines of a run."""
-    data: Followed = {"run": run.id, "path": str(run.path), "job_id": run.job_id, **outcome.to_json()}
-    closing = summary.closing(run, outcome, took_s)
-    if outcome.state == "success":
-        output.note(*closing)
-        # A reader of our stdout may have seen enough; the run's result is what counts.
-        with suppress(output.StdoutClosedError), output.after(f"{run.id} has succeeded"):
-            output.result(data)
-    else:
-        output.report(*closing)
-        message = str((outcome.cause or {}).get("message") or outcome.state)
-        output.failed_result(f"run_{outcome.state}", message, f"distlaunch logs {run.id}", data)
+    return following.to_end(run, request.backend, interrupts, follow, since=time.time())
 
 
 def show_rendered(planned: service.Launch) -> None:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Plan, PlannedNode
     from launcher.payload.snapshot import Snapshot
-    from launcher.results.run import Cause
-    from launcher.runs.outcome import Outcome
+    from launcher.results.run import Cause, RunState
     from launcher.runs.records import Run
 
 _ROWS_PER_HOST = 2
@@ -88,13 +87,15 @@ def sent(snapshot: Snapshot | None, env: Mapping[str, str], secrets: Sequence[st
     return text + tables.table(("FILE", "SIZE"), [*files, (whole, "")], output.STDERR)
 
 
-def closing(run: Run, outcome: Outcome, took_s: float) -> list[str]:
+def closing(run: Run, state: RunState, took_s: float) -> list[str]:
     """The closing lines of a run: how it ended, why, and where its logs are."""
-    state = output.paint(outcome.state, tables.STYLES.get(outcome.state, "bold"))
-    lines = [f"{state} after {duration(took_s)}{restarts(outcome.restarts, outcome.attempt)}: {run.id}"]
-    if outcome.cause is not None:
-        lines += [f"  {line}" for line in cause_lines(outcome.cause, run)]
-    lines += [f"  {line}" for line in lost_lines([(node.node, node.lines_lost) for node in outcome.nodes])]
+    if run.tasks:
+        return [f"{state['state']} after {duration(took_s)}: {run.id}: {state['detail']}"]
+    word = output.paint(state["state"], tables.STYLES.get(state["state"], "bold"))
+    lines = [f"{word} after {duration(took_s)}{restarts(state['restarts'], state['attempt'])}: {run.id}"]
+    if state["cause"] is not None:
+        lines += [f"  {line}" for line in cause_lines(state["cause"], run)]
+    lines += [f"  {line}" for line in lost_lines([(node["node"], node["lines_lost"]) for node in state["nodes"]])]
     lines.append(f"  logs: distlaunch logs {run.id}   directory: {run.path}")
     return lines
 

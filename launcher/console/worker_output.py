@@ -10,7 +10,7 @@ from launcher import output
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from launcher.agent.protocol import Output
+    from launcher.agent.protocol import Event, Output
 
 MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_S = 2.0
@@ -60,6 +60,12 @@ class WorkerOutput:
             self._held_bytes += len(data) + _HELD_COST_BYTES
             if self._held_bytes > MAX_HELD_IN_ALL_BYTES:
                 self.flush(float("inf"))
+
+    def event(self, node: int, record: Event) -> None:
+        """An event is not a worker's output; JSON lines have it."""
+
+    def state(self, state: str, detail: str) -> None:
+        """A run's state is not a worker's output; JSON lines have it."""
 
     def pass_on(self, fd: int, data: bytes) -> None:
         """Write bytes from a connection instead of a stream, from any thread."""

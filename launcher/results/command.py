@@ -42,6 +42,8 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "status": (run.Status,),
     "ls": (run.Runs, run.ClusterRuns),
     "logs": (),
+    "attach": (run.Followed, run.Started),
+    "wait": (run.Waited,),
     "cancel": (run.Cancelled,),
     "requeue": (run.Requeued,),
     "adopt": (run.Adopted,),

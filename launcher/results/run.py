@@ -239,3 +239,18 @@ class Adopted(Started):
     """A run that another host started, now among the local runs."""
 
     hosts: list[str]
+
+
+class Ended(TypedDict):
+    """A run that has ended."""
+
+    run: str
+    job_id: str | None
+    state: State
+    exit_code: int | None
+
+
+class Waited(TypedDict):
+    """The runs that were waited for and have ended, in the order in which they were named."""
+
+    runs: list[Ended]

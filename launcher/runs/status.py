@@ -117,11 +117,11 @@ def _unsubmitted(run: Run) -> RunState | None:
     return nothing("pending", "being submitted") if young else nothing("unknown", NOTHING_SENT)
 
 
-def ends(path: Path) -> Iterator[Record]:
-    """Events and foreign lines at the head and tail of a stream; none if there is no stream yet."""
+def ends(path: Path, size: int | None = None) -> Iterator[Record]:
+    """Events and foreign lines at the head and tail of a stream, or of its first `size` bytes; none without one."""
     parts: list[bytes] = []
     with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
-        size = file.seek(0, os.SEEK_END)
+        size = file.seek(0, os.SEEK_END) if size is None else size
         file.seek(0)
         parts = [file.read(size if size <= 2 * END_BYTES else END_BYTES)]
         if size > 2 * END_BYTES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,21 +14,23 @@ from launcher.service import observe
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
-    from launcher.results.run import Followed, RunState, Task
+    from launcher.results.run import RunState, Task
     from launcher.runs.records import Run
-    from launcher.service.interrupts import Interrupts
+    from launcher.service.leaving import Leaving
 
 _POLL_S = (1.0, 10.0)
 _LOOK_S = 0.1
 
 
-def follow(run: Run, interrupts: Interrupts) -> int:
-    """Report the end of each task. Ctrl-C cancels all tasks. Returns the exit code."""
+def follow(run: Run, leaving: Leaving) -> RunState:
+    """Report the end of each task. Ctrl-C cancels all tasks. Returns the final state; `Detached` if the user leaves."""
     told: set[str] = set()
-    since, obeyed, pause, next_look = time.monotonic(), 0, _POLL_S[0], 0.0
+    obeyed, pause, next_look = 0, _POLL_S[0], 0.0
+    interrupts = leaving.interrupts
     looks: list[Question[RunState]] = []
     errands: list[Question[None]] = []
     while True:
+        leaving.look()
         if interrupts.stops > obeyed:
             obeyed, next_look = interrupts.stops, 0.0
             errands.append(Question(partial(_cancel, run, force=obeyed > 1), "cancel"))
@@ -45,7 +46,7 @@ def follow(run: Run, interrupts: Interrupts) -> int:
                 told.add(task["run"])
                 _tell(run, task)
         if whole["exit_code"] is not None:
-            return _end(run, whole, time.monotonic() - since)
+            return whole
         next_look = time.monotonic() + pause
         pause = _POLL_S[0] if obeyed else min(pause * 1.3, _POLL_S[1])
 
@@ -73,16 +74,3 @@ def _cancel(run: Run, *, force: bool) -> None:
     output.note(f"killing {run.id}" if force else f"cancelling {run.id}; once more to kill it")
     with records.cancelling(run, force=force):
         observe.backend_of(run).cancel(run.known, force=force)
-
-
-def _end(run: Run, whole: RunState, took_s: float) -> int:
-    data: Followed = {"run": run.id, "path": str(run.path), "job_id": run.job_id, **whole}
-    text = f"{whole['state']} after {summary.duration(took_s)}: {run.id}: {whole['detail']}"
-    if whole["state"] == "success":
-        output.note(text)
-        with suppress(output.StdoutClosedError), output.after(f"{run.id} has succeeded"):
-            output.result(data)
-    else:
-        output.report(text)
-        output.failed_result(f"run_{whole['state']}", whole["detail"], f"distlaunch ls {run.id}", data)
-    return whole["exit_code"] or 0

@@ -155,13 +155,14 @@ def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
 
 def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[Run, Outcome]:
     """Submit the job and follow it to its end."""
-    from launcher.service.follow import Follower
+    from launcher.service.follow import Follower, View
+    from launcher.service.leaving import Leaving
 
     backend = planned.request.backend
     run = launch.start(planned, interrupts)
     nodes = len(planned.plan.nodes)
     output.note(f"{summary.heading(run)}: examining {amounts.counted(nodes, 'node')}")
-    outcome = Follower(run, backend, ranks=frozenset(), interrupts=interrupts).follow()
+    outcome = Follower(run, backend, View(frozenset()), Leaving(interrupts)).follow()
     if outcome.state != "success":
         output.warn(f"the job did not succeed: {(outcome.cause or {}).get('message') or outcome.state}")
     return run, outcome

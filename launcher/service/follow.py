@@ -6,13 +6,12 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import output
 from launcher.agent.protocol import Event, Output
-from launcher.console import live_line
+from launcher.console import json_lines, live_line
 from launcher.console.announce import Announcer
-from launcher.console.worker_output import WorkerOutput
 from launcher.errors import StorageError
 from launcher.runs import records
 from launcher.runs.reader import StreamReader
@@ -22,59 +21,74 @@ from launcher.service import limits
 from launcher.service.ending import Ending
 from launcher.service.errands import Errands
 from launcher.service.node_watch import NodeWatch
+from launcher.system import listener
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from launcher.agent.messages import LentTerminal
-    from launcher.agent.protocol import Foreign
+    from launcher.agent.protocol import Foreign, Record
     from launcher.backends._base import AnyBackend, Stream
     from launcher.console.terminal import Terminal
+    from launcher.console.worker_output import WorkerOutput
     from launcher.runs.outcome import Outcome
     from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
-    from launcher.service.interrupts import Interrupts, Unattended
+    from launcher.service.leaving import Leaving
+
+
+class View(NamedTuple):
+    """What is shown of a run that is followed."""
+
+    ranks: Wanted | None
+    """Ranks whose lines are shown; None: all."""
+
+    explain: bool = False
+    terminal: LentTerminal | None = None
+    """From `terminal_modes.lent`."""
 
 
 class Follower:
-    """Follows one run for the terminal that owns it: Ctrl-C there cancels the run."""
+    """Follows one run, as the user's terminal shows it: Ctrl-C there cancels the run."""
 
-    def __init__(
-        self,
-        run: Run,
-        backend: AnyBackend,
-        *,
-        ranks: Wanted | None,
-        interrupts: Interrupts | Unattended,
-        explain: bool = False,
-        terminal: LentTerminal | None = None,
-    ) -> None:
-        """`run` was submitted. `ranks`: those that are shown, None for all. `terminal`: from `terminal_modes.lent`."""
+    def __init__(self, run: Run, backend: AnyBackend, view: View, leaving: Leaving) -> None:
+        """`run` was submitted."""
         if run.handle is None:
             raise ValueError(f"{run.id} was not submitted")
-        self._run, self._handle, self._backend, self._interrupts = run, run.handle, backend, interrupts
+        self._run, self._handle, self._backend, self._leaving = run, run.handle, backend, leaving
         self._report = report_of(run)
-        self._readers = {node: StreamReader(ranks, node) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
-        self._workers = WorkerOutput(ranks)
-        self._terminal = _terminal(terminal, self._workers) if terminal else None
+        self._readers = {node: StreamReader(view.ranks, node) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
+        self._workers = json_lines.or_plain(view.ranks)
+        self._terminal = _terminal(view.terminal, self._workers) if view.terminal else None
         self._announcer = Announcer(
             run.hosts,
             self._workers,
             backend=backend.name,
-            explain=explain,
+            explain=view.explain,
             asked_for=run.attempt,
             is_cancelled=lambda: self._ending.asked() is not None,
         )
         self._nodes = NodeWatch(run, backend, self._report, self._announcer, self._take)
         self._errands = Errands(run, backend)
         self._ending = Ending(
-            run, self._report, self._nodes, self._errands, interrupts=interrupts, workers=self._workers
+            run, self._report, self._nodes, self._errands, interrupts=leaving.interrupts, workers=self._workers
         )
+
+    def catch_up(self, known: Mapping[int, Iterable[Record]]) -> None:
+        """Take what nodes had reported before into account, and show the lines that are part of it."""
+        for node, records_ in known.items():
+            for record in records_:
+                if isinstance(record, Output):
+                    self._workers.show(record, time.monotonic())
+                else:
+                    with listener.told_to(lambda *_: None):  # old news are not announced
+                        self._take(node, record)
+        self._workers.flush(time.monotonic())
 
     def follow(self, offsets: Mapping[int, int] | None = None) -> Outcome:
         """Follow the run, and record its final outcome in its directory. If it does not end, the state is `unknown`.
 
-        `offsets`: by node, how many bytes of its stream were already shown.
+        `offsets`: by node, how many bytes of its stream were already shown. Raises `Detached` if the user leaves.
         """
         with self._terminal or nullcontext():
             outcome = self._follow(self._backend.open_stream(self._handle, offsets))
@@ -84,7 +98,7 @@ class Follower:
             records.finish(self._run, outcome.to_json())
         except StorageError as error:
             output.warn(error.message)
-        self._errands.release(self._interrupts)
+        self._errands.release(self._leaving.interrupts)
         return outcome
 
     def _follow(self, stream: Stream) -> Outcome:
@@ -92,6 +106,7 @@ class Follower:
             outcome = self._report.outcome()
             while not outcome.final and not self._ending.given_up:
                 now = time.monotonic()
+                self._leaving.look()
                 self._ending.obey(now)
                 self._errands.hear()
                 if self._terminal is not None and (trouble := self._terminal.trouble()):
@@ -106,6 +121,7 @@ class Follower:
                 if changed:
                     outcome = self._outcome()
                     self._announcer.state(outcome)
+                    self._workers.state(outcome.state, outcome.detail)
         finally:
             live_line.withdraw()
             stream.close()
@@ -149,6 +165,8 @@ class Follower:
         self._announcer.record(node, record)
         if node == JOB_OUTPUT:
             return
+        if isinstance(record, Event):
+            self._workers.event(node, record)
         if self._terminal is not None and isinstance(record, Event):
             self._lend(self._terminal, node, record)
         self._report.add(node, record)
@@ -172,6 +190,7 @@ class Follower:
         elif record.name == "terminal_opened" and self._backend.has_terminals:
             connect = partial(self._backend.open_terminal, self._handle, node, terminal.rank)
             if keyboard or self._backend.is_here:
+                self._leaving.give_keys_away()
                 terminal.open(connect, keyboard=keyboard)
             else:  # output of a rank that is only shown comes from the stream
                 terminal.only_looks_on(connect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+_HANGUP = frozenset({signal.SIGHUP})
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASS_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LEAVES = 3
@@ -24,11 +26,20 @@ _LEAVES = 3
 class Interrupts:
     """Counts requests to stop and collects signals for the workers, while entered. Printing never blocks meanwhile.
 
-    A signal that was ignored at start (nohup) stays ignored.
+    A signal that was ignored at start (nohup) stays ignored. If a hangup is to detach, it is blocked while entered, so
+    that it does not end the programs that we start, either: a closed terminal sends it to all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, detaches: bool = False) -> None:
+        """`detaches`: SIGHUP does not stop the run, but sets `hung_up`."""
         self.stops = 0
+        self.may_ask = False
+        """Whether the first Ctrl-C is a question: it only sets `asked_at`."""
+
+        self.asked_at: float | None = None
+        """When that Ctrl-C came, on the monotonic clock; None if it did not, or was answered."""
+
+        self._detaches, self._hung_up = detaches, False
         self._raised = 0
         self._at_once = False
         self._for_workers: list[int] = []
@@ -37,6 +48,8 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self._printing.__enter__()
+        if self._detaches and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HANGUP)
         for number in (*_STOP, *_PASS_ON):
             before = signal.getsignal(number)
             if before != signal.SIG_IGN:
@@ -50,8 +63,20 @@ class Interrupts:
         try:
             self._printing.__exit__(kind, error, trace)
         finally:
+            if self._detaches:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANGUP)
             for number, before in self._before.items():
                 signal.signal(number, before)
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether our terminal was closed and that is to detach us."""
+        return self._detaches and (self._hung_up or not _HANGUP.isdisjoint(signal.sigpending()))
+
+    def answered(self, *, cancel: bool) -> None:
+        """Take note of the answer to the question that Ctrl-C asked."""
+        self.stops = max(self.stops, int(cancel))
+        self.asked_at = None
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -73,6 +98,12 @@ class Interrupts:
         return kept
 
     def _stop(self, signum: int, _frame: FrameType | None) -> None:
+        if signum == signal.SIGHUP and self._detaches:
+            self._hung_up = True
+            return
+        if signum == signal.SIGINT and self.may_ask and not self.stops and self.asked_at is None:
+            self.asked_at = time.monotonic()
+            return
         # A closing terminal sends several of these signals; only a second Ctrl-C asks for force.
         self.stops = self.stops + 1 if signum == signal.SIGINT else max(self.stops, 1)
         if self._at_once and self.stops == 1:
@@ -96,6 +127,9 @@ class Unattended:
         self.stops = 0
         """Nonzero once another process has requested the run's cancellation."""
 
+        self.may_ask = self.hung_up = False
+        self.asked_at: float | None = None
+
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Raise KeyboardInterrupt if a stop was requested before."""
@@ -106,6 +140,9 @@ class Unattended:
     def cancelled(self) -> None:
         """Handle a request from another process to cancel the run that is being submitted."""
         self.stops = 1
+
+    def answered(self, *, cancel: bool) -> None:
+        """Nothing is asked."""
 
     def for_workers(self) -> list[int]:
         """No signals to pass on."""

@@ -1,24 +1,23 @@
-"""Launches: plan, submit, follow to the end."""
+"""Launches: plan, then submit; `following` follows them to their end."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line, summary
-from launcher.errors import LaunchError, StorageError
+from launcher.errors import StorageError
 from launcher.runs import directories, lock, records
-from launcher.service import again, observe, undo
+from launcher.service import undo
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.handle import Handle
-    from launcher.runs.outcome import Outcome
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.request import Request
 
@@ -126,34 +125,6 @@ def _leave(run: records.Run, handle: Handle, *, stopped: bool) -> None:
     if stopped:
         records.note_cancel(run, force=True)
     records.record_handle(run, handle)
-
-
-def follow(launch: Launch, run: records.Run, interrupts: Interrupts | Unattended) -> tuple[records.Run, Outcome]:
-    """Follow the run to its end, restarting it when due. Returns the run as it is then. Raises if it does not end."""
-    from launcher.service.follow import Follower  # only needed to follow a run
-
-    request = launch.request
-    how: dict[str, Any] = {"ranks": request.ranks, "interrupts": interrupts, "explain": request.options.explain}
-    how["terminal"] = request.lent
-    outcome = Follower(run, request.backend, **how).follow()
-    while run.handle and not interrupts.stops and request.backend.goes_on(run.handle, outcome):
-        output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
-        offsets = {
-            node: path.stat().st_size for node in range(len(run.hosts)) if (path := run.stream_path(node)).exists()
-        }
-        attempt = outcome.attempt + 1
-        try:
-            with interrupts.at_once():
-                run = again.start(run, request.backend, attempt, doing=request.backend_name)
-        except LaunchError as error:
-            output.warn(f"not started again: {error.message}")
-            break
-        note_places(launch, run)
-        # This terminal has shown the streams up to here; `logs` shows everything.
-        outcome = Follower(run, request.backend, **how).follow(offsets)
-    if outcome.exit_code is None:
-        raise observe.not_ended(run, forced=True)
-    return run, outcome
 
 
 def note_places(launch: Launch, run: records.Run) -> None:

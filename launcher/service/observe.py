@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from launcher import output
 from launcher.agent.failures import WORST_FIRST
-from launcher.errors import CommandError, LaunchError, RequestError, StorageError
+from launcher.errors import CommandError, LaunchError, RequestError, RunContinuesError, StorageError
 from launcher.results import run as results
 from launcher.runs import directories, records, status
 from launcher.runs.outcome import EXIT_CODES, TOO_LATE
@@ -30,10 +30,12 @@ def runs_root(runs_dir: str | None = None) -> Path:
     return directories.root(settings["runs_dir"].value)
 
 
-def directory(fmt: str | None) -> Path:
-    """The directory that holds all runs. Also sets the output format."""
+def directory(fmt: str | None, *, lines: bool = False) -> Path:
+    """The directory that holds all runs. Also sets the output format; `lines`: the command can print JSON lines."""
     settings = config.load().resolve(config.GlobalOptions, flags={"output": fmt})
     checks.blame("output", settings["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
+    if not lines and output.form() == "jsonl":  # one object, as there are no lines
+        output.setup(fmt="json")
     return directories.root(settings["runs_dir"].value)
 
 
@@ -103,6 +105,12 @@ def state_of(run: Run) -> RunState:
         why = error.message if isinstance(error, LaunchError) else repr(error)
         return {**status.observe(run).to_json(), "detail": f"{run.backend} cannot be asked: {why}"}
     return found
+
+
+def exit_code(run: Run) -> int:
+    """The run's exit code; `RunContinuesError.exit_code` if it has not ended."""
+    code = state_of(directories.again(run))["exit_code"]
+    return RunContinuesError.exit_code if code is None else code
 
 
 def _asked(run: Run) -> RunState:

@@ -78,6 +78,7 @@ class Request:
     job: JobSpec
     options: LaunchOptions
     runs_root: str
+    on_hangup: str
     ranks: Wanted | None
     ranks_asked: bool
     """Whether the ranks were given on this command line."""
@@ -130,6 +131,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         job=replace(_job(asked, options, values["script"], values.get("args") or []), terminal=lent, debug=debug),
         options=options,
         runs_root=general.runs_dir,
+        on_hangup=asked.on_hangup,
         ranks=ranks,
         ranks_asked=resolved["log_ranks"].source == "flag",
         lent=lent,

@@ -46,7 +46,7 @@ class GlobalOptions:
         "", metavar="DIR", help="Directory of the run directories; otherwise ~/.distlaunch/runs.", path="whole",
         group="files",
     )  # fmt: skip
-    output: str = option("human", metavar="human|json", help="How results are printed.")
+    output: str = option("human", metavar="human|json|jsonl|id", help="How results are printed.")
     log_ranks: str = option(
         "0", metavar="all|0,3-5", help="Ranks whose lines are shown while a run is followed.", check=ranks
     )

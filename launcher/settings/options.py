@@ -213,4 +213,11 @@ class JobOptions:
         group="resources",
         job="virtual_local_rank",
     )
+    on_hangup: str = option(
+        "",
+        metavar="detach|cancel",
+        help="What happens to the run when the terminal that follows it is closed.",
+        check=lambda text: text and one_of("on-hangup", "detach", "cancel")(text),
+        default_text="detach; with local: cancel",
+    )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

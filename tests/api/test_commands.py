@@ -97,6 +97,33 @@ def logs(here: Path) -> None:
     assert done.stdout.splitlines() == [line.text for line in distlaunch.get(run).logs(rank=1)]
 
 
+def attach(here: Path) -> None:
+    """Its lines and its end are what `events` gives."""
+    run = distlaunch.submit("work.py", ["fail"], nproc_per_node=2)
+    done = Cli(here)("attach", run.id, "--tail", "all", "--output", "jsonl")
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    events = list(run.events())
+    assert done.exit_code == 1
+    assert of_command(shown[-1]["result"]) == as_result(run)
+    lines = [each["text"] for each in shown if each["type"] == "line"]
+    assert lines == [each.text for each in events if isinstance(each, distlaunch.WorkerLine) and each.rank == 0]
+    assert lines
+
+
+def wait(here: Path) -> None:
+    run = distlaunch.submit("work.py", ["fail"], nproc_per_node=2)
+    done = Cli(here)("wait", run.id, "--output", "json")
+    result = run.wait(120)
+    assert done.exit_code == result.exit_code == 1
+    assert [(each["run"], each["state"]) for each in done.json["result"]["runs"]] == [(run.id, result.state)]
+    endless = distlaunch.submit("work.py", ["wait"])
+    late = Cli(here)("wait", "--timeout", "0.1s", endless.id)
+    assert (late.exit_code, "has not ended within 0.1s" in late.stderr) == (5, True)
+    with pytest.raises(TimeoutError, match=r"has not ended within 0\.1 s"):
+        endless.wait(0.1)
+    endless.cancel(force=True)
+
+
 def cancel(here: Path) -> None:
     ids = []
     for _ in range(2):
@@ -170,6 +197,8 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "ls": ls,
     "status": status,
     "logs": logs,
+    "attach": attach,
+    "wait": wait,
     "cancel": cancel,
     "requeue": requeue,
     "adopt": adopt,

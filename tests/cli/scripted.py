@@ -13,8 +13,9 @@ from launcher.errors import BackendUnavailableError
 from launcher.runs import records
 from launcher.runs.liveness import Liveness
 from launcher.service import limits
-from launcher.service.follow import Follower
+from launcher.service.follow import Follower, View
 from launcher.service.interrupts import Interrupts
+from launcher.service.leaving import Leaving
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[records.R
     run = records.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan)
     run = records.record_handle(run, run.known)
     backend_: Any = backend
-    return run, Follower(run, backend_, ranks=None, interrupts=Interrupts()).follow()
+    return run, Follower(run, backend_, View(None), Leaving(Interrupts())).follow()
 
 
 def started(node: int) -> Chunk:

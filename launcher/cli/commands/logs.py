@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 from launcher import output
 from launcher.agent.protocol import Event, Output
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
-from launcher.console.worker_output import WorkerOutput
+from launcher.console import json_lines
 from launcher.errors import RequestError
 from launcher.runs.reader import StreamReader, lost_text, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT, Source
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from launcher.agent.protocol import Record
+    from launcher.console.worker_output import WorkerOutput
     from launcher.runs.reader import Wanted
 
 
@@ -29,22 +30,26 @@ def logs(  # noqa: PLR0917 - one per option
     ] = False,
     rank: Annotated[str, flag(metavar="all|0,3-5", help="Show only lines of these ranks.")] = "all",
     node: Annotated[Optional[int], flag(metavar="N", help="Show only lines from this node.")] = None,
+    exit_code: Annotated[
+        bool, flag("--exit-code", help="Exit with the run's exit code; 5 if it has not ended.")
+    ] = False,
     on: OnOption = None,
     fmt: OutputOption = None,
-) -> None:
+) -> int:
     """Print what a run's workers wrote: their stdout to stdout, their stderr to stderr.
 
     $ distlaunch logs --follow last
     $ distlaunch logs --rank 0,3-5 train-20250101-120000-abcd
     """
-    found = service.readable(finding.find(observe.directory(fmt), run, on), follow=follow)
+    found = service.readable(finding.find(observe.directory(fmt, lines=True), run, on), follow=follow)
     try:
         ranks = parse_ranks(rank)
     except ValueError:
         raise RequestError(f"rank {rank!r} is not a list of ranks", hint="write all, or 0,3-5") from None
     if node is not None and not 0 <= node < len(found.hosts):
         raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
-    workers = WorkerOutput(ranks, stdout=output.STDOUT)
+    workers = json_lines.or_plain(ranks, stdout=output.STDOUT)
+    json_lines.begin(found)
     numbers = (JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
     for number, data in service.blocks(found, readers, follow=follow):
@@ -56,6 +61,7 @@ def logs(  # noqa: PLR0917 - one per option
     workers.close()
     if not workers.shown and ranks is not None:
         output.note(f"{found.id}: no line of rank {rank}")
+    return observe.exit_code(found) if exit_code else 0
 
 
 def _show(records: Iterable[Record], node: Source | None, workers: WorkerOutput, ranks: Wanted | None) -> None:
@@ -64,6 +70,8 @@ def _show(records: Iterable[Record], node: Source | None, workers: WorkerOutput,
         if isinstance(record, Output):
             workers.show(record, now)
         elif isinstance(record, Event):
+            if isinstance(node, int):
+                workers.event(node, record)
             if record.name == "lines_lost" and (
                 ranks is None or not ranks.isdisjoint(record.fields.get("ranks") or ())
             ):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
-from launcher.cli.parameters import OnOption, OutputOption, RunArgument  # noqa: TC001 - read at run time
+from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
 from launcher.console import live_line, summary, tables
+from launcher.errors import RunContinuesError
 from launcher.service import finding, listing, observe
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
-def status(run: RunArgument, on: OnOption = None, fmt: OutputOption = None) -> None:
+def status(
+    run: RunArgument,
+    exit_code: Annotated[
+        bool, flag("--exit-code", help="Exit with the run's exit code; 5 if it has not ended.")
+    ] = False,
+    on: OnOption = None,
+    fmt: OutputOption = None,
+) -> int:
     """Print a run's state, node by node.
 
     $ distlaunch status last
@@ -25,6 +33,8 @@ def status(run: RunArgument, on: OnOption = None, fmt: OutputOption = None) -> N
     with live_line.waiting(f"asking {found.backend} for {found.id}"):
         state = observe.state_of(found)
     output.result(listing.whole(found, state), *_lines(found, state))
+    code = state["exit_code"]
+    return (RunContinuesError.exit_code if code is None else code) if exit_code else 0
 
 
 def _when(created: float) -> str:

@@ -1,0 +1,48 @@
+"""`distlaunch attach RUN`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Optional
+
+from launcher import output
+from launcher.cli import following
+from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
+from launcher.console import summary
+from launcher.service import attaching, finding, observe
+
+if TYPE_CHECKING:
+    from launcher.results.run import RunState
+    from launcher.runs.records import Run
+    from launcher.service.leaving import Leaving
+
+
+def attach(  # noqa: PLR0917 - one per option
+    run: RunArgument,
+    log_ranks: Annotated[
+        Optional[str], flag(metavar="all|0,3-5", help="Ranks whose lines are shown; as for a launch.")
+    ] = None,
+    tail: Annotated[str, flag(metavar="N|all", help="Begin with the last N lines that each node has written.")] = "10",
+    on_hangup: Annotated[
+        Optional[str], flag(metavar="detach|cancel", help="What happens to the run when this terminal is closed.")
+    ] = None,
+    on: OnOption = None,
+    fmt: OutputOption = None,
+) -> int:
+    """Follow a run as if it had been started here: Ctrl-C asks, d detaches, the exit code is the run's.
+
+    $ distlaunch attach last
+    $ distlaunch attach --on juno 4711
+    """
+    directory = observe.directory(fmt, lines=True)
+    asked = attaching.options(log_ranks, on_hangup, tail)
+    found = attaching.submitted(finding.find(directory, run, on))
+    output.note(summary.heading(found))
+    if (state := attaching.end(found)) is not None:
+        return following.close(found, state, state["duration_s"] or 0.0)
+    backend = observe.backend_of(found)
+    with following.interrupts(asked.on_hangup, backend) as interrupts:
+
+        def follow(leaving: Leaving) -> tuple[Run, RunState]:
+            return attaching.follow(found, backend, asked, leaving)
+
+        return following.to_end(found, backend, interrupts, follow, since=found.created)

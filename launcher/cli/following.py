@@ -1,0 +1,73 @@
+"""What launches and `attach` share: a run is followed on this terminal, and left or ended with closing lines."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.console import json_lines, keys, summary
+from launcher.errors import RunContinuesError
+from launcher.service.interrupts import Interrupts
+from launcher.service.leaving import Detached, Leaving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.backends._base import AnyBackend
+    from launcher.results.run import Followed, RunState, Started
+    from launcher.runs.records import Run
+
+
+def interrupts(on_hangup: str, backend: AnyBackend) -> Interrupts:
+    """How this process obeys signals; `on_hangup`: `cancel` or `detach`, empty for what fits the backend."""
+    return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not backend.is_here))
+
+
+def to_end(
+    run: Run,
+    backend: AnyBackend,
+    interrupts: Interrupts,
+    follow: Callable[[Leaving], tuple[Run, RunState]],
+    *,
+    since: float,
+) -> int:
+    """Call `follow`, and print how the run ended or that it continues. Returns the exit code. `since`: Unix seconds."""
+    json_lines.begin(run)
+    with ExitStack() as stack:
+        typed = stack.enter_context(keys.Keys()) if keys.available() and not backend.is_here else None
+        if typed:
+            output.note("d detaches, Ctrl-C asks")
+        try:
+            run, state = follow(Leaving(interrupts, typed))
+        except Detached:
+            return detached(run)
+    return close(run, state, time.time() - since)
+
+
+def detached(run: Run) -> int:
+    """Print that the run continues, and how to come back."""
+    data: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
+    back = f"distlaunch attach {run.id}"
+    output.report(f"{run.id} continues", f"  to come back: {back}   to end it: distlaunch cancel {run.id}")
+    output.failed_result(RunContinuesError.code, f"{run.id} continues", back, data)
+    return RunContinuesError.exit_code
+
+
+def close(run: Run, state: RunState, took_s: float) -> int:
+    """Print the closing lines of a run. Returns its exit code."""
+    data: Followed = {"run": run.id, "path": str(run.path), "job_id": run.job_id, **state}
+    closing = summary.closing(run, state, took_s)
+    if state["state"] == "success":
+        output.note(*closing)
+        # A reader of our stdout may have seen enough; the run's result is what counts.
+        with suppress(output.StdoutClosedError), output.after(f"{run.id} has succeeded"):
+            output.result(data)
+    else:
+        output.report(*closing)
+        cause = state["cause"]
+        message = (cause["message"] if cause else "") or state["detail"] or state["state"]
+        look = f"distlaunch {'ls' if run.tasks else 'logs'} {run.id}"
+        output.failed_result(f"run_{state['state']}", message, look, data)
+    return state["exit_code"] or 0

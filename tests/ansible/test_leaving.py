@@ -1,0 +1,35 @@
+"""A run over SSH that its user leaves, and comes back to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from testbed import wait_until
+from tests.terminal import leaves
+
+if TYPE_CHECKING:
+    from tests.ansible.conftest import Rack
+
+pytestmark = pytest.mark.ssh
+
+
+def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(rack: Rack) -> None:
+    rack.write("ticks.py", leaves.TICKS)
+    desk = leaves.Desk(rack.cli, {}, rack.directory)
+    leaves.leaves_and_comes_back(desk, *rack.argv("--nodes", "2", "ticks.py"))
+    leaves.cancels_without_an_answer(desk, *rack.argv("--nodes", "2", "ticks.py"))
+
+
+def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_none(rack: Rack) -> None:
+    rack.write("ticks.py", leaves.TICKS)
+    desk = leaves.Desk(rack.cli, {}, rack.directory)
+
+    def agents(run: str) -> int:
+        wait_until("the run to go on", lambda: rack.state(run)["state"] == "running")
+        of = [host.name for host in rack.ssh.hosts for each in host.processes() if f"/{run}" in each.command()]
+        return max(Counter(of).values())
+
+    leaves.is_disconnected_while_it_starts(desk, rack.argv("--nodes", "2", "ticks.py"), agents, times=10)

@@ -1,0 +1,33 @@
+"""A run on Kubernetes that its user leaves, and comes back to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.k8s.conftest import KINDS, LABEL
+from tests.terminal import leaves
+
+if TYPE_CHECKING:
+    from tests.k8s.conftest import User
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
+
+
+def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(pods: User) -> None:
+    pods.write("ticks.py", leaves.TICKS)
+    desk = leaves.Desk(pods.cli, pods.env())
+    leaves.leaves_and_comes_back(desk, "k8s", "--nodes", "2", "ticks.py")
+    leaves.cancels_without_an_answer(desk, "k8s", "--nodes", "2", "ticks.py")
+
+
+def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_none(pods: User) -> None:
+    pods.write("ticks.py", leaves.TICKS)
+
+    def jobs(run: str) -> int:
+        (job,) = pods.kube.api.get(KINDS["jobs"].format(pods.namespace), labelSelector=f"{LABEL}={run}")["items"]
+        return int(not job["spec"].get("suspend"))
+
+    desk = leaves.Desk(pods.cli, pods.env())
+    leaves.is_disconnected_while_it_starts(desk, ("k8s", "--nodes", "2", "ticks.py"), jobs, times=10)

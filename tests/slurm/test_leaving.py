@@ -1,0 +1,30 @@
+"""A run on Slurm that its user leaves, and comes back to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.terminal import leaves
+
+if TYPE_CHECKING:
+    from tests.slurm.conftest import Login
+
+
+def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(login: Login) -> None:
+    login.write("ticks.py", leaves.TICKS)
+    desk = leaves.Desk(login.cli, login.env())
+    leaves.leaves_and_comes_back(desk, "slurm", "--nodes", "2", "ticks.py")
+    leaves.cancels_without_an_answer(desk, "slurm", "--nodes", "2", "ticks.py")
+
+
+def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_none(login: Login) -> None:
+    login.write("ticks.py", leaves.TICKS)
+
+    def jobs(run: str) -> int:
+        return sum(
+            line.endswith(f":{run}") for line in login.queue("%T|%k") if line.startswith(("PEND", "RUN", "CONF"))
+        )
+
+    leaves.is_disconnected_while_it_starts(
+        leaves.Desk(login.cli, login.env()), ("slurm", "--nodes", "2", "ticks.py"), jobs, times=10
+    )
